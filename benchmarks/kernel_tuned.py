@@ -299,16 +299,14 @@ def main() -> int:
 
 
 def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespace) -> Any:
-    from stepscope.cli.tune.kernel import add_kernel_arguments, keep, read_options, tune
+    from stepscope.cli.tune.kernel import keep, read_options, tune
     from stepscope.report.document.terminal import to_text
     from stepscope.report.kernel_tune.view import kernel_tuning_document
 
-    parser = argparse.ArgumentParser()
-    add_kernel_arguments(parser)
     shapes = sweep.shapes if on_gpu else sweep.small
     words = [*sweep.options, "--shapes", shapes, "--budget", f"{budget_s:.1f}"]
     print(f"{sweep.word}: {budget_s:.0f} s ...", file=sys.stderr, flush=True)
-    found = tune(read_options(parser.parse_args(words)))
+    found = tune(read_options(words))
     if asked.cache:
         keep(found, str(asked.cache))
     if asked.full:

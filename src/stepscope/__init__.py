@@ -36,5 +36,5 @@ def __getattr__(name: str) -> Any:
         # needs.
         return getattr(importlib.import_module("stepscope.notebook.run"), name)
     if name == "log_to":
-        return importlib.import_module("stepscope.notebook.log_to").log_to
+        return importlib.import_module("stepscope.notebook.trackers").log_to
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")

@@ -3,7 +3,6 @@ mistakes in words."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli import compare
+from stepscope.cli.options import read_options
 from stepscope.core.saved import save
 from stepscope.errors import UsageError
 from stepscope.pipeline.options import Options
@@ -26,9 +26,8 @@ VALIDATOR = Draft202012Validator(PUBLISHED)
 
 
 def called(*words: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    compare.add_arguments(parser)
-    return compare.run(parser.parse_args([*map(str, words), "--no-cache", "--jobs", "1"]))
+    given = [*map(str, words), "--no-cache", "--jobs", "1"]
+    return compare.run(read_options(compare.Options, given, "compare", ""))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:

@@ -7,14 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from stepscope.core.experiments.experiment import Interval
 from stepscope.errors import InputError
 from stepscope.experiments.bootstrap import (
-    Interval,
     log_mean_variance,
     ratio_of_medians,
     ratio_of_trimmed_means,
-    ratio_over_runs,
-    smallest_change,
     smallest_shown,
     student,
     student_level,
@@ -79,7 +77,7 @@ def test_few_steps_tell_nothing_of_how_sure_they_are() -> None:
     interval = ratio_of_medians([2.0, 2.0], [1.0] * 30)
     assert interval == Interval(value=2.0, low=0.0, high=math.inf)
     assert not interval.is_bounded
-    assert smallest_change([2.0, 2.0], [1.0] * 30) == math.inf
+    assert smallest_shown(interval) == math.inf
 
 
 @pytest.mark.parametrize("steps", [[], [0.0, -1.0], [math.nan, math.inf]])
@@ -97,46 +95,6 @@ def test_the_interval_of_medians_covers_the_truth(likeness: float) -> None:
         interval = ratio_of_medians([1.2 * step for step in before], after, draws=300)
         covered += interval.low <= 1.2 <= interval.high
     assert 180 <= covered < 200, "19 in 20, within what 200 of them can tell"
-
-
-def test_runs_are_the_unit_not_steps() -> None:
-    """Two runs a side whose levels differ by 5 %: their steps, a thousand each, would prove a gain
-    that is none."""
-    generator = np.random.default_rng(3)
-    sides = [
-        [[level * step for step in autoregressive(generator, 1000, 0, 0.01)] for level in levels]
-        for levels in ((1.06, 1.0), (1.0, 0.97))
-    ]
-    pooled = ratio_of_medians(
-        [step for run in sides[0] for step in run], [step for run in sides[1] for step in run]
-    )
-    assert pooled.low > 1
-    assert ratio_over_runs(*sides).low < 1
-
-
-def test_the_interval_over_runs_covers_the_truth() -> None:
-    generator = np.random.default_rng(11)
-    covered = 0
-    for _ in range(150):
-        sides = [
-            [
-                [math.exp(level) * step for step in autoregressive(generator, 15, 0.3, 0.05)]
-                for level in generator.normal(0, 0.03, 3)
-            ]
-            for _ in "ab"
-        ]
-        interval = ratio_over_runs(*sides, draws=300)
-        covered += interval.low <= 1 <= interval.high
-    assert 136 <= covered <= 150
-
-
-def test_over_single_runs_the_steps_are_all_that_is_known() -> None:
-    before, after = [2.0, 2.1, 1.9, 2.0], [1.0, 1.1, 0.9, 1.0]
-    assert ratio_over_runs([before], [after]) == ratio_of_trimmed_means(before, after)
-    lone = ratio_over_runs([before], [after, [1.2, 1.1, 1.0, 1.1]])
-    assert lone.low < 1 < lone.high, "one degree of freedom"
-    with pytest.raises(InputError, match="a run on each side"):
-        ratio_over_runs([], [after])
 
 
 def test_the_smallest_change_is_shown_four_times_in_five() -> None:

@@ -65,6 +65,7 @@ def test_tensorboard_gets_scalars_and_a_copy_of_the_report(
     run: Run, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[tuple[str, float, int]] = []
+    texts: list[tuple[str, str]] = []
     closed: list[bool] = []
 
     class SummaryWriter:
@@ -74,12 +75,16 @@ def test_tensorboard_gets_scalars_and_a_copy_of_the_report(
         def add_scalar(self, tag: str, value: float, global_step: int) -> None:
             written.append((tag, value, global_step))
 
+        def add_text(self, tag: str, text: str) -> None:
+            texts.append((tag, text))
+
         def close(self) -> None:
             closed.append(True)
 
     module(monkeypatch, "torch.utils.tensorboard", SummaryWriter=SummaryWriter)
     log_to_tensorboard(run, tmp_path / "logs", report=report)
     assert written == [(scalar.name, scalar.value, scalar.step or 0) for scalar in scalars(run)]
+    assert texts == [("stepscope/verdict", run.diagnosis.verdict.summary)]
     assert closed == [True]
     assert (tmp_path / "logs" / "report.html").read_text() == "<p>hello</p>"
 
@@ -89,7 +94,9 @@ def test_tensorboardx_stands_in_for_torch(
 ) -> None:
     tags: list[str] = []
     writer = SimpleNamespace(
-        add_scalar=lambda tag, value, step: tags.append(tag), close=lambda: None
+        add_scalar=lambda tag, value, step: tags.append(tag),
+        add_text=lambda tag, text: None,
+        close=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     module(monkeypatch, "tensorboardX", SummaryWriter=lambda log_dir: writer)
@@ -110,7 +117,7 @@ def test_tensorboard_files_can_be_read_back(run: Run, tmp_path: Path) -> None:
 class FakeWandbRun:
     def __init__(self) -> None:
         self.logged: list[dict[str, float]] = []
-        self.summary: dict[str, float] = {}
+        self.summary: dict[str, Any] = {}
         self.metrics: list[tuple[str, str | None]] = []
         self.artifacts: list[Any] = []
 
@@ -120,24 +127,15 @@ class FakeWandbRun:
     def log(self, values: dict[str, float]) -> None:
         self.logged.append(values)
 
-    def log_artifact(self, artifact: Any) -> None:
-        self.artifacts.append(artifact)
-
-
-class FakeArtifact:
-    def __init__(self, name: str, type: str) -> None:  # noqa: A002
-        self.name, self.type = name, type
-        self.files: list[str] = []
-
-    def add_file(self, path: str) -> None:
-        self.files.append(path)
+    def log_artifact(self, path: str, name: str, type: str) -> None:  # noqa: A002
+        self.artifacts.append((path, name, type))
 
 
 def test_wandb_gets_steps_on_their_own_axis_a_summary_and_an_artifact(
     run: Run, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeWandbRun()
-    module(monkeypatch, "wandb", run=fake, Artifact=FakeArtifact)
+    module(monkeypatch, "wandb", run=fake)
     log_to_wandb(run, report=report)
     step_intervals = run.diagnosis.facts.ranks[0].steps.step_intervals
     assert fake.logged == [
@@ -145,8 +143,11 @@ def test_wandb_gets_steps_on_their_own_axis_a_summary_and_an_artifact(
         for i, ns in enumerate(step_intervals, 1)
     ]
     assert fake.metrics[-1] == ("stepscope/*", "stepscope/step")
-    assert fake.summary == {one.name: one.value for one in scalars(run) if one.step is None}
-    assert [(one.type, one.files) for one in fake.artifacts] == [("report", [str(report)])]
+    whole = {one.name: one.value for one in scalars(run) if one.step is None}
+    verdict = run.diagnosis.verdict
+    said = {"stepscope/verdict": verdict.summary, "stepscope/bound": verdict.bound}
+    assert fake.summary == whole | said
+    assert fake.artifacts == [(str(report), "stepscope-report", "report")]
     other = FakeWandbRun()
     log_to_wandb(run, other)
     assert other.logged == fake.logged
@@ -158,20 +159,24 @@ def test_mlflow_gets_metrics_and_an_artifact(
 ) -> None:
     metrics: list[tuple[str, float, int, str | None]] = []
     artifacts: list[tuple[str, str | None]] = []
+    tags: list[str] = []
+    client = SimpleNamespace(set_tag=lambda run_id, name, text: tags.append(f"{run_id} {name}"))
     module(
         monkeypatch,
         "mlflow",
-        active_run=object,
+        active_run=lambda: SimpleNamespace(info=SimpleNamespace(run_id="now")),
+        MlflowClient=lambda: client,
         log_metric=lambda key, value, step, run_id: metrics.append((key, value, step, run_id)),
         log_artifact=lambda path, run_id: artifacts.append((path, run_id)),
     )
     log_to_mlflow(run, report=report)
     log_to_mlflow(run, "abc")
     wanted = [(scalar.name, scalar.value, scalar.step or 0) for scalar in scalars(run)]
-    assert metrics == [(*scalar, None) for scalar in wanted] + [
+    assert metrics == [(*scalar, "now") for scalar in wanted] + [
         (*scalar, "abc") for scalar in wanted
     ]
-    assert artifacts == [(str(report), None)]
+    assert artifacts == [(str(report), "now")]
+    assert tags[:2] == ["now stepscope/verdict", "now stepscope/bound"]
 
 
 def test_no_open_run_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

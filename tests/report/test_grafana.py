@@ -21,7 +21,7 @@ BOARD: dict[str, Any] = json.loads(
 )
 PANELS: list[dict[str, Any]] = BOARD["panels"]
 VARIABLES: list[dict[str, Any]] = BOARD["templating"]["list"]
-EXPORTED = {name for name, *_ in METRICS} | {"stepscope_alerts_total"}
+EXPORTED = {metric.name for metric in METRICS} | {"stepscope_alerts_total"}
 OURS = re.compile(r"\bstepscope_\w+")
 LABELS = {"job", "instance", "rank"}
 """Prometheus' own two, and ours."""
@@ -65,7 +65,7 @@ def test_every_label_is_one_that_metrics_have() -> None:
 
 
 def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
-    counters = {name for name, kind, *_ in METRICS if kind == "counter"}
+    counters = {metric.name for metric in METRICS if metric.kind == "counter"}
     for text in expressions():
         for name in OURS.findall(text):
             if name in counters:

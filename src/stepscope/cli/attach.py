@@ -9,9 +9,8 @@ is. Processes must be on this machine.
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ MOST = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttachOptions:
+class Options:
     pids: list[int] = declare.option(
         "PID",
         "a training process, or what launched it",
@@ -54,17 +53,12 @@ class AttachOptions:
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, AttachOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.analyses.host.stacks_compare import compare
     from stepscope.cli.flight_dumps import find_hang_of
     from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
     from stepscope.report.stacks import dumps_document, stacks_document
 
-    options = declare.options_of(AttachOptions, arguments)
     ranks = find_ranks(options.pids)
     hang, dumps = find_hang_of(ranks)
     try:
@@ -94,14 +88,7 @@ def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -
                 "container?"
             )
         family = [everyone[pid], *descendants([pid], everyone)]
-        ranks = [
-            process
-            for process in family
-            if process.is_python and is_rank(process, everyone.get(process.parent))
-        ]
-        # A launcher may have a number too, of its machine.
-        launchers = {process.parent for process in ranks}
-        ranks = [process for process in ranks if process.pid not in launchers]
+        ranks = ranks_among(family, everyone)
         python = [process for process in family if process.is_python]
         if not python:
             raise InputError(
@@ -112,7 +99,19 @@ def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -
     return list(chosen.values())
 
 
-def is_rank(process: Process, parent: Process | None) -> bool:
+def ranks_among(processes: Iterable[Process], everyone: Mapping[int, Process]) -> list[Process]:
+    """Those that train."""
+    ranks = [
+        process
+        for process in processes
+        if process.is_python and _is_rank(process, everyone.get(process.parent))
+    ]
+    # A launcher may have a number too, of its machine.
+    launchers = {process.parent for process in ranks}
+    return [process for process in ranks if process.pid not in launchers]
+
+
+def _is_rank(process: Process, parent: Process | None) -> bool:
     """A rank has its number from its launcher; its loader's workers have it from the rank."""
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
     mine = [process.environment.get(name) for name in names]

@@ -9,7 +9,6 @@ its siblings printed, and measures nothing.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ QUIET = "STEPSCOPE_CALIBRATE_QUIET"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateOptions:
+class Options:
     out: Path = declare.option(
         "--out/-o FILE", f"the hardware file (default: {DEFAULT})", Path, DEFAULT
     )
@@ -61,12 +60,7 @@ class CalibrateOptions:
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, CalibrateOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    options = declare.options_of(CalibrateOptions, arguments)
+def run(options: Options) -> int:
     _check(options)
     if options.nccl_tests:
         _save(_from_nccl_tests(options.nccl_tests, options.out), options)
@@ -77,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: CalibrateOptions) -> None:
+def _check(options: Options) -> None:
     """What can be known to fail is said before minutes of measuring."""
     from stepscope.calibration.groups import in_job
 
@@ -109,7 +103,7 @@ def _check(options: CalibrateOptions) -> None:
         )
 
 
-def _measured(options: CalibrateOptions) -> Calibrated | None:
+def _measured(options: Options) -> Calibrated | None:
     """None in ranks that have nothing to write."""
     from stepscope import __version__
     from stepscope.calibration.device import find_device
@@ -144,7 +138,7 @@ def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
         job.dist.destroy_process_group()
 
 
-def _with_ranks(options: CalibrateOptions) -> Calibrated:
+def _with_ranks(options: Options) -> Calibrated:
     """Starts this command again, once per rank; a file of theirs comes back."""
     import os
     import tempfile
@@ -207,7 +201,7 @@ def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
     return joined(read_hardware(out), links)
 
 
-def _save(measured: Calibrated, options: CalibrateOptions) -> None:
+def _save(measured: Calibrated, options: Options) -> None:
     import os
 
     from stepscope.calibration.hardware_file import save

@@ -15,7 +15,7 @@ at another width, as with `diagnose --scaling`.
 
 from __future__ import annotations
 
-import argparse
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from stepscope.cli.option_types import step_time
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.scaling import run_scaling
 from stepscope.errors import UsageError
+from stepscope.protocol.untrusted import is_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from stepscope.core.experiments.comparison import Comparison
     from stepscope.core.gate import Gate, Quantities
     from stepscope.experiments.compare.side import CompareSide
-    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.options import Options as ReadingOptions
 
 FORMATS = ("text", "json", "markdown", "html")
 NOT_COMPARED = 1
+MAX_PLAN_BYTES = 64 << 20
+IS_PLAN = re.compile(rb'"schema"\s*:\s*"stepscope\.plan/')
 OWN_NAMES = ("speedup", "speedup_low", "speedup_high")
 """What --fail-if may name beside the quantities of a diagnosis: the run against A, before /
 after."""
@@ -55,7 +58,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareOptions:
+class Options:
     paths: list[str] = declare.paths(
         "RUN", "run folder, traces, or a diagnosis as JSON; two or more"
     )
@@ -91,12 +94,8 @@ class CompareOptions:
         return bool(self.limits.fail_if) or self.limits.budget is not None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, CompareOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    options, reading = declare.options_of(CompareOptions, arguments), declare.reading_of(arguments)
+def run(options: Options) -> int:
+    reading = declare.reading_of(options)
     _refuse_contradictions(options)
     if options.scaling:
         return run_scaling(
@@ -131,11 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if is_compared else NOT_COMPARED
 
 
-def _plan_of(options: CompareOptions) -> bytes | None:
+def _plan_of(options: Options) -> bytes | None:
     """The plan that runs are held against, where A is one."""
-    from stepscope.cli.plan.learn import plan_bytes
-
-    plan = plan_bytes(options.paths[0])
+    plan = _plan_bytes(options.paths[0])
     if plan is None and options.recalibrate is not None:
         raise UsageError(
             "--recalibrate is for a plan and its run: stepscope compare PLAN.json RUN, where "
@@ -144,6 +141,18 @@ def _plan_of(options: CompareOptions) -> bytes | None:
     if plan is not None and options.is_gated:
         raise UsageError("--fail-if and --budget compare runs, and A is a plan: leave them out")
     return plan
+
+
+def _plan_bytes(text: str) -> bytes | None:
+    """The bytes of a plan that was kept as JSON; None where the path is something else."""
+    path = Path(text)
+    if path.suffix != ".json" or not is_regular(path):
+        return None
+    try:
+        data = read_regular(path, MAX_PLAN_BYTES)
+    except OSError:
+        return None
+    return data if IS_PLAN.search(data[:4096]) else None
 
 
 def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
@@ -168,7 +177,7 @@ def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
     return is_compared
 
 
-def _refuse_contradictions(options: CompareOptions) -> None:
+def _refuse_contradictions(options: Options) -> None:
     num = len(options.paths)
     if num < 2:
         raise UsageError("compare needs two runs or more: stepscope compare BEFORE AFTER")
@@ -190,7 +199,7 @@ def _refuse_contradictions(options: CompareOptions) -> None:
         raise UsageError("a page is no reading for a terminal: name its file with -o compare.html")
 
 
-def _refuse_beside_scaling(options: CompareOptions) -> None:
+def _refuse_beside_scaling(options: Options) -> None:
     from stepscope.readers.remote import shown
 
     if options.is_gated:
@@ -211,7 +220,7 @@ def _refuse_beside_scaling(options: CompareOptions) -> None:
             )
 
 
-def _side(path: str, reading: Options) -> tuple[CompareSide, str]:
+def _side(path: str, reading: ReadingOptions) -> tuple[CompareSide, str]:
     """One run, and its diagnosis as JSON, which is what a gate reads."""
     from stepscope.core.saved import load
     from stepscope.experiments.compare.saved import side_of_json
@@ -236,7 +245,7 @@ def _side(path: str, reading: Options) -> tuple[CompareSide, str]:
     return side_of_json(kept, label), kept.decode("utf-8", "replace")
 
 
-def _asked(options: CompareOptions) -> gating.Asked | None:
+def _asked(options: Options) -> gating.Asked | None:
     """The gate; mistakes in it are reported before anything is read."""
     if not options.is_gated:
         return None
@@ -284,9 +293,7 @@ def _with_speedup(quantities: Quantities, comparison: Comparison) -> Quantities:
     )
 
 
-def _print_or_write(
-    comparisons: Sequence[Comparison], options: CompareOptions, gate: Gate | None
-) -> None:
+def _print_or_write(comparisons: Sequence[Comparison], options: Options, gate: Gate | None) -> None:
     """The report, to the file or to standard output."""
     if options.format == "text" and options.out is None:
         from stepscope.report.comparison.view import comparisons_document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from importlib import resources
 
@@ -15,22 +14,18 @@ STEP_MS = 65.48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions:
+class Options:
     format: str = declare.style((*declare.FORMATS, "brief"))
     verbose: bool = declare.verbose()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, DemoOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from stepscope.pipeline.options import Options
+def run(options: Options) -> int:
+    from stepscope.pipeline.options import Options as ReadingOptions
     from stepscope.pipeline.recording import diagnose
 
     with resources.as_file(resources.files("stepscope") / "data" / TRACE) as path:
-        diagnosis = diagnose([path], Options(step_ms=STEP_MS, use_cache=False))
+        diagnosis = diagnose([path], ReadingOptions(step_ms=STEP_MS, use_cache=False))
     print_diagnosis(
-        diagnosis, arguments.format, whole=None if arguments.verbose else "stepscope demo -v"
+        diagnosis, options.format, whole=None if options.verbose else "stepscope demo -v"
     )
     return 0

@@ -10,7 +10,6 @@ scales and where the loss lies.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from dataclasses import dataclass, replace
@@ -44,7 +43,7 @@ class Readers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnoseOptions:
+class Options:
     paths: list[str] = declare.paths(
         "PATH",
         "trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
@@ -62,7 +61,7 @@ class DiagnoseOptions:
     no_cache: bool = declare.no_cache()
     scaling: bool = declare.scaling("PATH is a run of another")
     scaling_kind: str | None = declare.scaling_kind()
-    readers: Readers = declare.group(Readers)
+    readers: Readers = declare.one_alone(Readers)
     hardware: Path | None = declare.hardware()
     work: given_work.WorkOptions = declare.group(
         given_work.WorkOptions, "for a log alone: how much of the peak was achieved"
@@ -77,17 +76,13 @@ class DiagnoseOptions:
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, DiagnoseOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    if not arguments.timings:
-        return _run(arguments)
+def run(options: Options) -> int:
+    if not options.timings:
+        return _run(options)
     from stepscope.core.timings import timed
 
     with timed() as timings:
-        code = _run(arguments)
+        code = _run(options)
 
     from stepscope.report.document.terminal import to_text
     from stepscope.report.timings import timings_document
@@ -97,11 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    options = declare.options_of(DiagnoseOptions, arguments)
+def _run(options: Options) -> int:
     _refuse_contradictions(options)
     if options.scaling:
-        reading = declare.reading_of(arguments)
+        reading = declare.reading_of(options)
         return run_scaling(
             options.paths, options.step_ms, options.scaling_kind, reading, options.format
         )
@@ -109,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from stepscope.pipeline.recording import diagnose
 
-    reading = declare.reading_of(arguments)
+    reading = declare.reading_of(options)
     baseline = None
     if asked is not None:
         baseline = gating.read_baseline(asked, lambda path: diagnose([path], reading))
@@ -133,7 +127,7 @@ def _refuse_empty(diagnosis: Diagnosis) -> int:
     return InputError.exit_code
 
 
-def _whole(options: DiagnoseOptions) -> str:
+def _whole(options: Options) -> str:
     """The command that shows all of it, as far as what is printed depends on it."""
     given = [*options.paths, *(f"--step-ms={value:g}" for value in options.step_ms)]
     every = ["--all"] if options.all else []
@@ -141,7 +135,7 @@ def _whole(options: DiagnoseOptions) -> str:
     return command if len(command) <= MOST_COMMAND else "the same command with -v"
 
 
-def _refuse_contradictions(options: DiagnoseOptions) -> None:
+def _refuse_contradictions(options: Options) -> None:
     if options.scaling and options.all:
         raise UsageError(
             "--all is about findings, and --scaling compares runs without any: leave out one of "

@@ -6,7 +6,6 @@ when runs can be recorded here, else 1.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,21 +15,17 @@ from stepscope.protocol.run_folder import RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorOptions:
+class Options:
     out: Path = declare.option(
         "--out DIR", f"where runs would be kept (default: {RUNS}/)", Path, Path(RUNS)
     )
     format: str = declare.style(("text", "markdown"))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, DoctorOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.readers.system.this_machine import machine_checks
     from stepscope.report.doctor import doctor_document
 
-    checks = machine_checks(arguments.out)
-    print_document(doctor_document(checks), arguments.format)
+    checks = machine_checks(options.out)
+    print_document(doctor_document(checks), options.format)
     return int(any(check.is_needed and check.state == "no" for check in checks))

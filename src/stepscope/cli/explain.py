@@ -5,24 +5,26 @@ CODE is a finding's code, such as serial-loader; --list names them all.
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
+from stepscope.cli import options as declare
 from stepscope.cli.printing import put
 from stepscope.errors import UsageError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("code", nargs="?", metavar="CODE", help="a finding's code")
-    parser.add_argument("--list", action="store_true", help="every code with its first line")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    code: str | None = declare.option("CODE", "a finding's code", nargs="?")
+    list: bool = declare.option("--list", "every code with its first line")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.rules.explanation import explain, first_lines
 
-    if arguments.list or arguments.code is None:
-        if arguments.code is not None:
+    if options.list or options.code is None:
+        if options.code is not None:
             raise UsageError("give a code or --list, not both")
         put("\n".join(f"{code:26} {line}" for code, line in first_lines()) + "\n")
         return 0
-    put(explain(arguments.code) + "\n")
+    put(explain(options.code) + "\n")
     return 0

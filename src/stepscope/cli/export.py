@@ -8,7 +8,6 @@ https://ui.perfetto.dev, which keeps it on your machine.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 from collections.abc import Iterator, Sequence
@@ -39,7 +38,7 @@ ROOM_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
+class Options:
     form: str = declare.option(
         "perfetto", "what to write: perfetto, a timeline", choices=("perfetto",)
     )
@@ -55,17 +54,12 @@ class ExportOptions:
     jobs: int | None = declare.jobs()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, ExportOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.pipeline.recording import Recording
 
-    options = declare.options_of(ExportOptions, arguments)
     target = options.output
     _refuse_target(target)
-    with Recording(options.paths, declare.reading_of(arguments, options.step_ms)) as recording:
+    with Recording(options.paths, declare.reading_of(options, options.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
         _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis

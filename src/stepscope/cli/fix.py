@@ -11,7 +11,6 @@ when there is something to try), 130 when it was interrupted, else 1.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import time
 from dataclasses import dataclass
@@ -69,11 +68,7 @@ class Options:
     out: Path | None = declare.out_folder()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, Options)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
@@ -84,7 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.fix.view import fixed_document
     from stepscope.rules.judge_job import FIXES
 
-    options = declare.options_of(Options, arguments)
     budget_s = options.measuring.budget_s
     budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
     command = command_of(options.run_folder, options.command)

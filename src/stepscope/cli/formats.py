@@ -5,7 +5,6 @@ FILE, where one is given, is looked at: what it is, what it would show, or what 
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,24 +14,20 @@ from stepscope.errors import StepscopeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormatsOptions:
+class Options:
     files: list[Path] = declare.option("FILE", "a file to look at", declare.run_path, nargs="*")
     format: str = declare.style()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, FormatsOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.report.formats import formats_document, formats_json
 
-    if arguments.files:
-        return _look(arguments.files)
-    if arguments.format == "json":
+    if options.files:
+        return _look(options.files)
+    if options.format == "json":
         put(formats_json() + "\n")
     else:
-        print_document(formats_document(), arguments.format)
+        print_document(formats_document(), options.format)
     return 0
 
 

@@ -9,7 +9,6 @@ of its own.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -47,7 +46,7 @@ _seconds = real(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthOptions:
+class Options:
     timeout_s: float = declare.option(
         "--timeout S", "seconds the job may take (default: 600)", _seconds, 600.0
     )
@@ -57,14 +56,9 @@ class HealthOptions:
     command: tuple[str, ...] = declare.command()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, HealthOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.analyses.run.health import health
 
-    options = declare.options_of(HealthOptions, arguments)
     command = command_of(options.command, "stepscope health -- torchrun train.py")
     refuse_unrunnable(command)
     with _folder(options.out) as folder:
@@ -175,13 +169,15 @@ def _is_enough(tail: RunTail) -> bool:
 
 
 def _findings(folder: Path) -> tuple[tuple[Finding, ...] | None, str]:
-    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.options import Options as ReadingOptions
     from stepscope.pipeline.recording import diagnose
 
     if not any(folder.glob("rank-*/window-*.json")):
         return None, "no recording was made in these steps"
     try:
-        return diagnose([folder], Options(use_cache=False, progress=progress_bar)).findings, ""
+        return diagnose(
+            [folder], ReadingOptions(use_cache=False, progress=progress_bar)
+        ).findings, ""
     except StepscopeError as problem:
         return None, str(problem)
 

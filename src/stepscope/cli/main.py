@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from stepscope import __version__
+from stepscope.cli.options import add_options, options_of
 from stepscope.cli.printing import Parser, put, say
 from stepscope.cli.progress import loops_shown
 from stepscope.errors import StepscopeError
@@ -54,7 +55,7 @@ COMMANDS = {
     "fills the memory,",
 }
 """One module per subcommand, imported when it is asked for, with the first line of its docstring.
-The docstring is its help, `add_arguments` its options, `run` its work."""
+The docstring is its help, `Options` what may be given, `run` its work."""
 
 READS_AT_ONCE = ("compare", "demo", "diagnose", "export", "query", "report")
 """Commands that read recordings first of all, and start no job."""
@@ -77,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _import_numpy()
     try:
         with loops_shown():
-            code = int(arguments.run(arguments))
+            command = arguments.command_module
+            code = int(command.run(options_of(command.Options, arguments)))
         sys.stdout.flush()
         return code
     except StepscopeError as problem:
@@ -173,6 +175,6 @@ def build_parser(asked: Collection[str] | None = None) -> argparse.ArgumentParse
         if asked is None or name in asked:
             module = import_module(f"stepscope.cli.{path}")
             command.description = (module.__doc__ or "").strip()
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            add_options(command, module.Options)
+            command.set_defaults(command_module=module)
     return parser

@@ -19,13 +19,12 @@ from stepscope.errors import InputError
 from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from stepscope.pipeline.options import Options
 
 T = TypeVar("T")
 FORMATS = ("text", "json", "markdown")
-NO_CACHE = "neither read nor write the columnar cache"
 
 
 def option(
@@ -43,26 +42,56 @@ def option(
     | `-o/--out FILE` | has two names |
     | `--quick` | a flag, where it has no choices |
     | `PATH` | a word by its place |
-    | `-- COMMAND ...` | all that is left |
     """
     flags, _, metavar = names.partition(" ")
     given: dict[str, Any] = {"type": read, "default": default, "metavar": metavar or None}
-    if flags == "--" or not flags.startswith("-"):
+    if not flags.startswith("-"):
         given["metavar"] = names
-        if flags == "--":
-            given["nargs"] = argparse.REMAINDER
         flags = ""
     elif not metavar and "choices" not in more:
-        given = {"action": "store_true"}
+        given = {
+            "action": "store_true",
+            "default": {None: False, "store_false": True}.get(more.get("action")),
+        }
     elif isinstance(default, list):
         given["action"] = "append"
-    return field(metadata={"flags": flags, "settings": {**given, "help": about, **more}})
+    settings = {**given, "help": about, **more}
+    return field(
+        default_factory=lambda: settings["default"], metadata={"flags": flags, "settings": settings}
+    )
 
 
-def group(shape: type, title: str = "", about: str | None = None) -> Any:
-    """A field with options of its own, under a title; without one, options of which one alone may
-    be given."""
-    return field(metadata={"shape": shape, "title": title, "about": about})
+def group(shape: type, title: str, about: str | None = None) -> Any:
+    """A field with options of its own, under a title."""
+    return _nested(shape, lambda parser: parser.add_argument_group(title, about))
+
+
+def one_alone(shape: type) -> Any:
+    """A field with options of its own, of which one alone may be given."""
+    return _nested(shape, lambda parser: parser.add_mutually_exclusive_group())
+
+
+def part(shape: type) -> Any:
+    """A field with options of its own, among the others."""
+    return _nested(shape, lambda parser: parser)
+
+
+def _nested(shape: type, place: Callable[[argparse._ActionsContainer], Any]) -> Any:
+    return field(default_factory=shape, metadata={"shape": shape, "place": place})
+
+
+def actions(shapes: Mapping[str, tuple[type, str]], **settings: Any) -> Any:
+    """A field with the options of the action that is named, each with a line of help; None where
+    none is."""
+    return field(default=None, metadata={"actions": shapes, "settings": settings})
+
+
+def command(about: str = "what starts the job", *, keeps_dashes: bool = False) -> Any:
+    """All words that are left, without the two dashes before them."""
+    settings = {"metavar": "-- COMMAND ...", "nargs": argparse.REMAINDER, "help": about}
+    return field(
+        default=(), metadata={"flags": "", "settings": settings, "is_cut": not keeps_dashes}
+    )
 
 
 def add_options(parser: argparse._ActionsContainer, shape: type[Any]) -> None:
@@ -70,10 +99,12 @@ def add_options(parser: argparse._ActionsContainer, shape: type[Any]) -> None:
     for each in fields(shape):
         of = each.metadata
         if "shape" in of:
-            if of["title"]:
-                add_options(parser.add_argument_group(of["title"], of["about"]), of["shape"])
-            else:
-                add_options(parser.add_mutually_exclusive_group(), of["shape"])
+            add_options(of["place"](parser), of["shape"])
+        elif "actions" in of:
+            assert isinstance(parser, argparse.ArgumentParser)
+            parsers = parser.add_subparsers(dest=each.name, **of["settings"])
+            for name, (action, about) in of["actions"].items():
+                add_options(parsers.add_parser(name, help=about), action)
         elif of["flags"]:
             parser.add_argument(*of["flags"].split("/"), dest=each.name, **of["settings"])
         else:
@@ -84,24 +115,34 @@ def options_of(shape: type[T], arguments: argparse.Namespace) -> T:
     """A dataclass whose fields are named as the command line's options."""
     values = {}
     for each in fields(shape):  # type: ignore[arg-type]
-        if "shape" in each.metadata:
-            values[each.name] = options_of(each.metadata["shape"], arguments)
-        else:
-            values[each.name] = getattr(arguments, each.name)
-        if each.metadata.get("settings", {}).get("nargs") == argparse.REMAINDER:
-            values[each.name] = after_dashes(values[each.name])
+        of = each.metadata
+        value: Any = None if "shape" in of else getattr(arguments, each.name)
+        if "shape" in of:
+            value = options_of(of["shape"], arguments)
+        elif "actions" in of and value is not None:
+            value = options_of(of["actions"][value][0], arguments)
+        elif "is_cut" in of:
+            value = after_dashes(value) if of["is_cut"] else tuple(value)
+        values[each.name] = value
     return shape(**values)
 
 
+def read_options(shape: type[T], words: Sequence[str], prog: str, description: str) -> T:
+    """The options of a command that has a parser of its own."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    add_options(parser, shape)
+    return options_of(shape, parser.parse_args(words))
+
+
 def after_dashes(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(words[1:] if words[:1] == ["--"] else words)
+    return tuple(words[1:] if words and words[0] == "--" else words)
 
 
-def reading_of(arguments: argparse.Namespace, step_ms: float | None = None) -> Options:
-    """How to read and judge, as the arguments of any command say."""
+def reading_of(options: Any, step_ms: float | None = None) -> Options:
+    """How to read and judge, as the options of any command say."""
     from stepscope.pipeline.options import Options
 
-    given = vars(arguments)
+    given = _by_name(options)
     return Options(
         step_ms=step_ms,
         use_cache=not given.get("no_cache", False),
@@ -111,6 +152,15 @@ def reading_of(arguments: argparse.Namespace, step_ms: float | None = None) -> O
         hardware=given.get("hardware"),
         progress=progress_bar,
     )
+
+
+def _by_name(options: Any) -> dict[str, Any]:
+    """Every option, those of nested shapes too."""
+    values: dict[str, Any] = {}
+    for each in fields(options):
+        value = getattr(options, each.name)
+        values |= _by_name(value) if "shape" in each.metadata else {each.name: value}
+    return values
 
 
 def run_name(text: str) -> str:
@@ -151,11 +201,7 @@ def all_findings() -> Any:
 
 
 def no_cache() -> Any:
-    return option("--no-cache", NO_CACHE)
-
-
-def add_no_cache(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--no-cache", action="store_true", help=NO_CACHE)
+    return option("--no-cache", "neither read nor write the columnar cache")
 
 
 def jobs() -> Any:
@@ -188,10 +234,6 @@ def paths(names: str, about: str) -> Any:
 
 def out_folder(what: str = "the runs are") -> Any:
     return option("--out DIR", f"where {what} kept (default: a dated folder in {RUNS}/)", Path)
-
-
-def command(about: str = "what starts the job") -> Any:
-    return option("-- COMMAND ...", about)
 
 
 def warm_up() -> Any:

@@ -7,7 +7,6 @@ JSON, which has no timeline and no tables of kernels.
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions:
+class Options:
     paths: list[str] = declare.paths(
         "PATH", "run, traces, other tools' recordings, or a diagnosis as JSON"
     )
@@ -43,11 +42,7 @@ class ReportOptions:
     jobs: int | None = declare.jobs()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, ReportOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.core.progress import followed
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
@@ -55,13 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of, page_of_document
 
-    options = declare.options_of(ReportOptions, arguments)
     kept = _kept_diagnosis(options.paths)
     if kept is not None:
         page = page_of_document(kept)
     else:
         rates = None if options.roofs is None else read_roofs(options.roofs)
-        with Recording(options.paths, declare.reading_of(arguments, options.step_ms)) as recording:
+        with Recording(options.paths, declare.reading_of(options, options.step_ms)) as recording:
             _ = recording.diagnosis  # Reading and judging have bars of their own.
             with followed("drawing", 3) as advance:
                 recorded = page_of_recording(recording, rates)

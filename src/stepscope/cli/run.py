@@ -9,7 +9,6 @@ asks for another recording.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 from contextlib import suppress
@@ -40,11 +39,8 @@ _count = whole("a number of steps; give 1 or more")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What is recorded, when, and where it is kept."""
+    """What is recorded, and when."""
 
-    out: Path | None = declare.option(
-        "--out DIR", f"where to keep the run (default: a dated folder in {RUNS}/)", Path
-    )
     start_step: int | None = declare.option(
         "--start-step N",
         "the step to record from (default: the first good moment after 15 steps)",
@@ -66,8 +62,11 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says beside what is recorded and watched."""
-
+    out: Path | None = declare.option(
+        "--out DIR", f"where to keep the run (default: a dated folder in {RUNS}/)", Path
+    )
+    recorded: Recorded = declare.part(Recorded)
+    watched: watching.Options = declare.part(watching.Options)
     hardware: Path | None = declare.hardware()
     verbose: bool = declare.verbose()
     is_diagnosed: bool = declare.option(
@@ -76,19 +75,10 @@ class Options:
     command: tuple[str, ...] = declare.command()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, Recorded)
-    watching.add_arguments(parser)
-    declare.add_options(parser, Options)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.readers.system.hardware_file import read_hardware
 
-    options = declare.options_of(Options, arguments)
-    watched = watching.options_of(arguments)
-    recorded = asdict(declare.options_of(Recorded, arguments))
-    command, out = command_of(options.command), recorded.pop("out")
+    command = command_of(options.command)
     try:
         refuse_unrunnable(command)
     except UsageError as problem:
@@ -101,12 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
     if options.hardware is not None:
         # Said before the job starts, not after it.
         read_hardware(options.hardware)
-    folder = new_folder(out)
+    folder = new_folder(options.out)
     code = record(
         folder,
         command,
-        RecordingOptions(**recorded),
-        watch=lambda: watching.Watching(folder, watched),
+        RecordingOptions(**asdict(options.recorded)),
+        watch=lambda: watching.Watching(folder, options.watched),
     )
     if options.is_diagnosed:
         diagnose_run(folder, options.hardware, verbose=options.verbose)
@@ -188,7 +178,7 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
 
     from stepscope.cli.progress import progress_bar
     from stepscope.cli.report import keep
-    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.options import Options as ReadingOptions
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
     from stepscope.protocol.run_folder import DIAGNOSIS_FILE, REPORT_FILE, is_run
@@ -202,7 +192,7 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
     if not is_run(folder):
         return
     try:
-        options = Options(use_cache=False, hardware=hardware, progress=progress_bar)
+        options = ReadingOptions(use_cache=False, hardware=hardware, progress=progress_bar)
         with Recording([str(folder)], options) as recording:
             diagnosis, report = recording.diagnosis, folder / REPORT_FILE
             say(f"the run is kept in {folder}")

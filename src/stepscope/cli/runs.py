@@ -35,55 +35,70 @@ AGE = re.compile(r"(\d{1,6})([dhm])", re.ASCII)
 AGE_NS = {"d": 86_400 * 10**9, "h": 3_600 * 10**9, "m": 60 * 10**9}
 
 
+def _age(text: str) -> int:
+    match = AGE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: give 30d, 12h or 90m")
+    return int(match[1]) * AGE_NS[match[2]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsOptions:
+class Tag:
+    name: str = declare.option("NAME", "letters, digits, - _ .")
+    run_path: str = declare.option(
+        "RUN", "a run, its name, or a diagnosis as JSON (default: last)", default="last", nargs="?"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untag:
+    name: str = declare.option("NAME", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune:
+    keep: int | None = declare.option("--keep N", "all but the newest N", count)
+    older_than: int | None = declare.option(
+        "--older-than AGE", "those older than 30d, 12h, 90m", _age
+    )
+    yes: bool = declare.option("--yes", "remove them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
     folder: Path = declare.option(
         "--in DIR", f"where the runs are kept (default: {RUNS})", Path, Path(RUNS)
     )
     format: str = declare.style()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, RunsOptions)
-    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION")
-    tag = actions.add_parser("tag", help="give a run a name that stays")
-    tag.add_argument("name", metavar="NAME", help="letters, digits, - _ .")
-    tag.add_argument(
-        "run_path",
-        nargs="?",
-        default="last",
-        metavar="RUN",
-        help="a run, its name, or a diagnosis as JSON (default: last)",
+    action: Tag | Untag | Prune | None = declare.actions(
+        {
+            "tag": (Tag, "give a run a name that stays"),
+            "untag": (Untag, "take the name away; the run stays"),
+            "prune": (Prune, "what a clean-up would remove; tagged and running ones stay"),
+        },
+        title="actions",
+        metavar="ACTION",
     )
-    untag = actions.add_parser("untag", help="take the name away; the run stays")
-    untag.add_argument("name", metavar="NAME")
-    prune = actions.add_parser(
-        "prune", help="what a clean-up would remove; tagged and running ones stay"
-    )
-    prune.add_argument("--keep", type=count, metavar="N", help="all but the newest N")
-    prune.add_argument(
-        "--older-than", type=_age, metavar="AGE", help="those older than 30d, 12h, 90m"
-    )
-    prune.add_argument("--yes", action="store_true", help="remove them")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    folder: Path = arguments.folder
-    if arguments.action == "tag":
-        return _tag(folder, arguments.name, arguments.run_path)
-    if arguments.action == "untag":
-        return _untag(folder, arguments.name)
-    if arguments.action == "prune":
-        return _prune(folder, arguments)
+def run(options: Options) -> int:
+    match options.action:
+        case Tag() as tag:
+            return _tag(options.folder, tag.name, tag.run_path)
+        case Untag() as tag:
+            return _untag(options.folder, tag.name)
+        case Prune() as prune:
+            return _prune(options, prune)
+    folder = options.folder
     from stepscope.readers.run_folder.kept_runs import kept_runs
     from stepscope.report.runs import runs_document, runs_json
 
     now_ns = time.time_ns()
     entries = kept_runs(folder, now_ns)
-    if arguments.format == "json":
+    if options.format == "json":
         put(runs_json(str(folder), entries) + "\n")
     else:
-        print_document(runs_document(str(folder), entries, now_ns), arguments.format)
+        print_document(runs_document(str(folder), entries, now_ns), options.format)
     return 0
 
 
@@ -129,25 +144,26 @@ def _untag(folder: Path, name: str) -> int:
     return 0
 
 
-def _prune(folder: Path, arguments: argparse.Namespace) -> int:
+def _prune(options: Options, asked: Prune) -> int:
     from stepscope.readers.run_folder.kept_runs import kept_runs
     from stepscope.report.runs import pruned_document, runs_json
 
-    if arguments.keep is None and arguments.older_than is None:
+    folder = options.folder
+    if asked.keep is None and asked.older_than is None:
         raise UsageError("which runs? Give --keep N, --older-than 30d, or both")
     now_ns = time.time_ns()
     entries = kept_runs(folder, now_ns)
-    chosen = prunable(entries, arguments.keep, arguments.older_than, now_ns)
-    if arguments.yes:
+    chosen = prunable(entries, asked.keep, asked.older_than, now_ns)
+    if asked.yes:
         for entry in chosen:
             _remove(folder, entry)
-    if arguments.format == "json":
+    if options.format == "json":
         put(runs_json(str(folder), entries, [entry.name for entry in chosen]) + "\n")
         return 0
     num_kept = len(entries) - len(chosen)
     print_document(
-        pruned_document(str(folder), chosen, num_kept, now_ns, is_done=arguments.yes),
-        arguments.format,
+        pruned_document(str(folder), chosen, num_kept, now_ns, is_done=asked.yes),
+        options.format,
     )
     return 0
 
@@ -174,10 +190,3 @@ def _remove(folder: Path, entry: RunEntry) -> None:
         shutil.rmtree(folder / entry.name)
     except OSError as problem:
         raise UsageError(f"cannot remove {folder / entry.name}: {problem.strerror}") from None
-
-
-def _age(text: str) -> int:
-    match = AGE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age: give 30d, 12h or 90m")
-    return int(match[1]) * AGE_NS[match[2]]

@@ -8,10 +8,11 @@ skills, as DIR/stepscope/SKILL.md.
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from stepscope.cli import options as declare
 from stepscope.cli.printing import note, put
 from stepscope.errors import UsageError
 
@@ -19,20 +20,19 @@ FILE = "SKILL.md"
 FOLDER = "stepscope"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder of the agent's skills")
-    parser.add_argument(
-        "--force", action="store_true", help="replace one that was changed by somebody"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    to: Path | None = declare.option("--to DIR", "the folder of the agent's skills", Path)
+    force: bool = declare.option("--force", "replace one that was changed by somebody")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     text = skill_text()
-    if arguments.to is None:
+    if options.to is None:
         put(text)
         return 0
-    path: Path = arguments.to / FOLDER / FILE
-    _install(text, path, is_forced=arguments.force)
+    path = options.to / FOLDER / FILE
+    _install(text, path, is_forced=options.force)
     note(path)
     return 0
 

@@ -9,7 +9,6 @@ Without one, the job of this machine is looked for. Nothing is restarted and not
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.attach import find_ranks, is_rank
+from stepscope.cli.attach import find_ranks, ranks_among
 from stepscope.cli.option_types import real
 from stepscope.cli.printing import print_answer
 from stepscope.errors import InputError, StepscopeError
@@ -39,7 +38,7 @@ _seconds = real(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriageOptions:
+class Options:
     targets: list[str] = declare.option(
         "TARGET",
         "a process, a job's number, a run's folder, or files (default: this machine's job)",
@@ -52,14 +51,9 @@ class TriageOptions:
     format: str = declare.style()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, TriageOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.report.triage import to_json, triage_document
 
-    options = declare.options_of(TriageOptions, arguments)
     triage = answer(options.targets, options.seconds, options.flame)
     print_answer(triage, options.format, to_json, triage_document)
     return 0
@@ -219,13 +213,7 @@ def find_job(running: dict[int, Process] | None = None) -> list[Process]:
     from stepscope.process.table import processes
 
     everyone = processes() if running is None else running
-    ranks = [
-        process
-        for process in everyone.values()
-        if process.is_python and is_rank(process, everyone.get(process.parent))
-    ]
-    launchers = {process.parent for process in ranks}
-    ranks = [process for process in ranks if process.pid not in launchers]
+    ranks = ranks_among(everyone.values(), everyone)
     jobs = {process.parent for process in ranks}
     if not ranks:
         raise InputError(

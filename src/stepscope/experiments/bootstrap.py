@@ -1,9 +1,8 @@
 """How sure a ratio of step times is: before / after, so that more than 1 is faster.
 
 Steps follow one another and are alike, so blocks of steps are drawn, not steps. Runs of one command
-differ by more than their steps say (placement, clocks, page cache), so where there are several runs
-a side, the run is the unit, and the interval is Student's: a bootstrap over three runs is far too
-narrow.
+differ by more than their steps say (placement, clocks, page cache): where there are several runs a
+side, `verify` takes the run as the unit, and Student's interval.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.core.experiments.experiment import Interval
 from stepscope.errors import InputError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 DRAWS = 2000
 POWER = 0.8
@@ -34,20 +31,6 @@ LEAST_BLOCKS = 4
 MAX_CELLS = 4_000_000
 """Drawn steps held at once."""
 
-__all__ = [
-    "Interval",
-    "around",
-    "log_mean_variance",
-    "ratio_of_medians",
-    "ratio_of_trimmed_means",
-    "ratio_over_runs",
-    "smallest_change",
-    "smallest_shown",
-    "student",
-    "student_level",
-    "trimmed_mean",
-]
-
 
 def ratio_of_medians(
     before: Sequence[float],
@@ -57,10 +40,7 @@ def ratio_of_medians(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Interval:
-    """The medians' ratio of two samples of steps. It knows nothing of how runs differ: for that,
-    see `ratio_over_runs`."""
-    import numpy as np
-
+    """The medians' ratio of two samples of steps. It knows nothing of how runs differ."""
     return _ratio(before, after, lambda rows: np.median(rows, axis=1), level, seed, draws)
 
 
@@ -77,52 +57,10 @@ def ratio_of_trimmed_means(
     return _ratio(before, after, _trimmed_means, level, seed, draws)
 
 
-def ratio_over_runs(
-    before: Sequence[Sequence[float]],
-    after: Sequence[Sequence[float]],
-    *,
-    level: float = 0.95,
-    seed: int = 0,
-    draws: int = DRAWS,
-) -> Interval:
-    """The ratio of the runs' paces (geometric means over runs of the trimmed means of their steps).
-
-    The runs' own spread is the evidence; it is never taken as smaller than what their steps alone
-    would make it. With one run on a side the other's spread stands for both; with one on each, only
-    the steps are known, as in `ratio_of_trimmed_means`.
-    """
-    if not before or not after:
-        raise InputError("a ratio over runs needs a run on each side")
-    if len(before) == 1 and len(after) == 1:
-        return ratio_of_trimmed_means(before[0], after[0], level=level, seed=seed, draws=draws)
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    sides = [_Side([_clean(steps) for steps in runs], generator, draws) for runs in (before, after)]
-    variances = [side.variance for side in sides]
-    measured = [variance for variance in variances if variance is not None]
-    errors = [
-        max(measured[0] if variance is None else variance, side.within) / side.num
-        for variance, side in zip(variances, sides, strict=True)
-    ]
-    freedom = _welch(errors, [side.num for side in sides])
-    half = student(level, freedom) * math.sqrt(sum(errors))
-    middle = sides[0].middle - sides[1].middle
-    return around(middle, half, level)
-
-
 def around(middle: float, half: float, level: float) -> Interval:
     """Of a ratio whose logarithm lies so far around the middle."""
     low, high = math.exp(middle - half), math.exp(middle + half)
     return Interval(value=math.exp(middle), low=low, high=high, level=level)
-
-
-def smallest_change(
-    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0
-) -> float:
-    """The smallest ratio above 1 that these two samples of steps could have shown, four times in
-    five; infinite where they could have shown none."""
-    return smallest_shown(ratio_of_medians(before, after, level=level, seed=seed))
 
 
 def smallest_shown(interval: Interval, power: float = POWER) -> float:
@@ -137,15 +75,11 @@ def smallest_shown(interval: Interval, power: float = POWER) -> float:
 
 def trimmed_mean(steps: Sequence[float]) -> float:
     """One number for a run: the mean of its steps without the longest and shortest twentieth."""
-    import numpy as np
-
     return float(_trimmed_means(_clean(steps)[np.newaxis, :])[0])
 
 
 def log_mean_variance(steps: Sequence[float], *, seed: int = 0, draws: int = 200) -> float:
     """The variance of the logarithm of a run's pace that its steps alone give."""
-    import numpy as np
-
     array = _clean(steps)
     return _spread(array, np.random.default_rng(seed), draws) if len(array) >= LEAST_STEPS else 0.0
 
@@ -171,23 +105,8 @@ def student_level(t: float, freedom: float) -> float:
     return 1 - _beta(freedom / (freedom + t * t), freedom / 2, 0.5)
 
 
-class _Side:
-    """One side's runs, as logarithms of their paces."""
-
-    def __init__(self, runs: Sequence[Floats], generator: np.random.Generator, draws: int) -> None:
-        few = max(200, draws // (4 * len(runs)))
-        logs = [math.log(float(_trimmed_means(steps[None, :])[0])) for steps in runs]
-        self.num = len(runs)
-        self.middle = statistics.fmean(logs)
-        self.variance = statistics.variance(logs) if len(logs) > 1 else None
-        spreads = [_spread(steps, generator, few) for steps in runs if len(steps) >= LEAST_STEPS]
-        self.within = statistics.fmean(spreads) if spreads else 0.0
-
-
 def _spread(steps: Floats, generator: np.random.Generator, draws: int) -> float:
     """The variance of the logarithm of a run's pace that its steps alone give."""
-    import numpy as np
-
     return float(np.var(np.log(_drawn(steps, _trimmed_means, generator, draws))))
 
 
@@ -199,8 +118,6 @@ def _ratio(
     seed: int,
     draws: int,
 ) -> Interval:
-    import numpy as np
-
     first, second = _clean(before), _clean(after)
     value = float(middle(first[None, :])[0] / middle(second[None, :])[0])
     if min(len(first), len(second)) < LEAST_STEPS:
@@ -230,8 +147,6 @@ def _drawn_logs(
     """Logarithms of drawn ratios. Which side is drawn first is the samples' own matter, not their
     order: swapped, they give the inverse to the last digit, and a verdict at the edge does not turn
     with them."""
-    import numpy as np
-
     sign = 1 if first.tolist() <= second.tolist() else -1
     first_side, other = (first, second)[::sign]
     logs: Floats = np.log(_drawn(first_side, middle, generator, draws)) - np.log(
@@ -250,8 +165,6 @@ def _widening(level: float, num: float) -> float:
 
 
 def _clean(steps: Sequence[float]) -> Floats:
-    import numpy as np
-
     array = np.asarray(steps, dtype=np.float64)
     array = array[np.isfinite(array) & (array > 0)]
     if not len(array):
@@ -260,8 +173,6 @@ def _clean(steps: Sequence[float]) -> Floats:
 
 
 def _trimmed_means(rows: Floats) -> Floats:
-    import numpy as np
-
     num = rows.shape[1]
     cut = int(num * TRIMMED)
     ordered = np.sort(rows, axis=1)
@@ -274,8 +185,6 @@ def _drawn(
 ) -> Floats:
     """The middle of each of many resamples, made of blocks of the circle of steps (Politis and
     Romano, 1992)."""
-    import numpy as np
-
     num, length = len(steps), _block_length(steps)
     blocks = math.ceil(num / length)
     offsets = np.arange(length)
@@ -296,8 +205,6 @@ def _block_length(steps: Floats) -> int:
     autoregression.
 
     Ranks are correlated, so that one hiccup does not decide."""
-    import numpy as np
-
     num = len(steps)
     if num < 2 * LEAST_BLOCKS or np.ptp(steps) == 0:
         return 1
@@ -305,16 +212,6 @@ def _block_length(steps: Floats) -> int:
     likeness = float(np.clip((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum(), 0.0, 0.99))
     length = (math.sqrt(6) * likeness / (1 - likeness**2)) ** (2 / 3) * num ** (1 / 3)
     return int(min(max(1, round(length)), num // LEAST_BLOCKS))
-
-
-def _welch(errors: Sequence[float], nums: Sequence[int]) -> float:
-    """Welch and Satterthwaite's degrees of freedom; a side of one run brings none."""
-    total = sum(errors)
-    parts = [error**2 / (num - 1) for error, num in zip(errors, nums, strict=True) if num > 1]
-    if total == 0:
-        return float(max(1, sum(nums) - 2))
-    lone = any(num == 1 for num in nums)
-    return float(max(nums) - 1) if lone or not sum(parts) else max(1.0, total**2 / sum(parts))
 
 
 def _beta(x: float, a: float, b: float) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from stepscope.core.calibrated import CollectiveFit, bus_factor
+from stepscope.core.contract.collective import Way
 from stepscope.errors import UsageError
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.constants import DEFAULT, MICRO, Constants
@@ -88,15 +89,6 @@ PROTOCOLS = (
 of 128 bytes are data."""
 
 
-class Timed(Struct, frozen=True, kw_only=True):
-    """One algorithm under its best protocol at one size."""
-
-    algorithm: str
-    protocol: str
-    seconds: float
-    bus_bytes_per_s: float
-
-
 class Crossover(Struct, frozen=True, kw_only=True):
     """From this size on another way is the fastest."""
 
@@ -117,8 +109,8 @@ class Collective(Struct, frozen=True, kw_only=True):
     """What a collective takes by each algorithm that can do it, the fastest first."""
 
     asked: Asked
-    ways: tuple[Timed, ...]
-    picked: Timed
+    ways: tuple[Way, ...]
+    picked: Way
     """What NCCL takes by its own model, at the time that is estimated here."""
     crossovers: tuple[Crossover, ...]
     notes: tuple[str, ...] = ()
@@ -219,7 +211,7 @@ def check(cluster: Cluster, asked: Asked) -> None:
 # Ways.
 
 
-def ways_of(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Timed]:
+def ways_of(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Way]:
     """Each algorithm under each protocol."""
     size, num, units = asked.size_bytes, asked.num_ranks, links.units
     if asked.kind in ("all_to_all", "broadcast", "send_recv"):
@@ -241,9 +233,9 @@ def ways_of(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Timed]:
             yield _timed(asked, NVLS_TREE, SIMPLE, _nvls_tree_s(size, links))
 
 
-def _timed(asked: Asked, algorithm: str, protocol: str, seconds: float) -> Timed:
+def _timed(asked: Asked, algorithm: str, protocol: str, seconds: float) -> Way:
     moved = asked.size_bytes * bus_factor(asked.kind, asked.num_ranks)
-    return Timed(
+    return Way(
         algorithm=algorithm,
         protocol=protocol,
         seconds=seconds,
@@ -334,8 +326,8 @@ def _direct_s(asked: Asked, links: Links, cluster: Cluster) -> float:
     return max(near, far) + (links.far_s if links.units > 1 else links.near_s) + links.start_s
 
 
-def _best_of_each(asked: Asked, links: Links, cluster: Cluster) -> list[Timed]:
-    best: dict[str, Timed] = {}
+def _best_of_each(asked: Asked, links: Links, cluster: Cluster) -> list[Way]:
+    best: dict[str, Way] = {}
     for way in ways_of(asked, links, cluster):
         if way.algorithm not in best or way.seconds < best[way.algorithm].seconds:
             best[way.algorithm] = way
@@ -345,7 +337,7 @@ def _best_of_each(asked: Asked, links: Links, cluster: Cluster) -> list[Timed]:
 # What NCCL takes.
 
 
-def nccl_s(asked: Asked, links: Links, way: Timed) -> float:
+def nccl_s(asked: Asked, links: Links, way: Way) -> float:
     """What NCCL's own model says of a way, by which it chooses (ncclTopoTuneModel), without its
     corrections for trees of middle sizes."""
     num, nodes = asked.num_ranks, links.units

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from stepscope.core.contract.plan import Budget
 from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, model_names, scaled_model
 from stepscope.planner.choice import Choice
@@ -291,18 +292,6 @@ def what_if(
 
 
 # Time and cost.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What so many tokens take. Cost and energy are None where price or power is not known."""
-
-    tokens: float
-    num_steps: int
-    days: float
-    device_hours: float
-    cost: float | None
-    energy_kwh: float | None
 
 
 def budget(job: TrainingJob, choice: Choice, tokens: float) -> Budget:

@@ -101,6 +101,10 @@ def plural(count: int, noun: str, ending: str = "s") -> str:
     return f"{fixed(count, 0)}{NBSP}{noun}{'' if count == 1 else ending}"
 
 
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 WIDE_RANGE = 2.0
 """The end of a range over its beginning from which a gain is known roughly, and said so."""
 

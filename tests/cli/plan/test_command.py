@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.plan import command
+from stepscope.cli.plan import command, options
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.constants import DEFAULT
@@ -75,10 +75,10 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_options_name_what_the_planner_knows() -> None:
-    assert command.PRECISIONS == PRECISIONS
-    assert tuple(each.name for each in FRAMEWORKS) == command.FRAMEWORKS
-    assert tuple(OPTIMIZERS) == command.OPTIMIZERS
-    assert (command.RECOMPUTE, command.SCHEDULES, command.OFFLOAD) == (
+    assert options.PRECISIONS == PRECISIONS
+    assert tuple(each.name for each in FRAMEWORKS) == options.FRAMEWORKS
+    assert tuple(OPTIMIZERS) == options.OPTIMIZERS
+    assert (options.RECOMPUTE, options.SCHEDULES, options.OFFLOAD) == (
         RECOMPUTE,
         SCHEDULES,
         OFFLOAD,

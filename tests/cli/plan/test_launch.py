@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.plan import command
+from stepscope.cli.plan import options
 from stepscope.planner.collective import KINDS
 from stepscope.planner.launch.emit import TARGETS
 
@@ -41,15 +41,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_options_name_what_there_is() -> None:
-    assert set(command.TARGETS) == set(TARGETS)
-    assert command.COLLECTIVES == KINDS
+    assert set(options.TARGETS) == set(TARGETS)
+    assert options.COLLECTIVES == KINDS
 
 
 FITS = ("--model", "gpt2", *SMALL[2:4], "--seq", "1024", "--global-batch", "64")
 """Small enough for plain data ranks."""
 
 
-@pytest.mark.parametrize("target", command.TARGETS)
+@pytest.mark.parametrize("target", options.TARGETS)
 def test_files_are_written_once_and_nothing_is_overwritten(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

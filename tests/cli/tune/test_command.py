@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from stepscope.cli.options import options_of
+from stepscope.cli.options import read_options
 from stepscope.cli.tune import command as tune
 from stepscope.cli.tune.options import CACHE_VARIABLE, Options
 from stepscope.core.experiments.trials import Change, Setup, Trial
@@ -30,10 +30,8 @@ VALIDATOR = Draft202012Validator(
 COMMAND = ["--", sys.executable, "train.py"]
 
 
-def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    tune.add_arguments(parser)
-    return parser.parse_args(words)
+def parse(*words: str) -> Options:
+    return read_options(Options, words, "tune", "")
 
 
 @pytest.fixture
@@ -243,13 +241,13 @@ def test_a_cache_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernel_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def run_kernel(arguments: argparse.Namespace) -> int:
-        seen.append(arguments.target)
+    def run_kernel(words: Sequence[str]) -> int:
+        seen.extend(words)
         return 3
 
     monkeypatch.setattr("stepscope.cli.tune.kernel.run_kernel", run_kernel)
     assert tune.run(parse("kernel", "pkg.mod:fn", "--shapes", "8x8")) == 3
-    assert seen == ["pkg.mod:fn"]
+    assert seen == ["pkg.mod:fn", "--shapes", "8x8"]
 
 
 ENDS_ITS_PARENT = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)"
@@ -339,9 +337,7 @@ def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
         return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(
-        options_of(Options, parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
-    )
+    runner = tune.Runner(parse("--knob", "num_workers=0,1", "--", "python"), tmp_path)
     runner.left_s = lambda: left
     runner.measure(Change())
     runner.numerics(Change())
@@ -355,9 +351,7 @@ def test_a_job_that_leaves_by_itself_is_no_signal(
         raise SystemExit(3)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(
-        options_of(Options, parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
-    )
+    runner = tune.Runner(parse("--knob", "num_workers=0,1", "--", "python"), tmp_path)
     with pytest.raises(SystemExit) as left:
         runner.measure(Change())
     assert left.value.code == 3
@@ -376,9 +370,9 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         "time.sleep(pause)\n"
     )
     code = (
-        "import argparse, sys\nfrom stepscope.cli.tune import command as tune\n"
-        "parser = argparse.ArgumentParser()\ntune.add_arguments(parser)\n"
-        "sys.exit(tune.run(parser.parse_args()))"
+        "import sys\nfrom stepscope.cli.options import read_options\n"
+        "from stepscope.cli.tune import command as tune\n"
+        "sys.exit(tune.run(read_options(tune.Options, sys.argv[1:], 'tune', '')))"
     )
     words = [
         "--knob",

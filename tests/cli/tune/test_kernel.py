@@ -3,14 +3,13 @@ of their own."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.tune.kernel import add_kernel_arguments, run_kernel
+from stepscope.cli.tune.kernel import run_kernel
 from stepscope.core.contract.codec import plain
 from stepscope.core.experiments.kernel_tuning import (
     RIGHT,
@@ -40,9 +39,7 @@ BLOCKED = f"{FOLDER}/blocked.py"
 
 
 def run(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_kernel_arguments(parser)
-    return run_kernel(parser.parse_args(list(words)))
+    return run_kernel(words)
 
 
 def test_a_sweep_outlives_kernels_that_raise_die_and_hang(

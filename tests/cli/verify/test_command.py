@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -14,10 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stepscope.cli.options import options_of
+from stepscope.cli.options import read_options
 from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of
-from stepscope.cli.verify.options import Measuring, Options, SideOptions, Sides, read_sides
+from stepscope.cli.verify.options import Options, Sides, read_sides
 from stepscope.cli.verify.prediction import read_prediction
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
@@ -52,14 +51,12 @@ for (batch,) in DataLoader(TensorDataset(torch.randn(4000, 8)), batch_size=4):
 Faker = Callable[[str, int, Change], Trial]
 
 
-def parsed(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    verify.add_arguments(parser)
-    return parser.parse_args(words)
+def parsed(*words: str) -> Options:
+    return read_options(Options, words, "verify", "")
 
 
-def sides_of(arguments: argparse.Namespace) -> Sides:
-    return read_sides(options_of(SideOptions, arguments))
+def sides_of(options: Options) -> Sides:
+    return read_sides(options.sides)
 
 
 def run(*words: str) -> int:
@@ -505,8 +502,8 @@ def test_options_that_make_no_sense_are_refused(words: list[str]) -> None:
 
 
 def test_shares_are_written_either_way() -> None:
-    assert parsed("--precision", "5%").precision == pytest.approx(
-        parsed("--precision", "0.05").precision
+    assert parsed("--precision", "5%").measuring.precision == pytest.approx(
+        parsed("--precision", "0.05").measuring.precision
     )
 
 
@@ -559,8 +556,8 @@ def test_no_run_may_take_longer_than_what_is_left_of_the_budget(
     arguments = parsed(
         "--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py"
     )
-    budget = Budget(arguments.budget_s, lambda: jobs.now_s)
-    runner = verify.Runner(sides_of(arguments), tmp_path, options_of(Measuring, arguments), budget)
+    budget = Budget(arguments.measuring.budget_s, lambda: jobs.now_s)
+    runner = verify.Runner(sides_of(arguments), tmp_path, arguments.measuring, budget)
     for _ in range(5):
         runner.measure("baseline")
     assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
@@ -773,11 +770,9 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
     assert verify.run(parsed(*other)) == 0
 
 
-def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
+def prediction_of(arguments: Options) -> Prediction | None:
     sides = sides_of(arguments)
-    return read_prediction(
-        options_of(Options, arguments).judged, sides.codes, sides.changes["candidate"].knobs
-    )
+    return read_prediction(arguments.judged, sides.codes, sides.changes["candidate"].knobs)
 
 
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
@@ -863,7 +858,7 @@ def test_a_real_training_computes_the_same_with_a_worker(
         str(script),
     ]
     arguments = parsed(*words)
-    sides, measuring = sides_of(arguments), options_of(Measuring, arguments)
+    sides, measuring = sides_of(arguments), arguments.measuring
     runner = verify.Runner(sides, tmp_path / "o", measuring, Budget(None, time.monotonic))
     made, stopped = verify.checked_runs(runner, verify.Progress(2))
     assert stopped is None

@@ -89,10 +89,10 @@ def test_it_says_what_prometheus_is_told(view: LiveView) -> None:
 
 def test_every_name_comes_back_as_prometheus_has_it() -> None:
     endings = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "": ""}
-    for name, kind, *_ in METRICS:
-        told, unit = name_and_unit(name)
-        joined = told.replace(".", "_") + endings[unit] + ("_total" if kind == "counter" else "")
-        assert joined == name
+    for metric in METRICS:
+        told, unit = name_and_unit(metric.name)
+        total = "_total" if metric.kind == "counter" else ""
+        assert told.replace(".", "_") + endings[unit] + total == metric.name
 
 
 def test_the_protocols_own_parser_takes_it(view: LiveView) -> None:

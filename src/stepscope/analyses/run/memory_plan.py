@@ -7,8 +7,7 @@ gradients     571 MB     0             571 MB       the peak was before backward
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from stepscope.core.contract.plan import RecordedMemoryRow
 from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     GRADIENTS,
@@ -27,27 +26,13 @@ SURE_SHARE = 0.9
 below, a part may be larger than was seen, and no ratio is given."""
 
 
-class PlanRow(Struct, frozen=True, kw_only=True):
-    """One part of the memory. None is "not planned" or "not recorded"."""
-
-    part: str
-    planned_bytes: int | None
-    at_peak_bytes: int | None
-    most_bytes: int | None
-    """At any time: what a plan's figure is to be compared with,
-    because a plan counts each part when it is whole."""
-    ratio: float | None
-    """Planned over the most that was measured;
-    None where either is missing, or too much of the peak is of unknown use."""
-
-
 def compare_with_plan(
     report: MemoryReport,
     weights_bytes: int | None,
     gradients_bytes: int | None,
     optimizer_bytes: int | None,
     activations_bytes: int | None,
-) -> tuple[PlanRow, ...]:
+) -> tuple[RecordedMemoryRow, ...]:
     """Part by part, then what a plan has no name for, then all;
     empty where no recording says what holds its peak."""
     record = report.detailed
@@ -73,9 +58,9 @@ def compare_with_plan(
 
 def _row(
     part: str, planned: int | None, at_peak: int | None, most: int | None, is_sure: bool
-) -> PlanRow:
+) -> RecordedMemoryRow:
     ratio = planned / most if planned is not None and most and is_sure else None
-    return PlanRow(
+    return RecordedMemoryRow(
         part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio
     )
 

@@ -149,24 +149,21 @@ class NvmlDevice:
         self._rates = CounterRates(clock)
         self._num_taken = 0
         self._questions: list[Callable[[], dict[str, Any]]] = [
-            *(
-                self._utilization,
-                self._sm_clock,
-                self._power,
-                self._energy,
-                self._throttling,
-                self._nvlink,
-            ),
+            self._utilization,
+            self._number("sm_clock_mhz", "nvmlDeviceGetClockInfo", CLOCK_SM),
+            self._watts("gpu_power_w", "nvmlDeviceGetPowerUsage"),
+            self._energy,
+            self._throttling,
+            self._nvlink,
         ]
         self._seldom: list[Callable[[], dict[str, Any]]] = [
-            *(
-                self._memory_clock,
-                self._max_clock,
-                self._power_limit,
-                self._temperature,
-                self._memory,
-            ),
-            *(self._pcie, self._pcie_link),
+            self._number("memory_clock_mhz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+            self._number("max_sm_clock_mhz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+            self._watts("gpu_power_limit_w", "nvmlDeviceGetEnforcedPowerLimit"),
+            self._number("gpu_temperature_c", "nvmlDeviceGetTemperature", TEMPERATURE_GPU),
+            self._memory,
+            self._pcie,
+            self._pcie_link,
         ]
 
     def take(self) -> dict[str, Any]:
@@ -195,33 +192,21 @@ class NvmlDevice:
         self._nvml.call(name, self._handle, ctypes.byref(value))
         return value.value
 
+    def _number(self, key: str, name: str, of: int) -> Callable[[], dict[str, Any]]:
+        return lambda: {key: self._uint(name, of)}
+
+    def _watts(self, key: str, name: str) -> Callable[[], dict[str, Any]]:
+        return lambda: {key: self._uint(name) / 1e3}
+
     def _utilization(self) -> dict[str, Any]:
         rates = Utilization()
         self._nvml.call("nvmlDeviceGetUtilizationRates", self._handle, ctypes.byref(rates))
         return {"gpu_util_percent": rates.gpu, "gpu_memory_util_percent": rates.memory}
 
-    def _sm_clock(self) -> dict[str, Any]:
-        return {"sm_clock_mhz": self._uint("nvmlDeviceGetClockInfo", CLOCK_SM)}
-
-    def _memory_clock(self) -> dict[str, Any]:
-        return {"memory_clock_mhz": self._uint("nvmlDeviceGetClockInfo", CLOCK_MEMORY)}
-
-    def _max_clock(self) -> dict[str, Any]:
-        return {"max_sm_clock_mhz": self._uint("nvmlDeviceGetMaxClockInfo", CLOCK_SM)}
-
-    def _power(self) -> dict[str, Any]:
-        return {"gpu_power_w": self._uint("nvmlDeviceGetPowerUsage") / 1e3}
-
-    def _power_limit(self) -> dict[str, Any]:
-        return {"gpu_power_limit_w": self._uint("nvmlDeviceGetEnforcedPowerLimit") / 1e3}
-
     def _energy(self) -> dict[str, Any]:
         return self._rates.of(
             {"gpu_mean_power_w": self._ulong("nvmlDeviceGetTotalEnergyConsumption") / 1e3}
         )
-
-    def _temperature(self) -> dict[str, Any]:
-        return {"gpu_temperature_c": self._uint("nvmlDeviceGetTemperature", TEMPERATURE_GPU)}
 
     def _throttling(self) -> dict[str, Any]:
         mask = self._ulong("nvmlDeviceGetCurrentClocksThrottleReasons")

@@ -11,10 +11,11 @@ the same question about the same files has the same answer, of at most 4 kB.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from stepscope.cli import options as declare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,55 +29,39 @@ INSTRUCTIONS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--root",
-        dest="roots",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder that may be read; may be given several times (default: this one)",
-    )
-    parser.add_argument(
-        "--allow-verify",
-        action="store_true",
-        help="there is a tool that runs COMMAND: consent that stands until the server ends",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- COMMAND ...",
-        help="what starts the job, for --allow-verify",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpOptions:
-    roots: list[Path]
-    allow_verify: bool
-    command: list[str]
+class Options:
+    roots: list[Path] = declare.option(
+        "--root DIR",
+        "a folder that may be read; may be given several times (default: this one)",
+        Path,
+        [],
+    )
+    allow_verify: bool = declare.option(
+        "--allow-verify",
+        "there is a tool that runs COMMAND: consent that stands until the server ends",
+    )
+    command: tuple[str, ...] = declare.command(
+        "what starts the job, for --allow-verify", keeps_dashes=True
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.cli.mcp.roots import Roots
     from stepscope.cli.mcp.tools import Tools
-    from stepscope.cli.options import options_of
 
-    options = options_of(McpOptions, arguments)
     tools = Tools(Roots.of(options.roots or [Path()]), _command(options))
     server(tools).run("stdio")
     return 0
 
 
-def _command(options: McpOptions) -> tuple[str, ...]:
+def _command(options: Options) -> tuple[str, ...]:
     """What verify may run; nothing without the user's word."""
-    from stepscope.cli.options import after_dashes
     from stepscope.cli.run import command_of
     from stepscope.errors import UsageError
 
     if options.allow_verify:
-        command = after_dashes(options.command)
+        command = declare.after_dashes(options.command)
         return command_of(command, "stepscope mcp --allow-verify -- python train.py")
     if options.command:
         raise UsageError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepscope.cli.plan.job import job_of
-from stepscope.cli.plan.options import JobOptions, Pins, Questions
+from stepscope.cli.plan.options import Options, Pins
 from stepscope.errors import UsageError
 from stepscope.planner import validate, what_if
 from stepscope.planner.choice import Choice, choice_of, why
@@ -26,12 +26,11 @@ SLOWEST = 2.0
 """Times the best step: what is slower than this is no choice, however little memory it needs."""
 
 
-def answer(
-    options: JobOptions, pins: Pins, questions: Questions, target: str | None = None
-) -> Plan:
+def answer(options: Options, target: str | None = None) -> Plan:
     """With a target, what is not pinned is searched among what can be written for it."""
-    job, notes = job_of(options, is_largest=questions.largest)
-    space = space_of(pins)
+    questions = options.questions
+    job, notes = job_of(options)
+    space = space_of(options.pins)
     if target is not None:
         space = restricted(space, target, job.cluster.num_devices)
     largest = what_if.largest_model(job, space) if questions.largest else None
@@ -46,7 +45,7 @@ def answer(
         None if questions.explain is None else explained_of(job, questions.explain, result, space)
     )
     best = result.best[0] if result.best else None
-    measured_by = options.from_run[0] if options.from_run else str(options.hardware or "")
+    measured_by = options.run.paths[0] if options.run.paths else str(options.hardware or "")
     return Plan(
         job=job,
         best=accounts[0] if accounts else None,
@@ -194,7 +193,7 @@ def thinned(result: SearchResult) -> list[Choice]:
     return [front[index] for index in sorted({round(i * step) for i in range(MOST_OF_FRONT)})]
 
 
-def assumed(options: JobOptions, job: TrainingJob) -> list[str]:
+def assumed(options: Options, job: TrainingJob) -> list[str]:
     """What nobody said."""
     notes = []
     if options.seq is None:

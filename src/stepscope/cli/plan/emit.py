@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
-from stepscope.cli.plan.options import JobOptions, Output, Pins, Questions
+from stepscope.cli.plan.answer import answer
+from stepscope.cli.plan.options import Options
+from stepscope.cli.printing import put
+from stepscope.cli.report import put_document
 from stepscope.errors import UsageError
-
-if TYPE_CHECKING:
-    from stepscope.planner.launch.files import Launch
-    from stepscope.report.plan.account import Account, Plan
+from stepscope.planner.choice import choice_of
+from stepscope.planner.launch.emit import TARGETS, launch_of
+from stepscope.planner.launch.files import Launch
+from stepscope.report.plan.account import Account, Plan
+from stepscope.report.plan.launch import launch_document, launch_json
+from stepscope.report.plan.text import plan_document
 
 NOTHING_FITS = 1
 
 
-def run_emit(arguments: argparse.Namespace, output: Output) -> int:
-    from stepscope.cli.plan.answer import answer
-    from stepscope.cli.report import put_document
-    from stepscope.planner.launch.emit import TARGETS
-    from stepscope.report.plan.launch import launch_document
-
-    if arguments.recorded_memory is not None:
+def run_emit(options: Options, target: str) -> int:
+    output = options.output
+    if options.questions.recorded_memory is not None:
         raise UsageError("--emit writes files and --beside compares memory: give one of the two")
     if output.format == "html":
         raise UsageError("--emit has text and JSON: leave out --format html")
-    target = arguments.emit
-    arguments.framework = arguments.framework or TARGETS[target].framework
-    plan = answer(
-        options_of(JobOptions, arguments),
-        options_of(Pins, arguments),
-        options_of(Questions, arguments),
-        target,
-    )
+    framework = options.framework or TARGETS[target].framework
+    plan = answer(replace(options, framework=framework), target)
     if plan.best is None and plan.explained is None:
-        from stepscope.report.plan.text import plan_document
-
         put_document(plan_document(plan), None)
         return NOTHING_FITS
     account, launch, skipped = chosen(plan, target)
@@ -45,9 +36,6 @@ def run_emit(arguments: argparse.Namespace, output: Output) -> int:
     if folder is not None:
         write_files(launch, folder)
     if output.format == "json":
-        from stepscope.cli.printing import put
-        from stepscope.report.plan.launch import launch_json
-
         put(launch_json(plan.job, account, launch, folder, skipped) + "\n")
     else:
         put_document(launch_document(plan.job, account, launch, folder, skipped), None)
@@ -57,9 +45,6 @@ def run_emit(arguments: argparse.Namespace, output: Output) -> int:
 def chosen(plan: Plan, target: str) -> tuple[Account, Launch, tuple[str, ...]]:
     """The layout that was named, or the fastest that can be written there; and why faster ones
     could not."""
-    from stepscope.planner.choice import choice_of
-    from stepscope.planner.launch.emit import launch_of
-
     accounts = plan.layouts if plan.explained is None else (plan.explained,)
     skipped: list[str] = []
     for account in accounts:

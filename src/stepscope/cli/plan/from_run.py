@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
+from stepscope.analyses.run.width import width_run
+from stepscope.cli.plan.job import cluster_of
+from stepscope.cli.plan.options import Options, RecordedRun
+from stepscope.cli.progress import progress_bar
+from stepscope.cli.report import put_document, put_or_write
+from stepscope.core.comms_facts import CollectiveRow, CommsFacts, LinkFit
 from stepscope.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from stepscope.cli.plan.options import Output, RunOptions
-    from stepscope.core.comms_facts import CollectiveRow, CommsFacts, LinkFit
-    from stepscope.planner.from_run import MeasuredCollective, MeasuredRun
-    from stepscope.rules.job import Job
+from stepscope.pipeline.options import Options as ReadingOptions
+from stepscope.pipeline.recording import measure
+from stepscope.planner.from_run import MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.report.plan.run import RunPlan, run_plan_document, run_plan_json
+from stepscope.report.plan.run_html import run_plan_html
+from stepscope.rules.job import Job
 
 WIDE = 16
 """Sizes of messages that a fit's latency is believed from: the largest over the smallest."""
 MISFIT = 0.25
 
 
-def run_from(options: RunOptions, output: Output) -> int:
-    from stepscope.cli.plan.job import cluster_of
-    from stepscope.cli.report import put_document, put_or_write
-    from stepscope.planner.from_run import extrapolate
-    from stepscope.report.plan.run import RunPlan, run_plan_document, run_plan_json
-
-    if options.nodes is None:
+def run_from(options: Options, paths: list[str]) -> int:
+    asked, output = options.run, options.output
+    if asked.nodes is None:
         raise UsageError(
             "--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with "
             "the run's own rates"
         )
-    job, run = read_run(options)
+    job, run = read_run(asked, paths)
     cluster, notes = (
         (None, ()) if options.cluster is None else cluster_of(options.cluster, options.hardware)
     )
-    per_node = options.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
-    made = extrapolate(
-        run, options.nodes, per_node=per_node, is_strong=options.strong, cluster=cluster
-    )
+    per_node = asked.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
+    made = extrapolate(run, asked.nodes, per_node=per_node, is_strong=asked.strong, cluster=cluster)
     plan = RunPlan(
-        path=options.from_run,
+        path=paths,
         made=made,
         global_batch=options.global_batch,
         seq_len=options.seq,
@@ -48,8 +47,6 @@ def run_from(options: RunOptions, output: Output) -> int:
     if output.format == "json":
         put_or_write(run_plan_json(plan) + "\n", output.out)
     elif output.format == "html":
-        from stepscope.report.plan.run_html import run_plan_html
-
         put_or_write(run_plan_html(plan), output.out)
     else:
         put_document(run_plan_document(plan), output.out)
@@ -57,20 +54,15 @@ def run_from(options: RunOptions, output: Output) -> int:
     return 0
 
 
-def read_run(asked: RunOptions) -> tuple[Job, MeasuredRun]:
-    from stepscope.analyses.run.width import width_run
-    from stepscope.cli.progress import progress_bar
-    from stepscope.pipeline.options import Options
-    from stepscope.pipeline.recording import measure
-    from stepscope.planner.from_run import MeasuredRun
-
-    options = Options(step_ms=asked.step_ms, use_cache=not asked.no_cache, progress=progress_bar)
-    job = measure(asked.from_run, options)
-    run = width_run(asked.from_run[0], job.facts, job.world_size)
+def read_run(asked: RecordedRun, paths: list[str]) -> tuple[Job, MeasuredRun]:
+    reading = ReadingOptions(
+        step_ms=asked.step_ms, use_cache=not asked.no_cache, progress=progress_bar
+    )
+    job = measure(paths, reading)
+    run = width_run(paths[0], job.facts, job.world_size)
     if run.parts_ns is None:
         raise InputError(
-            f"{asked.from_run[0]}: no whole step was recorded, so there is nothing to carry to "
-            "other widths"
+            f"{paths[0]}: no whole step was recorded, so there is nothing to carry to other widths"
         )
     comms = job.facts.comms
     return job, MeasuredRun(
@@ -98,8 +90,6 @@ def num_data_of(comms: CommsFacts | None, width: int) -> int:
 
 def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, ...]:
     """Those whose number, size and time were measured."""
-    from stepscope.planner.from_run import MeasuredCollective
-
     data = {each.group for each in comms.shape if each.kind == "data"}
     fits = {(fit.op, fit.group, fit.num_ranks): fit for fit in comms.fits if _is_wide(fit)}
     collectives = []

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from stepscope.cli.plan.learn import read_calibration, words_of
+from stepscope.cli.plan.options import Options
+from stepscope.cli.plan.rates import as_in_run
+from stepscope.core.calibrated import Calibrated
 from stepscope.errors import UsageError
+from stepscope.pipeline.recording import hardware_file
+from stepscope.planner.catalog import find_model
+from stepscope.planner.cluster import Cluster, Gemm, Tier
+from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.planner.constants import DEFAULT
+from stepscope.planner.devices import find_device
+from stepscope.planner.framework import find_framework
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.learn import as_mapping, recalibrated, with_factors
+from stepscope.planner.optimizers import OPTIMIZERS
+from stepscope.readers.system.hardware_file import read_hardware
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from stepscope.cli.plan.options import JobOptions
-    from stepscope.core.calibrated import Calibrated
-    from stepscope.planner.cluster import Cluster, Tier
-    from stepscope.planner.job import TrainingJob
-
-
-def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple[str, ...]]:
+def job_of(options: Options) -> tuple[TrainingJob, tuple[str, ...]]:
     """All but the layout, and what of the machine was not measured."""
-    from stepscope.planner.catalog import find_model
-    from stepscope.planner.constants import DEFAULT
-    from stepscope.planner.framework import find_framework
-    from stepscope.planner.job import TrainingJob
-    from stepscope.planner.optimizers import OPTIMIZERS
-
+    is_largest = options.questions.largest
     needed: dict[str, object] = {"--model": options.model, "--cluster": options.cluster}
     if not is_largest:
         needed |= {"--seq": options.seq, "--global-batch": options.global_batch}
@@ -35,28 +37,23 @@ def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple
         raise UsageError(f"{' and '.join(missing)} must be given, as in: {example}")
     assert options.cluster is not None
     cluster, notes = cluster_of(options.cluster, options.hardware)
-    if options.from_run is not None:
-        from stepscope.cli.plan.rates import as_in_run
-
-        cluster, taken = as_in_run(cluster, options.from_run, use_cache=not options.no_cache)
+    if options.run.paths is not None:
+        cluster, taken = as_in_run(cluster, options.run.paths, use_cache=not options.run.no_cache)
         notes += taken
     constants = DEFAULT
     if options.calibration is not None:
-        from stepscope.cli.plan.learn import read_calibration, words_of
-        from stepscope.planner.learn import as_mapping, recalibrated, with_factors
-
         calibration = read_calibration(options.calibration, cluster.device.name)
         factors = as_mapping(calibration.factors)
         constants = with_factors(DEFAULT, factors)
         cluster = recalibrated(cluster, factors)
         notes += (words_of(calibration),)
-    if options.host_memory is not None:
-        cluster = replace(cluster, host_memory_bytes=options.host_memory * 2**30)
-    if options.price is not None:
-        cluster = replace(cluster, price_per_hour=options.price)
+    if options.pins.host_memory is not None:
+        cluster = replace(cluster, host_memory_bytes=options.pins.host_memory * 2**30)
+    if options.questions.price is not None:
+        cluster = replace(cluster, price_per_hour=options.questions.price)
     if cluster.gemms and options.precision not in cluster.gemms:
         notes += (f"{options.precision} products were not measured: their rate is the datasheet's",)
-    framework = find_framework(options.framework)
+    framework = None if options.framework is None else find_framework(options.framework)
     assert framework is not None, options.framework
     job = TrainingJob(
         model=find_model(options.model or "7b"),
@@ -75,9 +72,6 @@ def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple
 def cluster_of(word: str, hardware: Path | None) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster with what was measured put in place of datasheets, and what of it was not
     measured."""
-    from stepscope.pipeline.recording import hardware_file
-    from stepscope.planner.cluster_parse import parse_cluster
-
     cluster = parse_cluster(word)
     if hardware is not None:
         return measured(cluster, hardware)
@@ -97,10 +91,6 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     The planner takes a share of a datasheet's bandwidth; what was measured was reached, so it is
     put in as what gives that share.
     """
-    from stepscope.planner.cluster import Gemm
-    from stepscope.planner.constants import DEFAULT
-    from stepscope.readers.system.hardware_file import read_hardware
-
     hardware, source = read_hardware(path), str(path)
     if not _is_same(hardware.machine.device, cluster.device.name):
         raise UsageError(
@@ -154,8 +144,6 @@ def _attention(hardware: Calibrated) -> dict[str, float]:
 
 def _is_same(measured_on: str, named: str) -> bool:
     """Whether the file's device is the cluster's, by the datasheet that both lead to."""
-    from stepscope.planner.devices import find_device
-
     try:
         return find_device(measured_on).spec.name == named
     except UsageError:
@@ -171,8 +159,6 @@ def _tiers(
     Between nodes that is a group with one rank in each. One of all ranks uses every card of a node
     at once: each has its part.
     """
-    from stepscope.planner.constants import DEFAULT
-
     tiers, missing = [], []
     for level, tier in enumerate(cluster.tiers):
         wanted: tuple[str, ...] = ("across", "world")

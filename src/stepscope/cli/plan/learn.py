@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stepscope.analyses.run.width import width_run
+from stepscope.cli.printing import note
+from stepscope.cli.report import put_document, put_or_write, write
+from stepscope.core.contract.codec import decode, encode
+from stepscope.core.contract.plan import Account, PlanContract
+from stepscope.core.contract.plan_calibration import MAX_BYTES, PlanCalibration
+from stepscope.core.contract.plan_comparison import (
+    ComparedMemory,
+    ComparedPart,
+    PlanComparisonContract,
+)
 from stepscope.errors import InputError, UsageError
-from stepscope.protocol.untrusted import is_regular, read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from stepscope.core.contract.plan import Account, PlanContract
-    from stepscope.core.contract.plan_calibration import PlanCalibration
-    from stepscope.core.contract.plan_comparison import PlanComparisonContract
-    from stepscope.pipeline.options import Options
-    from stepscope.rules.job import Job
-
-MAX_BYTES = 64 << 20
-IS_PLAN = re.compile(rb'"schema"\s*:\s*"stepscope\.plan/')
-
-
-def plan_bytes(text: str) -> bytes | None:
-    """The bytes of a plan that was kept as JSON; None where the path is something else."""
-    path = Path(text)
-    if path.suffix != ".json" or not is_regular(path):
-        return None
-    try:
-        data = read_regular(path, MAX_BYTES)
-    except OSError:
-        return None
-    return data if IS_PLAN.search(data[:4096]) else None
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import measure
+from stepscope.planner.learn import (
+    as_factors,
+    as_mapping,
+    factors_of,
+    fitted,
+    layout_of,
+    measured_parts,
+    planned_parts,
+    rebuilt,
+)
+from stepscope.protocol.untrusted import read_regular
+from stepscope.report.plan.learned import learned_document
+from stepscope.rules.job import Job
 
 
 def run_learned(
     paths: list[str], data: bytes, reading: Options, style: str, out: Path | None, kept: Path | None
 ) -> int:
-    from stepscope.cli.report import put_document, put_or_write
-    from stepscope.core.contract.codec import encode
-    from stepscope.report.plan.learned import learned_document
-
     if style not in ("text", "json"):
         raise UsageError("a plan and its run have text and JSON: take --format text or json")
     comparison, calibration = learned(paths[0], data, paths[1:], reading)
     if kept is not None:
-        from stepscope.cli.printing import note
-        from stepscope.cli.report import write
-
         write(encode(calibration) + "\n", kept)
         note(kept)
     if style == "json":
@@ -60,19 +54,6 @@ def run_learned(
 def learned(
     name: str, data: bytes, runs: list[str], reading: Options
 ) -> tuple[PlanComparisonContract, PlanCalibration]:
-    from stepscope.analyses.run.width import width_run
-    from stepscope.core.contract.codec import decode
-    from stepscope.core.contract.plan import PlanContract
-    from stepscope.pipeline.recording import measure
-    from stepscope.planner.learn import (
-        factors_of,
-        fitted,
-        layout_of,
-        measured_parts,
-        planned_parts,
-        rebuilt,
-    )
-
     plan = decode(data, PlanContract, name, is_strict=True)
     account = plan.explained or plan.best
     if account is None:
@@ -131,14 +112,6 @@ def _documents(
     width: int,
     source: str,
 ) -> tuple[PlanComparisonContract, PlanCalibration]:
-    from stepscope.core.contract.plan_calibration import PlanCalibration
-    from stepscope.core.contract.plan_comparison import (
-        ComparedMemory,
-        ComparedPart,
-        PlanComparisonContract,
-    )
-    from stepscope.planner.learn import as_factors
-
     planned, measured, step_s = figures
     parts = []
     for part in dict.fromkeys((*planned, *measured)):
@@ -213,9 +186,6 @@ def _notes(
 
 def read_calibration(path: Path, device: str) -> PlanCalibration:
     """What a run taught; refused where it was another device."""
-    from stepscope.core.contract.codec import decode
-    from stepscope.core.contract.plan_calibration import MAX_BYTES, PlanCalibration
-
     try:
         data = read_regular(path, MAX_BYTES)
     except OSError as problem:
@@ -234,8 +204,6 @@ def read_calibration(path: Path, device: str) -> PlanCalibration:
 
 def words_of(calibration: PlanCalibration) -> str:
     """What was taken over, for the plan's notes."""
-    from stepscope.planner.learn import as_mapping
-
     factors = as_mapping(calibration.factors)
     listed = ", ".join(f"{name} x {factor:.2f}" for name, factor in factors.items())
     return f"recalibrated by {calibration.source[:120]}: {listed or 'nothing was off enough'}"

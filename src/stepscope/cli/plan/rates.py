@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.facts import KernelRow
 from stepscope.errors import InputError
-
-if TYPE_CHECKING:
-    from stepscope.core.comms_facts import CommsFacts
-    from stepscope.core.facts import KernelRow
-    from stepscope.planner.cluster import Cluster, Gemm, Tier
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import measure
+from stepscope.planner.cluster import Cluster, Gemm, Tier
+from stepscope.planner.constants import DEFAULT
 
 LEAST_NS = 1_000_000
 """Of kernels of a kind, to take a rate from them."""
@@ -24,9 +24,6 @@ def as_in_run(
 ) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster with the rates of products, attention and links that a run reached, and a line
     for each."""
-    from stepscope.pipeline.options import Options
-    from stepscope.pipeline.recording import measure
-
     facts = measure(paths, Options(use_cache=use_cache)).facts
     kernels = facts.median_rank.kernels
     source = paths[0]
@@ -62,8 +59,6 @@ def as_in_run(
 def products(kernels: Sequence[KernelRow], cluster: Cluster, source: str) -> dict[str, Gemm]:
     """A rate for each precision that products were recorded in. Their shapes are the run's own: no
     more is taken off."""
-    from stepscope.planner.cluster import Gemm
-
     gemms = {}
     for precision in cluster.peak_flops:
         rate = _rate(
@@ -84,8 +79,6 @@ def _rate(rows: list[KernelRow]) -> float | None:
 def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier, ...]:
     """Each tier at the best bus bandwidth that a large collective reached on it; as it was where
     none did."""
-    from stepscope.planner.constants import DEFAULT
-
     tiers = []
     for level, tier in enumerate(cluster.tiers):
         share = DEFAULT.link_share if level == 0 else DEFAULT.network_share

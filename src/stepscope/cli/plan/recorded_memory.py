@@ -7,17 +7,21 @@ what is reserved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from stepscope.analyses.run.memory_plan import OTHERS, PARTS, SURE_SHARE, TOTAL, compare_with_plan
+from stepscope.core.contract.plan import RecordedMemory
+from stepscope.core.contract.plan import RecordedMemoryRow as Row
+from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN, MemoryReport
 from stepscope.errors import InputError
-
-if TYPE_CHECKING:
-    from stepscope.analyses.run.memory_plan import PlanRow
-    from stepscope.core.recordings.memory import MemoryReport
-    from stepscope.planner.job import TrainingJob
-    from stepscope.readers.source import Source
-    from stepscope.report.plan.account import Account, Plan
-    from stepscope.report.plan.measured_memory import MeasuredMemory
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.memory import state_widths
+from stepscope.readers.auxiliary import read_auxiliary
+from stepscope.readers.formats import BY_NAME, MEMORY
+from stepscope.readers.inputs import find_sources
+from stepscope.readers.source import Source
+from stepscope.report.plan.account import Account, Plan
+from stepscope.report.plan.words import gib
+from stepscope.report.units import percent
 
 PEAK, RESERVED = "peak", "reserved"
 WANTED = (
@@ -34,9 +38,6 @@ pass had made them."""
 def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
     """All recordings of memory that are named or lie in named folders, and notes on what was not
     read."""
-    from stepscope.readers.auxiliary import read_auxiliary
-    from stepscope.readers.inputs import find_sources
-
     with find_sources(paths) as inputs:
         sources = (*inputs.sources, *inputs.logs, *inputs.others)
         mine = [source for source in sources if _is_memory(source)]
@@ -59,8 +60,6 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
 
 
 def _is_memory(source: Source) -> bool:
-    from stepscope.readers.formats import BY_NAME, MEMORY
-
     return source.format is not None and BY_NAME[source.format].kind == MEMORY
 
 
@@ -70,13 +69,11 @@ def _known_as(source: Source) -> str:
 
 def compared_memory(
     plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()
-) -> MeasuredMemory:
+) -> RecordedMemory:
     """The layout that was asked about, or the best one, compared with what was recorded."""
-    from stepscope.report.plan.measured_memory import MeasuredMemory
-
     account = plan.explained or plan.best
     rows = rows_of(account, report)
-    return MeasuredMemory(
+    return RecordedMemory(
         layout=None if account is None else str(account.layout),
         recordings=tuple(dict.fromkeys(record.label for record in report.records)),
         rows=rows,
@@ -84,10 +81,8 @@ def compared_memory(
     )
 
 
-def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...]:
+def rows_of(account: Account | None, report: MemoryReport) -> tuple[Row, ...]:
     """Parts, then the peak of tensors, then what the allocator had of the device."""
-    from stepscope.analyses.run.memory_plan import OTHERS, PARTS, TOTAL, PlanRow, compare_with_plan
-
     parts = {} if account is None else {name: round(size) for name, size in account.memory.items()}
     planned: dict[str, int | None] = {part: parts.get(part) for part in PARTS}
     if account is not None:
@@ -96,9 +91,7 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     compared = compare_with_plan(report, *sizes)
     if not compared:
         compared = tuple(
-            PlanRow(
-                part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None
-            )
+            Row(part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None)
             for p in PARTS
         )
     between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]
@@ -118,25 +111,20 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     return tuple(rows)
 
 
-def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) -> PlanRow:
-    from stepscope.analyses.run.memory_plan import PlanRow
-
+def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) -> Row:
     ratio = planned / most if planned is not None and most else None
-    return PlanRow(
+    return Row(
         part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio
     )
 
 
 def notes_of(
-    job: TrainingJob, account: Account | None, report: MemoryReport, rows: Sequence[PlanRow]
+    job: TrainingJob,
+    account: Account | None,
+    report: MemoryReport,
+    rows: Sequence[Row],
 ) -> list[str]:
     """Why parts may differ though nothing is wrong with either side."""
-    from stepscope.analyses.run.memory_plan import SURE_SHARE
-    from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN
-    from stepscope.planner.memory import state_widths
-    from stepscope.report.plan.words import gib
-    from stepscope.report.units import percent
-
     record = report.detailed
     if record is None or record.held is None:
         return [

@@ -10,7 +10,6 @@ elsewhere it is read from standard input. Needs `pip install 'stepscope[sql]'`.
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
@@ -33,7 +32,7 @@ PIPED_WIDTH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryOptions:
+class Options:
     paths: list[str] = declare.paths(
         "PATH", "trace, folder of rank traces, run folder, or tar; then the SQL"
     )
@@ -60,17 +59,12 @@ class QueryOptions:
     no_cache: bool = declare.no_cache()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, QueryOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.notebook.run import Run
 
-    options = declare.options_of(QueryOptions, arguments)
     _refuse_contradictions(options)
     paths, sql = split_sql(options.paths)
-    opened = Run(paths, declare.reading_of(arguments, options.step_ms))
+    opened = Run(paths, declare.reading_of(options, options.step_ms))
     try:
         if sql is None and sys.stdin.isatty():
             from stepscope.cli.query.prompt import converse
@@ -122,7 +116,7 @@ def ask(opened: Run, text: str) -> Table:
     return Table(words[0], lambda: rows)
 
 
-def _refuse_contradictions(options: QueryOptions) -> None:
+def _refuse_contradictions(options: Options) -> None:
     output, to = options.output, options.to
     if options.format is not None and (to is not None or output is not None):
         raise UsageError(
@@ -138,7 +132,7 @@ def _refuse_contradictions(options: QueryOptions) -> None:
         raise UsageError(f"--rows {options.rows}: give 0 for all of them, or how many to print")
 
 
-def _print_or_write(answer: Table, options: QueryOptions) -> None:
+def _print_or_write(answer: Table, options: Options) -> None:
     if options.output is not None:
         to = options.to or SUFFIXES[options.output.suffix.lower()]
         _write(answer, options.output, to)
@@ -178,7 +172,7 @@ def _write(answer: Table, path: Path, to: str) -> None:
     note(f"{path}: {len(answer)} rows")
 
 
-def _print(answer: Table, options: QueryOptions) -> None:
+def _print(answer: Table, options: Options) -> None:
     import shutil
 
     from stepscope.notebook.text import MOST_ROWS, to_json, to_text

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from stepscope.core.contract.runs import RunEntry
 from stepscope.protocol.run_folder import RUNS, is_run
-
-if TYPE_CHECKING:
-    from stepscope.core.contract.runs import RunEntry
-    from stepscope.report.serve import RecordedFiles
+from stepscope.readers.detect import TRACE_NAME
+from stepscope.readers.run_folder.kept_runs import kept_runs
+from stepscope.report.serve import RecordedFiles
 
 MAX_DEPTH = 4
 """TensorBoard puts a recording into LOGDIR/plugins/profile/RUN."""
@@ -48,8 +47,6 @@ class Catalogue:
 
 def catalogue_of(folder: Path) -> Catalogue:
     """Links are left out: they may lead anywhere."""
-    from stepscope.readers.run_folder.kept_runs import kept_runs
-
     roots = [folder, folder / RUNS] if (folder / RUNS).is_dir() else [folder]
     runs = [entry for root in roots for entry in kept_runs(root) if entry.kind == "run"]
     if is_run(folder):
@@ -66,8 +63,6 @@ def catalogue_of(folder: Path) -> Catalogue:
 
 def _recordings(folder: Path) -> list[RecordedFiles]:
     """Every trace by itself, and those of one folder together."""
-    from stepscope.report.serve import RecordedFiles
-
     recordings: list[RecordedFiles] = []
     count = 0
     for where, folders, names in os.walk(folder):
@@ -108,8 +103,6 @@ def _recordings(folder: Path) -> list[RecordedFiles]:
 
 def _trace(path: Path) -> os.stat_result | None:
     """A file that is named like a trace."""
-    from stepscope.readers.detect import TRACE_NAME
-
     if path.name.startswith(".") or path.name in OWN_SCHEMAS or not TRACE_NAME.search(path.name):
         return None
     try:

@@ -7,41 +7,32 @@ Ctrl-C. From another machine: ssh -L 8484:127.0.0.1:8484 HOST.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.cli.options import options_of
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import whole
 from stepscope.cli.printing import note
 
 PORT = 8484
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="default: this folder"
-    )
-    parser.add_argument(
-        "--port",
-        type=_port,
-        default=PORT,
-        metavar="N",
-        help=f"default: {PORT}; 0: any that is free",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
-    folder: Path
-    port: int
+class Options:
+    folder: Path = declare.option("DIR", "default: this folder", Path, Path(), nargs="?")
+    port: int = declare.option(
+        "--port N",
+        f"default: {PORT}; 0: any that is free",
+        whole("a port; give a number up to 65535", 0, 65_535),
+        PORT,
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.cli.serve.pages import Pages
     from stepscope.cli.serve.server import LOOPBACK, server_of
     from stepscope.errors import UsageError
 
-    options = options_of(ServeOptions, arguments)
     if not options.folder.is_dir():
         raise UsageError(f"{options.folder} is no folder: name one with runs or traces in it")
     try:
@@ -58,9 +49,3 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         server.server_close()
     return 0
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number up to 65535")
-    return int(text)

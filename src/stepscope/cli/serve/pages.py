@@ -6,16 +6,25 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from stepscope.analyses.run.live import live_view
 from stepscope.cli.serve.catalogue import Catalogue, catalogue_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from stepscope.pipeline.options import Options
+from stepscope.cli.watch.alerting import read_alerts
+from stepscope.errors import StepscopeError
+from stepscope.experiments.compare.comparison import compare
+from stepscope.pipeline.comparison import read_side
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.page import page_of_recording
+from stepscope.pipeline.recording import Recording
+from stepscope.readers.run_folder.tail import Follower
+from stepscope.report.comparison.html import comparisons_html
+from stepscope.report.html import render_page
+from stepscope.report.html.model import page_of
+from stepscope.report.live.view import live_document
+from stepscope.report.serve import frame_html, index_page, live_page, refusal_page
 
 MOST_KEPT = 8
 """Pages that are kept in memory: one is some megabytes."""
@@ -42,8 +51,6 @@ class Pages:
         """One is made at a time: each may need most of the memory."""
 
     def answer(self, path: str, given: Mapping[str, str]) -> Answer:
-        from stepscope.errors import StepscopeError
-
         try:
             if path == "/":
                 return self._index()
@@ -62,8 +69,6 @@ class Pages:
         return self._refusal("There is no such page", "The list has what there is.", 404)
 
     def _index(self) -> Answer:
-        from stepscope.report.serve import index_page
-
         now = catalogue_of(self._folder)
         text = index_page(
             str(self._folder), now.runs, now.recordings, now.num_left_out, time.time_ns()
@@ -76,11 +81,6 @@ class Pages:
             return self._unlisted(name)
 
         def make() -> str:
-            from stepscope.pipeline.page import page_of_recording
-            from stepscope.pipeline.recording import Recording
-            from stepscope.report.html import render_page
-            from stepscope.report.html.model import page_of
-
             with Recording([str(path)], _options()) as recording:
                 return render_page(page_of(page_of_recording(recording)))
 
@@ -95,11 +95,6 @@ class Pages:
         first, second = (path for path in paths if path is not None)
 
         def make() -> str:
-            from stepscope.experiments.compare.comparison import compare
-            from stepscope.pipeline.comparison import read_side
-            from stepscope.pipeline.recording import Recording
-            from stepscope.report.comparison.html import comparisons_html
-
             sides = []
             for path, label in ((first, before), (second, after)):
                 with Recording([str(path)], _options()) as recording:
@@ -109,12 +104,6 @@ class Pages:
         return Answer(text=self._once(("compare", *_state(first), *_state(second)), make))
 
     def _live(self, name: str, *, is_frame: bool) -> Answer:
-        from stepscope.analyses.run.live import live_view
-        from stepscope.cli.watch.alerting import read_alerts
-        from stepscope.readers.run_folder.tail import Follower
-        from stepscope.report.live.view import live_document
-        from stepscope.report.serve import frame_html, live_page
-
         now = catalogue_of(self._folder)
         path = self._path(now, name)
         if path is None or not now.is_run(name):
@@ -144,14 +133,10 @@ class Pages:
         return self._refusal("There is no such recording", words, 404)
 
     def _refusal(self, title: str, words: str, status: int) -> Answer:
-        from stepscope.report.serve import refusal_page
-
         return Answer(text=refusal_page(str(self._folder), title, words), status=status)
 
 
 def _options() -> Options:
-    from stepscope.pipeline.options import Options
-
     return Options(use_cache=False, jobs=1)
 
 

@@ -2,88 +2,96 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
 
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document, put
 from stepscope.cli.tune.options import CACHE_VARIABLE, cache_path
+from stepscope.core.contract.codec import filled
+from stepscope.core.contract.tuning_cache import CacheEntry
 from stepscope.errors import UsageError
+from stepscope.experiments.tune.cache import TuningCache
+from stepscope.report.tune.cache import cache_document, cache_json
 
-if TYPE_CHECKING:
-    from stepscope.experiments.tune.cache import TuningCache
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class List:
+    style: str = declare.style(("text", "json"))
 
 
-def cache_parser() -> argparse.ArgumentParser:
-    """The options of `stepscope tune cache`."""
-    parser = argparse.ArgumentParser(
-        prog="stepscope tune cache", description="What tuning found before, and for what."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    path: str = declare.option("PATH", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    path: str = declare.option("PATH", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    text: str | None = declare.option(
+        "TEXT", "those in whose `what`, shapes, device or versions this stands", nargs="?"
     )
-    parser.add_argument(
-        "--cache", metavar="PATH", help=f"the cache: a file, or a URL (default: ${CACHE_VARIABLE})"
+    all: bool = declare.option("--all", "all of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    cache: str | None = declare.option(
+        "--cache PATH", f"the cache: a file, or a URL (default: ${CACHE_VARIABLE})"
     )
-    words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
-    listing = words.add_parser("list", help="what is in it")
-    listing.add_argument(
-        "--format", choices=("text", "json"), default="text", help="how to print it (default: text)"
+    word: List | Export | Import | Forget = declare.actions(
+        {
+            "list": (List, "what is in it"),
+            "export": (
+                Export,
+                "write it to one file, or to a URL; a cache that is there is added to",
+            ),
+            "import": (
+                Import,
+                "take another cache in: of two records the checked one is believed, then the newer",
+            ),
+            "forget": (Forget, "take records away"),
+        },
+        required=True,
+        metavar="WORD",
     )
-    export = words.add_parser(
-        "export", help="write it to one file, or to a URL; a cache that is there is added to"
-    )
-    export.add_argument("path", metavar="PATH")
-    merge = words.add_parser(
-        "import",
-        help="take another cache in: of two records the checked one is believed, then the newer",
-    )
-    merge.add_argument("path", metavar="PATH")
-    forget = words.add_parser("forget", help="take records away")
-    forget.add_argument(
-        "text",
-        metavar="TEXT",
-        nargs="?",
-        help="those in whose `what`, shapes, device or versions this stands",
-    )
-    forget.add_argument("--all", action="store_true", help="all of them")
-    return parser
 
 
 def run_cache(words: Sequence[str]) -> int:
-    from stepscope.experiments.tune.cache import TuningCache
-
-    arguments = cache_parser().parse_args(words)
-    path = cache_path(arguments.cache)
+    about = "What tuning found before, and for what."
+    options = declare.read_options(CacheOptions, words, "stepscope tune cache", about)
+    path, asked = cache_path(options.cache), options.word
     if not path:
         raise UsageError(
-            f"which cache? Give it: stepscope tune cache --cache tuned.jsonl {arguments.word}; or "
-            f"set {CACHE_VARIABLE}"
+            "which cache? Give it: stepscope tune cache --cache tuned.jsonl "
+            f"{type(asked).__name__.lower()}; or set {CACHE_VARIABLE}"
         )
     cache = TuningCache(path)
-    if arguments.word == "list":
-        _list(cache, arguments.format)
-    elif arguments.word == "export":
-        exported = cache.export_to(arguments.path)
+    if isinstance(asked, List):
+        _list(cache, asked.style)
+    elif isinstance(asked, Export):
+        exported = cache.export_to(asked.path)
         put(
-            f"{arguments.path}: {exported.added} settings added, {exported.replaced} replaced,"
+            f"{asked.path}: {exported.added} settings added, {exported.replaced} replaced,"
             f" {exported.kept} as they were there already\n"
         )
-    elif arguments.word == "import":
+    elif isinstance(asked, Import):
         cache.refuse_strange()
-        imported = cache.import_from(arguments.path)
+        imported = cache.import_from(asked.path)
         put(
             f"{imported.added} settings added, {imported.replaced} replaced, "
             f"{imported.kept} kept as they were, {imported.refused} lines left\n"
         )
     else:
-        _forget(cache, arguments.text, is_all=arguments.all)
+        _forget(cache, asked.text, is_all=asked.all)
     return 0
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    from stepscope.core.contract.codec import filled
-    from stepscope.core.contract.tuning_cache import CacheEntry
-    from stepscope.report.tune.cache import cache_document, cache_json
-
     rows = [filled(CacheEntry, entry, **asdict(entry.key)) for entry in cache.entries()]
     unread = cache.num_unread()
     if style == "json":

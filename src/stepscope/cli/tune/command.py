@@ -10,18 +10,16 @@ Exit code 0 when a faster setting is proven, 1 when none is, 2 when nothing coul
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli import options as declare
 from stepscope.cli.printing import print_answer, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, keep_result, new_folder, refuse_unrunnable
-from stepscope.cli.tune.options import Options, add_arguments, cache_path
+from stepscope.cli.tune.options import Options, cache_path
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
 from stepscope.protocol.json_text import json_text
@@ -34,32 +32,22 @@ if TYPE_CHECKING:
     from stepscope.experiments.tune.policy import OnSteps, Start, TunePolicy
     from stepscope.experiments.tune.tuner import Search
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["Options", "run"]
 RESULT_FILE = "tuning.json"
 EXAMPLE = "stepscope tune --knob num_workers=0..8 -- python train.py"
 PROVEN_CODE, UNPROVEN_CODE, INTERRUPTED_CODE = 0, 1, 130
 
 
-def run(arguments: argparse.Namespace) -> int:
-    words = list(arguments.command)
-    if words[:1] == ["kernel"]:
-        return _run_kernel(words[1:])
-    if words[:1] == ["cache"]:
+def run(options: Options) -> int:
+    if options.words[:1] == ("kernel",):
+        from stepscope.cli.tune.kernel import run_kernel
+
+        return run_kernel(options.words[1:])
+    if options.words[:1] == ("cache",):
         from stepscope.cli.tune.cache import run_cache
 
-        return run_cache(words[1:])
-    return _run_search(declare.options_of(Options, arguments))
-
-
-def _run_kernel(words: Sequence[str]) -> int:
-    from stepscope.cli.tune.kernel import add_kernel_arguments, run_kernel
-
-    parser = argparse.ArgumentParser(
-        prog="stepscope tune kernel",
-        description="Sweep the configurations of one kernel, each checked against a reference.",
-    )
-    add_kernel_arguments(parser)
-    return run_kernel(parser.parse_args(words))
+        return run_cache(options.words[1:])
+    return _run_search(options)
 
 
 def _run_search(options: Options) -> int:
@@ -239,10 +227,10 @@ def _codes(path: Path | None) -> tuple[str, ...]:
         return ()
     kept = path / DIAGNOSIS_FILE if path.is_dir() else path
     if path.is_dir() and not kept.exists():
-        from stepscope.pipeline.options import Options
+        from stepscope.pipeline.options import Options as ReadingOptions
         from stepscope.pipeline.recording import diagnose
 
-        findings = diagnose([path], Options(use_cache=False, progress=progress_bar)).findings
+        findings = diagnose([path], ReadingOptions(use_cache=False, progress=progress_bar)).findings
         return tuple(finding.code for finding in findings)
     return codes_of(kept)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,10 +100,6 @@ class KernelOptions:
     style: str = declare.style()
 
 
-def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, KernelOptions)
-
-
 Shapes = tuple[tuple[tuple[int, ...], ...], ...]
 
 
@@ -121,7 +118,7 @@ class Options:
     style: str
 
 
-def read_options(arguments: argparse.Namespace) -> Options:
+def read_options(words: Sequence[str]) -> Options:
     """Mistakes in the options are reported before torch is imported."""
     from stepscope.experiments.kernels.cases import parse_dtypes, parse_shapes
     from stepscope.experiments.kernels.space import parse_configs, product
@@ -129,7 +126,8 @@ def read_options(arguments: argparse.Namespace) -> Options:
     from stepscope.experiments.kernels.worker import Opening
     from stepscope.readers.system.measured_rates import read_roofs
 
-    given = declare.options_of(KernelOptions, arguments)
+    about = "Sweep the configurations of one kernel, each checked against a reference."
+    given = declare.read_options(KernelOptions, words, "stepscope tune kernel", about)
     axes = parse_configs(given.config)
     edges = None
     if given.edges is not None:
@@ -157,11 +155,11 @@ def read_options(arguments: argparse.Namespace) -> Options:
     )
 
 
-def run_kernel(arguments: argparse.Namespace) -> int:
+def run_kernel(words: Sequence[str]) -> int:
     from stepscope.report.kernel_tune.json import kernel_tuning_json
     from stepscope.report.kernel_tune.view import kernel_tuning_document
 
-    options = read_options(arguments)
+    options = read_options(words)
     if options.cache:
         from stepscope.experiments.tune.cache import TuningCache
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,11 +93,11 @@ class Options:
     measuring: Measuring = declare.group(Measuring, "how long")
     kept: Kept = declare.group(Kept, "what is kept")
     style: str = declare.style()
-    command: tuple[str, ...] = declare.command()
+    words: tuple[str, ...] = declare.command(keeps_dashes=True)
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, Options)
+    @property
+    def command(self) -> tuple[str, ...]:
+        return declare.after_dashes(self.words)
 
 
 def cache_path(given: str | None) -> str | None:

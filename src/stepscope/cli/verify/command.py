@@ -11,7 +11,6 @@ cannot be compared.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 import time
@@ -19,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli import options as declare
 from stepscope.cli.printing import print_answer, say
 from stepscope.cli.run import keep_result, new_folder
 from stepscope.cli.verify.options import (
@@ -27,7 +25,6 @@ from stepscope.cli.verify.options import (
     Options,
     Proof,
     Sides,
-    add_arguments,
     proof_of,
     read_sides,
 )
@@ -40,14 +37,14 @@ if TYPE_CHECKING:
     from stepscope.experiments.budget import Budget
     from stepscope.experiments.verify.schedule import VerifyPolicy
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["Options", "run"]
 RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
 LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 """For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from msgspec.structs import replace
 
     from stepscope.cli.verify.check import numbers_notes
@@ -57,7 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.verify.json import verified_json
     from stepscope.report.verify.view import verified_document
 
-    options = declare.options_of(Options, arguments)
     budget_s = options.measuring.budget_s
     budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
     sides, proof = read_sides(options.sides), proof_of(options)

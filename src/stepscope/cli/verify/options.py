@@ -120,6 +120,8 @@ class Judged:
         "--finding CODE",
         "the finding in --from that the candidate fixes, where --apply does not name it",
     )
+    mends: str | None = declare.option("--mends CODE", argparse.SUPPRESS)
+    """As `finding` was called before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +133,6 @@ class Options:
     judged: Judged = declare.group(Judged, "what is judged")
     style: str = declare.style()
     out: Path | None = declare.out_folder()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, Options)
-    # As it was called before.
-    parser.add_argument(
-        "--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

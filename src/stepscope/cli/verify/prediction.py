@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def read_prediction(given: Judged, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
     """From --predicted, or the finding in --from that these codes name or one of these settings is
     for."""
+    finding = given.finding or given.mends
     if given.predicted is not None and given.predicted_by is not None:
         raise UsageError(
             "--predicted gives the speedup itself and --from says where it stands; leave one out"
@@ -25,14 +26,13 @@ def read_prediction(given: Judged, codes: Sequence[str], knobs: Iterable[str]) -
     if given.predicted is not None:
         return Prediction(value=given.predicted, source="you")
     if given.predicted_by is None:
-        if given.finding is not None:
+        if finding is not None:
             raise UsageError(
-                f"--finding {given.finding} names a finding, and --from says where it stands: "
-                "give both"
+                f"--finding {finding} names a finding, and --from says where it stands: give both"
             )
         return None
-    if given.finding is not None:
-        return predicted_by(given.predicted_by, (given.finding,))
+    if finding is not None:
+        return predicted_by(given.predicted_by, (finding,))
     return predicted_by(given.predicted_by, codes or fixed(tuple(knobs), given.predicted_by))
 
 

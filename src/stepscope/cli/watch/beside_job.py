@@ -3,17 +3,18 @@ serves metrics."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 from stepscope.cli.watch import prometheus
 from stepscope.cli.watch.alerting import Sinks
 from stepscope.cli.watch.evidence import MOST_RECORDINGS, Evidence
-from stepscope.cli.watch.otlp import Otlp, add_otlp
+from stepscope.cli.watch.otlp import Otlp, collector
 from stepscope.cli.watch.poster import http_url
 
 if TYPE_CHECKING:
@@ -26,49 +27,25 @@ MOST_ALERTS = 1_000
 """Kept for metrics and views; the file has them all."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `run` that are about the time while the job runs."""
-    parser.add_argument(
-        "--webhook", type=http_url, metavar="URL", help="post alerts there, as JSON"
-    )
-    add_otlp(parser)
-    parser.add_argument(
-        "--no-alerts",
-        action="store_true",
-        help="report no slower steps, growing memory, silent ranks",
-    )
-    parser.add_argument(
-        "--evidence",
-        type=_count,
-        default=MOST_RECORDINGS,
-        metavar="N",
-        help="recordings that alerts may ask for by themselves (default: 2; 0 for none)",
-    )
-    prometheus.add_arguments(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is done beside a job."""
+    """What `run` does beside its job."""
 
-    alerts: bool = True
-    webhook: str | None = None
-    otlp: str | None = None
-    evidence: int = MOST_RECORDINGS
-    port: int | None = None
-    """Where metrics are served; None for nowhere."""
-    host: str = prometheus.LOOPBACK
-
-
-def options_of(arguments: argparse.Namespace) -> Options:
-    return Options(
-        alerts=not arguments.no_alerts,
-        webhook=arguments.webhook,
-        otlp=arguments.otlp,
-        evidence=arguments.evidence,
-        port=arguments.prometheus,
-        host=arguments.prometheus_host,
+    webhook: str | None = declare.option("--webhook URL", "post alerts there, as JSON", http_url)
+    otlp: str | None = collector()
+    alerts: bool = declare.option(
+        "--no-alerts",
+        "report no slower steps, growing memory, silent ranks",
+        action="store_false",
     )
+    evidence: int = declare.option(
+        "--evidence N",
+        "recordings that alerts may ask for by themselves (default: 2; 0 for none)",
+        whole("a number of recordings; give 0 to 1000", 0, 1_000),
+        MOST_RECORDINGS,
+    )
+    port: int | None = prometheus.port()
+    host: str = prometheus.host()
 
 
 class Watching:
@@ -134,9 +111,3 @@ class Watching:
                 self._metrics.view = view
             if self._otlp is not None:
                 self._otlp.measured(view)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > 1_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of recordings; give 0 to 1000")
-    return int(text)

@@ -6,17 +6,16 @@ stepscope-runs/. It ends with the job, or with Ctrl-C, and the job takes no noti
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of, run_path
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document
 from stepscope.cli.watch import prometheus
-from stepscope.cli.watch.otlp import Otlp, add_otlp
+from stepscope.cli.watch.otlp import Otlp, collector
 
 if TYPE_CHECKING:
     from stepscope.analyses.live.alarms import JobAlarms
@@ -26,58 +25,47 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path",
-        nargs="?",
-        type=run_path,
-        metavar="RUN",
-        help="the run's folder, or its name (default: the newest)",
-    )
-    parser.add_argument("--once", action="store_true", help="print how it stands and end")
-    prometheus.add_arguments(parser)
-    add_otlp(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchOptions:
-    path: Path | None
-    once: bool
-    prometheus: int | None
-    """The port where metrics are served; None for nowhere."""
-    prometheus_host: str
-    otlp: str | None
-    """The collector that metrics are sent to; None for none."""
+class Options:
+    path: Path | None = declare.option(
+        "RUN",
+        "the run's folder, or its name (default: the newest)",
+        declare.run_path,
+        nargs="?",
+    )
+    once: bool = declare.option("--once", "print how it stands and end")
+    port: int | None = prometheus.port()
+    host: str = prometheus.host()
+    otlp: str | None = collector()
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.analyses.live.alarms import JobAlarms
     from stepscope.readers.run_folder.kept_runs import last_run
     from stepscope.readers.run_folder.tail import Follower
 
-    options = options_of(WatchOptions, arguments)
     follower, alarms = Follower(options.path or last_run()), JobAlarms()
     metrics = None
-    if options.prometheus is not None and not options.once:
+    if options.port is not None and not options.once:
         metrics = prometheus.Metrics()
-        metrics.serve(options.prometheus_host, options.prometheus)
-    collector = None
+        metrics.serve(options.host, options.port)
+    sent = None
     if options.otlp is not None and not options.once:
-        collector = Otlp(options.otlp, follower.path)
-    is_sent = metrics is not None or collector is not None
+        sent = Otlp(options.otlp, follower.path)
+    is_sent = metrics is not None or sent is not None
     try:
         if options.once or (not is_sent and not sys.stdout.isatty()):
             _print_once(_view(follower, alarms, []))
         else:
-            _watch(follower, alarms, metrics, collector)
+            _watch(follower, alarms, metrics, sent)
     except KeyboardInterrupt:
         # The way a view is left; the job is another process and goes on.
         return 0
     finally:
         if metrics is not None:
             metrics.close()
-        if collector is not None:
-            collector.close()
+        if sent is not None:
+            sent.close()
     return 0
 
 
@@ -91,7 +79,7 @@ def _watch(
     follower: Follower,
     alarms: JobAlarms,
     metrics: prometheus.Metrics | None,
-    collector: Otlp | None,
+    sent: Otlp | None,
 ) -> None:
     """Frame after frame until the job has ended. Off a terminal only metrics are served, and the
     last frame printed."""
@@ -108,8 +96,8 @@ def _watch(
             view = _view(follower, alarms, alerts)
             if metrics is not None:
                 metrics.view = view
-            if collector is not None:
-                collector.measured(view)
+            if sent is not None:
+                sent.measured(view)
             live.update(frame(live_document(view), console), refresh=True)
             if view.exit_code is not None:
                 return

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from stepscope.cli import options as declare
 from stepscope.cli.watch.poster import Poster, http_url
 
 if TYPE_CHECKING:
@@ -21,13 +21,9 @@ HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 """Of the environment, as OpenTelemetry defines it: name=value,name=value."""
 
 
-def add_otlp(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--otlp",
-        type=http_url,
-        metavar="URL",
-        help="send metrics, and alerts where they are raised, to an OpenTelemetry collector",
-    )
+def collector() -> Any:
+    about = "send metrics, and alerts where they are raised, to an OpenTelemetry collector"
+    return declare.option("--otlp URL", about, http_url)
 
 
 class Otlp:

@@ -3,9 +3,10 @@ it."""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
@@ -15,16 +16,14 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prometheus", type=_port, metavar="PORT", help="serve metrics at http://HOST:PORT/metrics"
-    )
-    parser.add_argument(
-        "--prometheus-host",
-        metavar="HOST",
-        default=LOOPBACK,
-        help=f"where to listen (default: {LOOPBACK})",
-    )
+def port() -> Any:
+    read = whole("a port; give a number from 1 to 65535", most=65_535)
+    return declare.option("--prometheus PORT", "serve metrics at http://HOST:PORT/metrics", read)
+
+
+def host() -> Any:
+    about = f"where to listen (default: {LOOPBACK})"
+    return declare.option("--prometheus-host HOST", about, default=LOOPBACK)
 
 
 class Metrics:
@@ -52,9 +51,3 @@ class Metrics:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
-    return int(text)

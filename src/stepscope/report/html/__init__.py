@@ -15,7 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from stepscope.protocol.json_text import json_text
-from stepscope.report.names import clean
+from stepscope.report.names import clean, shorten
 from stepscope.report.units import figure, percent
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ def environment(*, is_inline: bool = False) -> Environment:
     page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from stepscope.report.action_code import action_code
+    from stepscope.report.diagnosis.auxiliary import weight_words
+    from stepscope.report.html.auxiliary import explained, format_words
+
     made = Environment(
         loader=PackageLoader("stepscope.report.html", "templates"),
         autoescape=True,
@@ -93,8 +97,17 @@ def environment(*, is_inline: bool = False) -> Environment:
         finalize=_harmless,
     )
     made.filters["kind"] = lambda block: type(block).__name__
-    made.filters["percent"] = percent
-    made.filters["figure"] = figure
+    functions = (
+        action_code,
+        clean,
+        explained,
+        figure,
+        format_words,
+        percent,
+        shorten,
+        weight_words,
+    )
+    made.filters.update({function.__name__: function for function in functions})
     made.globals["is_inline"] = is_inline
     return made
 

@@ -1,5 +1,4 @@
-"""What other tools recorded, as plain values of the HTML report: advice, and each recording's lines
-and tables.
+"""What other tools recorded, in the HTML report: advice, and each recording's lines and tables.
 
 Recordings are strangers' files: what is shown of each is bounded, and what is left out is counted.
 """
@@ -21,23 +20,22 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.nccl import NcclConnection, NcclLog
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
-from stepscope.report.action_code import action_code
-from stepscope.report.diagnosis.auxiliary import weight_words
 from stepscope.report.diagnosis.nccl import nccl_recording
-from stepscope.report.names import clean, shorten
 from stepscope.report.recordings.text import RecordingText, Table, recording_texts
 from stepscope.rules.explanation import explain
 
-MAX_ADVICE = 100
-MAX_EVIDENCE = 20
-MAX_RECORDINGS = 64
-MAX_PATHS = 4
-MAX_LINES = 64
-MAX_TABLES = 32
-MAX_COLUMNS = 24
-MAX_ROWS = 200
-MAX_CELL = 120
-"""Characters of a cell; the whole of it is what its title says."""
+MOST = {
+    "advice": 100,
+    "evidence": 20,
+    "recordings": 64,
+    "paths": 4,
+    "lines": 64,
+    "tables": 32,
+    "columns": 24,
+    "rows": 200,
+    "characters": 120,
+}
+"""Of each that is shown; of a cell its characters, and all of them are what its title says."""
 MAX_CHANNELS = 64
 """Between two ranks; NCCL has no more."""
 NCCL_WORDS = {
@@ -58,10 +56,9 @@ def auxiliary_page(
         return None
     return {
         "is_alone": is_alone,
-        "advice": [_card(number, entry) for number, entry in enumerate(advice[:MAX_ADVICE], 1)],
-        "num_advice_left_out": max(0, len(advice) - MAX_ADVICE),
-        "recordings": [_recording(recording) for recording in recordings[:MAX_RECORDINGS]],
-        "num_recordings_left_out": max(0, len(recordings) - MAX_RECORDINGS),
+        "advice": advice,
+        "recordings": recordings,
+        "most": MOST,
     }
 
 
@@ -91,61 +88,9 @@ def explained(code: str) -> list[str]:
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
-def _card(number: int, advice: Advice) -> dict[str, Any]:
-    return {
-        "number": number,
-        "code": advice.code,
-        "bound": advice.bound,
-        "weight": weight_words(advice),
-        "summary": advice.summary,
-        "copied": action_code(advice.action)[0],
-        "action": action_code(advice.action)[1],
-        "evidence": list(advice.evidence[:MAX_EVIDENCE]),
-        "num_evidence_left_out": max(0, len(advice.evidence) - MAX_EVIDENCE),
-        "explain": explained(advice.code),
-    }
-
-
-def _recording(recording: RecordingText) -> dict[str, Any]:
+def format_words(recording: RecordingText) -> str:
     spec = BY_NAME.get(recording.format)
-    return {
-        "format": recording.format,
-        "words": NCCL_WORDS.get(recording.format, "") if spec is None else spec.words,
-        "paths": list(recording.paths[:MAX_PATHS]),
-        "num_paths_left_out": max(0, len(recording.paths) - MAX_PATHS),
-        "lines": [{"word": word, "value": value} for word, value in recording.lines[:MAX_LINES]],
-        "num_lines_left_out": max(0, len(recording.lines) - MAX_LINES),
-        "tables": [_table(table) for table in recording.tables[:MAX_TABLES]],
-        "num_tables_left_out": max(0, len(recording.tables) - MAX_TABLES),
-        "notes": list(recording.notes[:MAX_LINES]),
-        "num_notes_left_out": max(0, len(recording.notes) - MAX_LINES),
-    }
-
-
-def _table(table: Table) -> dict[str, Any]:
-    columns = table.columns[:MAX_COLUMNS]
-    return {
-        "title": table.title,
-        "columns": [
-            {"title": title, "is_number": column in table.right}
-            for column, title in enumerate(columns)
-        ],
-        "rows": [
-            [
-                _cell(row[column] if column < len(row) else "", column in table.right)
-                for column in range(len(columns))
-            ]
-            for row in table.rows[:MAX_ROWS]
-        ],
-        "num_columns_left_out": len(table.columns) - len(columns),
-        "num_rows_left_out": max(0, len(table.rows) - MAX_ROWS),
-    }
-
-
-def _cell(text: str, is_number: bool) -> dict[str, Any]:
-    text = clean(text)
-    short = shorten(text, MAX_CELL)
-    return {"text": short, "full": "" if short == text else text, "is_number": is_number}
+    return NCCL_WORDS.get(recording.format, "") if spec is None else spec.words
 
 
 def _recording_text(recording: document.Recording) -> RecordingText:

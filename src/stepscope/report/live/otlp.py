@@ -36,14 +36,15 @@ def metrics(view: LiveView, wall_ns: int) -> dict[str, Any]:
     point."""
     since_ns = wall_ns - int(max(view.running_s or 0.0, 0.0) * 1e9)
     series = []
-    for name, kind, text, value_of in METRICS:
+    for metric in METRICS:
+        since = since_ns if metric.kind == "counter" else None
         points = [
-            _point(value, wall_ns, since_ns if kind == "counter" else None, rank=rank.rank)
+            _point(value, wall_ns, since, rank=rank.rank)
             for rank in view.ranks
-            if (value := value_of(rank)) is not None and math.isfinite(value)
+            if (value := metric.value(rank)) is not None and math.isfinite(value)
         ]
         if points:
-            series.append(_metric(name, kind, text, points))
+            series.append(_metric(metric.name, metric.kind, metric.text, points))
     num_raised = sum(1 for alert in view.alerts if alert.state == RAISED)
     raised = [_point(num_raised, wall_ns, since_ns)]
     series.append(_metric("stepscope_alerts_total", "counter", "Alerts raised so far.", raised))

@@ -3,100 +3,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+
+from msgspec import Struct
 
 from stepscope.core.live import RAISED, RUNS, LiveView, RankLive
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e9
+class Metric(Struct, frozen=True):
+    """One number of each rank. A rank that did not measure it has no line for it."""
+
+    name: str
+    field: str
+    """Of RankLive."""
+    text: str
+    kind: str = "gauge"
+
+    def value(self, rank: RankLive) -> float | None:
+        if self.field == "state":
+            return float(rank.state == RUNS)
+        value: float | None = getattr(rank, self.field)
+        return value / 1e9 if value is not None and self.field.endswith("_ns") else value
 
 
-METRICS: tuple[tuple[str, str, str, Callable[[RankLive], float | None]], ...] = (
-    (
-        "stepscope_step_seconds",
-        "gauge",
-        "Time of a training step, median of the last ones.",
-        lambda r: _seconds(r.step_ns),
+METRICS = (
+    Metric(
+        "stepscope_step_seconds", "step_ns", "Time of a training step, median of the last ones."
     ),
-    (
-        "stepscope_step_baseline_seconds",
-        "gauge",
-        "The same when the run began.",
-        lambda r: _seconds(r.baseline_ns),
-    ),
-    ("stepscope_steps_total", "counter", "Steps made.", lambda r: r.step),
-    (
-        "stepscope_loader_wait_seconds",
-        "gauge",
-        "Wait for the DataLoader in a step.",
-        lambda r: _seconds(r.wait_ns),
-    ),
-    (
+    Metric("stepscope_step_baseline_seconds", "baseline_ns", "The same when the run began."),
+    Metric("stepscope_steps_total", "step", "Steps made.", "counter"),
+    Metric("stepscope_loader_wait_seconds", "wait_ns", "Wait for the DataLoader in a step."),
+    Metric(
         "stepscope_forward_seconds",
-        "gauge",
+        "forward_ns",
         "Forward pass and the rest of the loop in a step.",
-        lambda r: _seconds(r.forward_ns),
     ),
-    (
+    Metric(
         "stepscope_backward_seconds",
-        "gauge",
+        "backward_ns",
         "Backward pass in a step, without waits for other ranks.",
-        lambda r: _seconds(r.backward_ns),
     ),
-    (
-        "stepscope_optimizer_seconds",
-        "gauge",
-        "Optimizer in a step.",
-        lambda r: _seconds(r.optimizer_ns),
-    ),
-    (
-        "stepscope_wait_for_ranks_seconds",
-        "gauge",
-        "Wait for other ranks in a step.",
-        lambda r: _seconds(r.others_ns),
-    ),
-    ("stepscope_loss", "gauge", "The loss last seen.", lambda r: r.loss),
-    (
-        "stepscope_samples_per_second",
-        "gauge",
-        "Samples of the training set.",
-        lambda r: r.samples_per_s,
-    ),
-    (
+    Metric("stepscope_optimizer_seconds", "optimizer_ns", "Optimizer in a step."),
+    Metric("stepscope_wait_for_ranks_seconds", "others_ns", "Wait for other ranks in a step."),
+    Metric("stepscope_loss", "loss", "The loss last seen."),
+    Metric("stepscope_samples_per_second", "samples_per_s", "Samples of the training set."),
+    Metric(
         "stepscope_gpu_utilization_ratio",
-        "gauge",
+        "gpu_util",
         "Share of time in which kernels ran, by the driver.",
-        lambda r: r.gpu_util,
     ),
-    (
-        "stepscope_device_memory_bytes",
-        "gauge",
-        "Memory held on the rank's devices.",
-        lambda r: r.device_bytes,
-    ),
-    (
+    Metric("stepscope_device_memory_bytes", "device_bytes", "Memory held on the rank's devices."),
+    Metric(
         "stepscope_device_memory_total_bytes",
-        "gauge",
+        "device_total_bytes",
         "Memory that these devices have.",
-        lambda r: r.device_total_bytes,
     ),
-    (
-        "stepscope_host_memory_bytes",
-        "gauge",
-        "Resident memory of the rank's process.",
-        lambda r: r.rss_bytes,
-    ),
-    (
-        "stepscope_rank_up",
-        "gauge",
-        "1 while the rank tells of itself and makes steps.",
-        lambda r: float(r.state == RUNS),
-    ),
+    Metric("stepscope_host_memory_bytes", "rss_bytes", "Resident memory of the rank's process."),
+    Metric("stepscope_rank_up", "state", "1 while the rank tells of itself and makes steps."),
 )
-"""Name, type, help, and where its value is. A rank that did not measure one has no line for it."""
 
 
 def exposition(view: LiveView | None) -> str:
@@ -105,14 +71,16 @@ def exposition(view: LiveView | None) -> str:
 
 
 def _lines(view: LiveView) -> Iterator[str]:
-    for name, kind, text, value_of in METRICS:
+    for metric in METRICS:
         values = [
-            (rank.rank, value) for rank in view.ranks if (value := value_of(rank)) is not None
+            (rank.rank, value) for rank in view.ranks if (value := metric.value(rank)) is not None
         ]
         if values:
-            yield f"# HELP {name} {text}"
-            yield f"# TYPE {name} {kind}"
-            yield from (f'{name}{{rank="{rank}"}} {_number(value)}' for rank, value in values)
+            yield f"# HELP {metric.name} {metric.text}"
+            yield f"# TYPE {metric.name} {metric.kind}"
+            yield from (
+                f'{metric.name}{{rank="{rank}"}} {_number(value)}' for rank, value in values
+            )
     active = sorted({(alert.kind, rank) for alert in view.active for rank in alert.ranks})
     if active:
         yield "# HELP stepscope_alert_active 1 while this is wrong on the rank."

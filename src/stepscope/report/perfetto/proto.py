@@ -30,15 +30,8 @@ from stepscope.report.perfetto.wire import (
 
 PACKET = 1
 """Trace.packet"""
-CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, TRACK_EVENT, INTERNED, FLAGS, DESCRIPTOR = (
-    6,
-    8,
-    10,
-    11,
-    12,
-    13,
-    60,
-)
+CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, TRACK_EVENT, INTERNED, FLAGS = 6, 8, 10, 11, 12, 13
+DESCRIPTOR = 60
 """TracePacket: clock_snapshot, timestamp, trusted_packet_sequence_id, track_event, interned_data,
 sequence_flags, track_descriptor"""
 CLEARED, NEEDS_STATE = 1, 2
@@ -50,17 +43,8 @@ CATEGORIES, NAMES, ARG_NAMES, ARG_TEXTS = 1, 2, 3, 29
 debug_annotation_string_values"""
 IID, INTERNED_TEXT = 1, 2
 """EventCategory, EventName, DebugAnnotationName, InternedString: iid, and name or str"""
-UUID, TRACK_NAME, PROCESS, THREAD, PARENT, COUNTER, CHILDREN, ORDER, MERGING = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    8,
-    11,
-    12,
-    15,
-)
+UUID, TRACK_NAME, PROCESS, THREAD, PARENT, COUNTER, CHILDREN, ORDER = 1, 2, 3, 4, 5, 8, 11, 12
+MERGING = 15
 PROCESSES, THREADS = 19, 20
 """TrackDescriptor: uuid, name, process, thread, parent_uuid, counter, child_ordering,
 sibling_order_rank, sibling_merge_behavior; process_ordering and thread_ordering, on the root
@@ -76,30 +60,14 @@ THREAD_PID, TID, THREAD_ORDER, THREAD_NAME = 1, 2, 3, 5
 """ThreadDescriptor: pid, tid, legacy_sort_index, thread_name"""
 UNIT, UNIT_NAME, BYTES_UNIT = 3, 6, 3
 """CounterDescriptor: unit, unit_name; Unit.UNIT_SIZE_BYTES"""
-CATEGORY_IIDS, ANNOTATIONS, TYPE, NAME_IID, TRACK, EVENT_NAME, VALUE, ARROWS, LAST_ARROWS = (
-    3,
-    4,
-    9,
-    10,
-    11,
-    23,
-    44,
-    47,
-    48,
-)
+CATEGORY_IIDS, ANNOTATIONS, TYPE, NAME_IID, TRACK, EVENT_NAME, VALUE = 3, 4, 9, 10, 11, 23, 44
+ARROWS, LAST_ARROWS = 47, 48
 """TrackEvent: category_iids, debug_annotations, type, name_iid, track_uuid, name,
 double_counter_value, flow_ids, terminating_flow_ids"""
 BEGIN, END, POINT = 1, 2, 4
 """TrackEvent.Type: TYPE_SLICE_BEGIN, TYPE_SLICE_END, TYPE_COUNTER"""
-ARG_NAME_IID, ARG_INT, ARG_DOUBLE, ARG_TEXT, ARG_NAME, ARG_ARRAY, ARG_TEXT_IID = (
-    1,
-    4,
-    5,
-    6,
-    10,
-    12,
-    17,
-)
+ARG_NAME_IID, ARG_INT, ARG_DOUBLE, ARG_TEXT, ARG_NAME, ARG_ARRAY = 1, 4, 5, 6, 10, 12
+ARG_TEXT_IID = 17
 """DebugAnnotation: name_iid, int_value, double_value, string_value, name, array_values,
 string_value_iid"""
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from stepscope.core.contract.plan import Budget
 from stepscope.planner.choice import Choice
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
 from stepscope.planner.ranges import ranges_of
-from stepscope.planner.what_if import Budget
 
 MEMORY_WORDS = {
     "weights": "weights",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.contract import collective as contract
 from stepscope.core.contract.codec import encode, filled
 from stepscope.planner.cluster import Cluster
-from stepscope.planner.collective import Collective, Measured, Timed
+from stepscope.planner.collective import Collective, Measured
 from stepscope.report.document.blocks import (
     Block,
     Column,
@@ -86,7 +86,7 @@ def _crossovers(result: Collective) -> Section:
     return Section(title="Crossover sizes", aside="estimated", blocks=(Items(lines),))
 
 
-def _name(way: Timed) -> str:
+def _name(way: contract.Way) -> str:
     return f"{way.algorithm} ({way.protocol})"
 
 
@@ -118,8 +118,8 @@ def collective_json(
             bytes=result.asked.size_bytes,
             ranks=result.asked.num_ranks,
             cluster=cluster.name,
-            ways=tuple(filled(contract.Way, way) for way in result.ways),
-            picked=filled(contract.Way, result.picked),
+            ways=result.ways,
+            picked=result.picked,
             crossovers=tuple(
                 filled(contract.Crossover, each, bytes=each.size_bytes)
                 for each in result.crossovers

@@ -14,10 +14,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from stepscope import __version__
+from stepscope.core.contract.plan import RecordedMemory
 from stepscope.report.document.blocks import Section
 from stepscope.report.html import render
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
-from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_section
+from stepscope.report.plan.measured_memory import measured_memory_section
 from stepscope.report.plan.text import (
     answer_sections,
     budget_section,
@@ -51,7 +52,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64.0, 400.0, 26.0, 212.0
 NEGLIGIBLE = 0.001
 
 
-def plan_html(plan: Plan, measured: MeasuredMemory | None = None) -> str:
+def plan_html(plan: Plan, measured: RecordedMemory | None = None) -> str:
     """The whole file."""
     return drawn(page_of(plan, measured))
 
@@ -61,7 +62,7 @@ def drawn(page: dict[str, Any]) -> str:
     return render("plan.html", page, SCRIPTS, STYLES)
 
 
-def page_of(plan: Plan, measured: MeasuredMemory | None = None) -> dict[str, Any]:
+def page_of(plan: Plan, measured: RecordedMemory | None = None) -> dict[str, Any]:
     """What the template shows: plain values, and sections of the plan's document."""
     account = plan.explained or plan.best
     job = plan.job
@@ -154,7 +155,7 @@ def _rows(accounts: Sequence[Account], best: Account | None) -> list[dict[str, A
     ]
 
 
-def _parts_of(plan: Plan, measured: MeasuredMemory | None) -> Iterator[tuple[str, Section]]:
+def _parts_of(plan: Plan, measured: RecordedMemory | None) -> Iterator[tuple[str, Section]]:
     """Sections as the terminal has them, by what a link to each is called."""
     if plan.what_ifs:
         yield "what-if", what_ifs_section(plan.what_ifs, plan.best)

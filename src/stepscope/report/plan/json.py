@@ -6,19 +6,18 @@ from msgspec import UNSET
 
 from stepscope.core.contract import plan as document
 from stepscope.core.contract.codec import encode, filled
-from stepscope.core.contract.plan import PlanContract
+from stepscope.core.contract.plan import PlanContract, RecordedMemory
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout_words import spelled_out
 from stepscope.report.plan.account import Account, Plan, Variant
-from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_contract
 
 
-def plan_json(plan: Plan, measured: MeasuredMemory | None = None) -> str:
+def plan_json(plan: Plan, measured: RecordedMemory | None = None) -> str:
     """The document as indented text; `beside` is there where it was asked for."""
     return encode(plan_contract(plan, measured))
 
 
-def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanContract:
+def plan_contract(plan: Plan, measured: RecordedMemory | None = None) -> PlanContract:
     """What is not known is null, never 0."""
     named = plan.explained or plan.best
     return filled(
@@ -29,7 +28,6 @@ def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanCon
         layouts=tuple(map(_account, plan.layouts)),
         pareto=tuple(map(_account, plan.pareto)),
         explained=_account_or_none(plan.explained),
-        budget=None if plan.budget is None else filled(document.Budget, plan.budget),
         what_ifs=tuple(map(_variant, plan.what_ifs)),
         scaling=tuple(map(_variant, plan.scaling)),
         largest=None if plan.largest is None else _variant(plan.largest),
@@ -39,7 +37,7 @@ def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanCon
             hardware=plan.hardware or None,
         ),
         layout_words=None if named is None else spelled_out(named.layout),
-        beside=UNSET if measured is None else measured_memory_contract(measured),
+        beside=UNSET if measured is None else measured,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from stepscope.core.contract.plan import Budget, RecordedMemory
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
 from stepscope.planner.layout_words import name_parts
-from stepscope.planner.what_if import Budget
 from stepscope.report.document.blocks import (
     Bar,
     Block,
@@ -24,7 +24,7 @@ from stepscope.report.document.blocks import (
     numbers,
 )
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
-from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_section
+from stepscope.report.plan.measured_memory import measured_memory_section
 from stepscope.report.plan.words import (
     asked_words,
     count_words,
@@ -50,7 +50,7 @@ NO_LAYOUT = "nothing fits or divides"
 
 
 @as_document
-def plan_document(plan: Plan, measured: MeasuredMemory | None = None) -> Iterator[Block]:
+def plan_document(plan: Plan, measured: RecordedMemory | None = None) -> Iterator[Block]:
     """The plan, and what a recording of it shows."""
     yield Headline(command="stepscope plan", text=verdict_words(plan), about=(job_words(plan.job),))
     if plan.explained is not None:

@@ -19,7 +19,7 @@ from stepscope.core.experiments.tuning import (
     Tried,
     Tuning,
 )
-from stepscope.report.units import short_time
+from stepscope.report.units import capital, short_time
 
 HEADS = {
     PROVEN: "Proven",
@@ -68,12 +68,10 @@ def summary_words(tuning: Tuning) -> str:
         seen = f" looked {winner.speedup:.2f}x as fast in its trial, but that is not proven"
     if tuning.verdict == REFUSED:
         return (
-            f"{head}: {setting} changes what is computed. {_capital(tuning.because)}. The command "
+            f"{head}: {setting} changes what is computed. {capital(tuning.because)}. The command "
             "stays as it was given."
         )
-    return (
-        f"{head}: {setting}{seen}. {_capital(tuning.because)}. The command stays as it was given."
-    )
+    return f"{head}: {setting}{seen}. {capital(tuning.because)}. The command stays as it was given."
 
 
 def check_words(tuning: Tuning) -> str:
@@ -126,7 +124,3 @@ def aside_words(tried: Tried) -> str:
         state = f"{tried.state}: {tried.why}" if tried.why else tried.state
     idle = f"{', '.join(tried.not_taken)} never took hold" if tried.not_taken else ""
     return "; ".join(word for word in (state, ORIGINS.get(tried.origin, ""), idle) if word)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -39,7 +39,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import NBSP, percent, plural, short_time
+from stepscope.report.units import NBSP, capital, percent, plural, short_time
 
 VERDICT_WORDS = {
     PROVEN: "Gain proven",
@@ -162,11 +162,11 @@ def change_words(change: Change) -> str:
 
 def _after(verified: Verified) -> str:
     if verified.verdict == UNSETTLED:
-        return f"{_capital(verified.because)}. {smallest_words(verified)}."
+        return f"{capital(verified.because)}. {smallest_words(verified)}."
     if verified.verdict == NO_GAIN:
-        return f"{_capital(verified.because)}."
+        return f"{capital(verified.because)}."
     spent = f"{plural(verified.num_rounds, 'round')} of 4 runs, {verified.wall_s:.0f}{NBSP}s"
-    return f"{_capital(verified.because)}: {spent}."
+    return f"{capital(verified.because)}: {spent}."
 
 
 @as_document
@@ -184,11 +184,11 @@ def verified_document(verified: Verified) -> Iterator[Block]:
         yield _runs_section(verified)
     if (loss := loss_words(verified)) is not None:
         aside = "of every run, over its first and its last steps"
-        yield Section(title="Loss", aside=aside, blocks=(Prose(f"{_capital(loss)}."),))
+        yield Section(title="Loss", aside=aside, blocks=(Prose(f"{capital(loss)}."),))
     if verified.check is not None:
         yield _check_section(verified.check)
     if verified.prediction is not None:
-        words = _capital(prediction_words(verified.prediction, verified.speedup))
+        words = capital(prediction_words(verified.prediction, verified.speedup))
         yield Section(title="Predicted", aside="and what it gave", blocks=(Prose(f"{words}."),))
     kept = [f"the runs are kept in {verified.folder}"] if verified.folder else []
     yield from notes([*verified.notes, *kept], aside="")
@@ -243,7 +243,7 @@ def _short(run: Measured, per_sample: bool) -> str:
 
 
 def _check_section(check: NumericsCheck) -> Section:
-    blocks: list[Block] = [Prose(f"{_capital(check.verdict)}: {check.because}.")]
+    blocks: list[Block] = [Prose(f"{capital(check.verdict)}: {check.because}.")]
     if check.is_deterministic is not None:
         same = "the same bits" if check.is_deterministic else "different bits"
         blocks.append(Prose(f"Two runs of the baseline gave {same}.", "quiet"))
@@ -254,7 +254,3 @@ def _check_section(check: NumericsCheck) -> Section:
         blocks.append(Prose(f"Every parameter had the same bits after {counts}.", "quiet"))
     steps = plural(max(check.loss.num, check.grad_norm.num), "step")
     return Section(title="What was computed", aside=f"over {steps}", blocks=tuple(blocks))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
