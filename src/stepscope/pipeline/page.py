@@ -15,7 +15,7 @@ from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.curves import Curve, memory_curve, peak_memory, run_curves
 from stepscope.analyses.tables.views import profiler_views
-from stepscope.analyses.timeline.step import timeline_of
+from stepscope.analyses.timeline.step import Shared, draw, timeline_of
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.hardware import DeviceRates
@@ -68,10 +68,10 @@ def page_of_recording(recording: Recording, roofs: DeviceRates | None = None) ->
         context = recording.context(source)
         trace, views = context.trace, profiler_views(context)
         is_split = facts.partition is not None and facts.partition.waits_split
-        timeline = timeline_of(
-            trace, facts, context=context, waiting=_waits(recording, facts) if is_split else None
-        )
-        others = tuple(_more_timelines(recording, facts, context))
+        if facts.steps.windows:
+            shared = Shared(context, facts, _waits(recording, facts) if is_split else None)
+            timeline = draw(shared)
+            others = tuple(_more_timelines(recording, shared))
         flame = _host_flame(context, facts)
         memory = memory_curve(trace, facts)
         if memory is not None:
@@ -88,17 +88,14 @@ def page_of_recording(recording: Recording, roofs: DeviceRates | None = None) ->
     )
 
 
-def _more_timelines(
-    recording: Recording, facts: RankFacts, context: RankContext
-) -> Iterator[Timeline]:
+def _more_timelines(recording: Recording, shared: Shared) -> Iterator[Timeline]:
     """The longest and the shortest step of the median rank, and other ranks' median steps."""
+    facts = shared.facts
     intervals = facts.steps.step_intervals
     order = sorted(range(len(facts.steps.windows)), key=lambda at: -intervals[at])
     ends = dict.fromkeys((*order[:1], *order[-1:]))
     for step in [at for at in ends if at != facts.steps.median_windows[0]]:
-        timeline = timeline_of(context.trace, facts, context=context, most=MORE_SLICES, step=step)
-        if timeline is not None:
-            yield timeline
+        yield draw(shared, step=step, most=MORE_SLICES)
     diagnosis, sources = recording.diagnosis, recording.inputs.sources
     if len(sources) > MAX_RANKS_MATCHED:
         return

@@ -267,6 +267,15 @@ def test_an_efficiency_has_an_interval_where_both_steps_have() -> None:
     assert lacking.efficiency_low is None
 
 
+def test_what_was_recorded_without_a_step_is_no_step() -> None:
+    rank = rank_facts({"compute": 100})
+    steps = structs.replace(rank.steps, source="whole trace", is_pitch=False)
+    facts = Facts(ranks=(structs.replace(rank, steps=steps),))
+    assert run_step(facts).ns is None
+    assert mean_parts(facts.ranks, run_step(facts)) is None
+    assert run_step(structs.replace(facts, given_step_ns=50)).ns == 50
+
+
 def test_a_given_step_time_has_no_interval() -> None:
     rank = structs.replace(rank_facts({"compute": 1}), steps=steps_of(*range(10, 17)))
     assert run_step(Facts(ranks=(rank,))).low_ns == 10

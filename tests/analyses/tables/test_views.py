@@ -9,6 +9,7 @@ import pytest
 
 from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.analyses.tables.views import (
+    calls_of,
     kernel_views,
     memory_views,
     module_views,
@@ -70,7 +71,7 @@ def context(tmp_path: Path) -> RankContext:
 
 
 def test_an_operators_own_time_leaves_out_what_it_called(context: RankContext) -> None:
-    views = {view.name: view for view in operator_views(context)}
+    views = {view.name: view for view in profiler_views(context).operators}
     linear, addmm = views["aten::linear"], views["aten::addmm"]
     assert linear.count == addmm.count >= 2
     assert linear.host_ns == linear.count * 90_000
@@ -134,11 +135,11 @@ def test_nothing_is_lost_on_a_real_trace() -> None:
     start = trace.start_ns[context.charges.work]
     inside = (start >= low) & (start < high)
     linked = inside & (context.charges.op != NONE)
-    operators = operator_views(context)
+    operators = operator_views(context, calls_of(context))
     work = context.charges.work
     assert sum(view.own_device_ns for view in operators) == int(trace.dur_ns[work[linked]].sum())
     assert all(view.own_host_ns <= view.host_ns for view in operators)
-    shapes = shape_views(context)
+    shapes = shape_views(context, calls_of(context))
     assert shapes is not None
     products = [view for view in shapes if view.name == "aten::addmm"]
     whole = next(view for view in operators if view.name == "aten::addmm")

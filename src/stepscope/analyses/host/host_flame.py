@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analyses.grouping import grouped, stable_order, sums
 from stepscope.analyses.host.frames import line_of
+from stepscope.analyses.host.nesting import enclosing_ranges, num_around
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
 MOST_FRAMES = 1_000_000
@@ -29,40 +31,43 @@ def host_flame(trace: Trace, window: tuple[int, int]) -> tuple[Stack, ...]:
         return ()
     by_thread = np.bincount(trace.thread[frames], (end - start)[frames])
     frames = frames[trace.thread[frames] == int(np.argmax(by_thread))]
-    # Of frames that begin at once the outer one is the longer.
-    frames = frames[np.lexsort((-end[frames], start[frames]))][:MOST_FRAMES]
+    frames = frames[:MOST_FRAMES]
     return _stacks(trace, frames, start[frames], end[frames])
 
 
 def _stacks(trace: Trace, frames: Int64, start: Int64, end: Int64) -> tuple[Stack, ...]:
-    """By a stack of the frames that are open: a mark that was entered in one goes on after it, and
-    so the ranges' own nesting does not say which frames are."""
-    ids: dict[tuple[int, int], int] = {}
-    own: list[int] = []
-    opened: list[tuple[int, int]] = []
-    columns = (trace.name[frames].tolist(), start.tolist(), end.tolist())
-    for name, begins, ends in zip(*columns, strict=True):
-        while opened and opened[-1][0] <= begins:
-            opened.pop()
-        above = opened[-1][1] if opened else NONE
+    """By the frames alone: a mark that was entered in one goes on after it, and so the nesting of
+    all ranges does not say which frames are open."""
+    above = enclosing_ranges(start, end)
+    depth = num_around(above)
+    by_depth = stable_order(depth, int(depth.max()) + 1)
+    levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
+    name, num_names = trace.name[frames].astype(np.int64), len(trace.names)
+    # What is past the top stands at the end, where NONE points.
+    path, until = np.full(len(frames) + 1, NONE), np.append(end, np.iinfo(np.int64).max)
+    paths = np.empty(0, np.int64)
+    for level in levels:
         # A frame never outlives its caller; where clocks say so, it ends with it.
-        ends = min(ends, opened[-1][0]) if opened else ends
-        path = ids.setdefault((above, name), len(ids))
-        if path == len(own):
-            own.append(0)
-        own[path] += ends - begins
-        if above != NONE:
-            own[above] -= ends - begins
-        opened.append((ends, path))
-    paths = list(ids)
-    longest = sorted(range(len(paths)), key=lambda at: -own[at])[:MOST_STACKS]
-    words = {code: line_of(trace.names[code]) for _, code in paths}
-    return tuple((_names(at, paths, words), own[at]) for at in longest if own[at] > 0)
+        until[level] = np.clip(until[level], start[level], until[above[level]])
+        keys = path[above[level]] * num_names + name[level]
+        order, begins = grouped(keys)
+        sizes = np.diff(begins, append=len(keys))
+        path[level[order]] = np.repeat(np.arange(len(begins)), sizes) + len(paths)
+        paths = np.append(paths, keys[order[begins]])
+    spent, called = until[:-1] - start, above != NONE
+    own = sums(path[:-1], spent, len(paths))
+    own -= sums(path[above[called]], spent[called], len(paths))
+    callers, codes = (part.tolist() for part in np.divmod(paths, num_names))
+    words = {code: line_of(trace.names[code]) for code in set(codes)}
+    longest = np.argsort(-own, kind="stable")[:MOST_STACKS]
+    return tuple(
+        (_names(at, callers, codes, words), int(own[at])) for at in longest.tolist() if own[at] > 0
+    )
 
 
-def _names(at: int, paths: list[tuple[int, int]], words: dict[int, str]) -> tuple[str, ...]:
+def _names(at: int, callers: list[int], codes: list[int], words: dict[int, str]) -> tuple[str, ...]:
     names: list[str] = []
     while at != NONE:
-        at, code = paths[at]
-        names.append(words[code])
+        names.append(words[codes[at]])
+        at = callers[at]
     return tuple(reversed(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ctypes import CDLL
+from typing import Any
 
 import numpy as np
 
@@ -26,39 +27,70 @@ def enclosing(trace: Trace) -> Int64:
 
 
 def by_levels(trace: Trace) -> Int64:
-    """By how many ranges are open when each begins."""
+    """All events at once, level by level."""
     parent = np.full(len(trace), NONE, np.int64)
     host = np.flatnonzero(trace.is_kind(*HOST_RANGES))
     if len(host) == 0:
         return parent
     by_thread = host[stable_order(trace.thread[host], len(trace.threads))]
-    start, end = _on_one_axis(trace, by_thread)
-    depth = np.arange(len(start)) - _num_at_most(np.sort(end), start)
-    above = _last_one_level_up(depth)
-    _adopt_overhanging(above, depth, start, end)
+    above = _above(*_on_one_axis(trace, by_thread))
     parent[by_thread] = np.append(by_thread, NONE)[above]
     return parent
 
 
 def by_stack(compiled: CDLL, trace: Trace) -> Int64:
     """The same by nesting.c, with a stack for each thread."""
-    parent, tops = np.empty(len(trace), np.int64), np.empty(len(trace.threads), np.int64)
+    columns = (trace.start_ns, trace.dur_ns, trace.kind, trace.thread)
+    return _parents(compiled, *columns, num_threads=len(trace.threads))
+
+
+def enclosing_ranges(start: Int64, end: Int64) -> Int64:
+    """The same for ranges of one thread, in order of start."""
+    compiled = library()
+    if compiled is not None:
+        kind, thread = np.full(len(start), HOST_RANGES[0], np.uint8), np.zeros(len(start), np.int32)
+        return _parents(compiled, start, end - start, kind, thread, num_threads=1)
+    return _above(start, np.maximum(end, start + 1)) if len(start) else start
+
+
+def num_around(parent: Int64) -> Int64:
+    """How many ranges are around each."""
+    num, above = np.append(parent != NONE, False).astype(np.int64), np.append(parent, NONE)
+    # Each turn looks twice as far up; what is past the top stands at the end, where NONE points.
+    while (above != NONE).any():
+        num += num[above]
+        above = above[above]
+    return num[:-1]
+
+
+def _parents(
+    compiled: CDLL, start: Int64, dur: Int64, kind: Any, thread: Any, *, num_threads: int
+) -> Int64:
+    parent, tops = np.empty(len(start), np.int64), np.empty(num_threads, np.int64)
     is_host = np.zeros(256, np.bool_)
     is_host[list(HOST_RANGES)] = True
     columns = [
         np.ascontiguousarray(column, dtype)
         for column, dtype in (
-            (trace.start_ns, np.int64),
-            (trace.dur_ns, np.int64),
-            (trace.kind, np.uint8),
-            (trace.thread, np.int32),
+            (start, np.int64),
+            (dur, np.int64),
+            (kind, np.uint8),
+            (thread, np.int32),
         )
     ]
     is_done = call(
-        compiled, "stepscope_enclosing", len(trace), *columns, is_host, len(tops), tops, parent
+        compiled, "stepscope_enclosing", len(parent), *columns, is_host, len(tops), tops, parent
     )
     assert is_done, "an event of a thread that is not in the table"
     return parent
+
+
+def _above(start: Int64, end: Int64) -> Int64:
+    """By how many ranges are open when each begins."""
+    depth = np.arange(len(start)) - _num_at_most(np.sort(end), start)
+    above = _last_one_level_up(depth)
+    _adopt_overhanging(above, depth, start, end)
+    return above
 
 
 def _adopt_overhanging(above: Int64, depth: Int64, start: Int64, end: Int64) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import comb
 
+from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import PARTS, Facts, RankFacts, Steps
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED, RunStep, WidthRun
@@ -49,9 +50,12 @@ def width_run(
 
 
 def run_step(facts: Facts) -> RunStep:
-    """The step as a diagnosis reports it: the given time, else the median rank's."""
+    """The step as a diagnosis reports it: the given time, else the median rank's; None where no
+    step could be detected, as the length of what was recorded is nobody's step time."""
     steps, given = facts.median_rank.steps, facts.given_step_ns
-    profiled = None if steps.step_interval_ns is None else round(steps.step_interval_ns)
+    profiled = None
+    if steps.step_interval_ns is not None and steps.source != WHOLE_TRACE:
+        profiled = round(steps.step_interval_ns)
     low, high = (None, None) if given is not None else median_interval(steps)
     return RunStep(
         count=len(steps.windows),

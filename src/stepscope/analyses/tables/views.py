@@ -30,10 +30,11 @@ ON_HOST, ON_CUDA = 0, 1
 def profiler_views(context: RankContext) -> ProfilerViews:
     """Of the measured steps; nothing in them where the trace has no whole step."""
     memory, where = memory_views(context)
+    calls = calls_of(context)
     return ProfilerViews(
         num_steps=len(context.cut.steps.windows),
-        operators=operator_views(context)[:MAX_ROWS],
-        shapes=shape_views(context),
+        operators=operator_views(context, calls)[:MAX_ROWS],
+        shapes=shape_views(context, calls),
         kernels=kernel_views(context),
         modules=module_views(context),
         memory=memory,
@@ -55,10 +56,12 @@ def _inside(context: RankContext) -> Bool:
     return chosen
 
 
-class _Calls(Struct, frozen=True):
+class Calls(Struct, frozen=True):
     """The operators of the measured steps, and the work that each launched itself."""
 
     ops: Int64
+    above: Int64
+    """Of every event of the trace that is an operator, the one that called it."""
     own_ns: Int64
     """Of each, without the operators that it called."""
     launcher: Int64
@@ -66,27 +69,30 @@ class _Calls(Struct, frozen=True):
     work_ns: Int64
 
 
-def _calls(context: RankContext) -> _Calls:
+def calls_of(context: RankContext) -> Calls:
     trace, parent = context.trace, context.links.parent
     is_op = trace.is_kind(Kind.OP)
-    ops = _in_window(trace, np.flatnonzero(is_op), context.cut.host_window)
-    above = ancestor_with(parent, parent[ops], is_op)
+    every = np.flatnonzero(is_op)
+    caller = np.full(len(trace), NONE, np.int64)
+    caller[every] = ancestor_with(parent, parent[every], is_op)
+    ops = _in_window(trace, every, context.cut.host_window)
+    above = caller[ops]
     has_above = above != NONE
     inner = sums(above[has_above], trace.dur_ns[ops[has_above]], len(trace))
     inside = _inside(context) & (context.origins.op != NONE)
-    return _Calls(
+    return Calls(
         ops,
+        caller,
         np.maximum(trace.dur_ns[ops] - inner[ops], 0),
         context.origins.op[inside],
         trace.dur_ns[context.origins.work[inside]],
     )
 
 
-def operator_views(context: RankContext) -> tuple[OperatorView, ...]:
+def operator_views(context: RankContext, calls: Calls) -> tuple[OperatorView, ...]:
     """By what they take on the device, then on the host; both without the operators they call."""
-    trace, calls, num = context.trace, _calls(context), len(context.trace.names)
-    is_op = trace.is_kind(Kind.OP)
-    outer = calls.ops[~is_inside_namesake(trace, context.links.parent, calls.ops, is_op)]
+    trace, num = context.trace, len(context.trace.names)
+    outer = calls.ops[~is_inside_namesake(trace, calls.above, calls.ops, trace.is_kind(Kind.OP))]
     counts = np.bincount(trace.name[calls.ops], minlength=num)
     host = sums(trace.name[outer], trace.dur_ns[outer], num)
     own_host = sums(trace.name[calls.ops], calls.own_ns, num)
@@ -106,9 +112,9 @@ def operator_views(context: RankContext) -> tuple[OperatorView, ...]:
     )
 
 
-def shape_views(context: RankContext) -> tuple[ShapeView, ...] | None:
+def shape_views(context: RankContext, calls: Calls) -> tuple[ShapeView, ...] | None:
     """The same by the shapes of the operators' inputs; None where no shape was recorded."""
-    trace, calls = context.trace, _calls(context)
+    trace = context.trace
     if not trace.meta.has_shapes:
         return None
     codes: dict[str, int] = {}

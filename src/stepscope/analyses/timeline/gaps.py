@@ -3,12 +3,12 @@ each the part of the step that the partition counts it to."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, empty, intersect, lengths_in
-from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.steps.partition import part_intervals
-from stepscope.core.facts import PARTS, Steps
+from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Gaps
 from stepscope.core.trace import Int64
 
@@ -18,19 +18,15 @@ NUM_BINS = 1500
 """Of the window, when there are more pieces than that."""
 
 
-def gaps_of(
-    context: RankContext, steps: Steps, window: tuple[int, int], waiting: Intervals | None
-) -> Gaps:
-    """The pieces of one window.
-    `waiting` is when the rank waited for others, where their traces show it."""
-    sets = part_intervals(context.trace, context.links, context.sets, context.host, steps, waiting)
+def gaps_of(parts: Mapping[str, Intervals], window: tuple[int, int], *, waits_split: bool) -> Gaps:
+    """The pieces of one window, of the parts of all steps."""
     whole = Intervals(np.array([window[0]], np.int64), np.array([window[1]], np.int64))
     inside = {
-        part: intersect(sets.get(part, empty()), whole) if window[1] > window[0] else empty()
+        part: intersect(parts.get(part, empty()), whole) if window[1] > window[0] else empty()
         for part in PARTS
     }
     if sum(map(len, inside.values())) > MAX_PIECES:
-        return _binned(inside, window, waiting is not None)
+        return _binned(inside, window, waits_split)
     start = np.concatenate([inside[part].start for part in PARTS])
     end = np.concatenate([inside[part].end for part in PARTS])
     code = np.repeat(np.arange(len(PARTS)), [len(inside[part]) for part in PARTS])
@@ -40,7 +36,7 @@ def gaps_of(
         dur_ns=(end - start)[order],
         part=code[order],
         moved_ns=0,
-        waits_split=waiting is not None,
+        waits_split=waits_split,
     )
 
 

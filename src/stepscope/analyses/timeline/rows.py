@@ -3,10 +3,16 @@ and which neighbours are drawn as one block."""
 
 from __future__ import annotations
 
+from math import isqrt
+
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.host.nesting import enclosing_ranges, num_around
 from stepscope.core.trace import NONE, Bool, Int64
+
+CLOSE_GRAIN = 1.02
+"""Grains that differ by less look the same."""
 
 
 class Blocks(Struct, frozen=True, kw_only=True):
@@ -28,31 +34,25 @@ def rows_of(start: Int64, end: Int64, most: int) -> Int64:
         addmm [10, 80)             1
         relu [95, 99)              0
     """
-    rows = np.full(len(start), NONE, np.int64)
-    open_until: list[int] = []
-    for i, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        while open_until and open_until[-1] <= begin:
-            open_until.pop()
-        if len(open_until) < most:
-            rows[i] = len(open_until)
-            open_until.append(max(stop, begin + 1))
-    return rows
+    rows = num_around(enclosing_ranges(start, end))
+    return np.where(rows < most, rows, NONE)
 
 
 def join_small(row: Int64, start: Int64, end: Int64, weight: Int64, most: int) -> Blocks:
-    """The finest blocks that are at most `most`. Events shorter than a grain, times their weight,
-    go together where they are neighbours in one row and begin in the same grain of it; what is
-    longer is never joined."""
+    """At most `most` blocks, with about the finest grain that gives no more. Events shorter than a
+    grain, times their weight, go together where they are neighbours in one row and begin in the
+    same grain of it; what is longer is never joined."""
     low, high = 1, int(end.max() - start.min()) + 2 if len(start) else 2
     heads = _heads(row, start, end, weight, 0)
     if np.count_nonzero(heads) > most:
-        while low < high:
-            grain = (low + high) // 2
-            if np.count_nonzero(_heads(row, start, end, weight, grain)) > most:
+        heads = _heads(row, start, end, weight, high)
+        while high > low * CLOSE_GRAIN:
+            grain = isqrt(low * high)
+            tried = _heads(row, start, end, weight, grain)
+            if np.count_nonzero(tried) > most:
                 low = grain + 1
             else:
-                high = grain
-        heads = _heads(row, start, end, weight, high)
+                high, heads = grain, tried
     return Blocks(of=np.cumsum(heads) - 1, first=np.flatnonzero(heads))
 
 

@@ -3,6 +3,7 @@ what ran where, who launched it, and what the device waited for."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.step_parts import PHASES, step_parts
 from stepscope.analyses.host.frames import line_of
-from stepscope.analyses.host.source_locations import origins, stacks_of
+from stepscope.analyses.host.source_locations import Stacks, origins, stacks_of
 from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.rank_context import RankContext, build_context
+from stepscope.analyses.steps.partition import part_intervals
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.analyses.timeline.gaps import gaps_of
 from stepscope.analyses.timeline.rows import Blocks, common, join_small, rows_of
+from stepscope.core.comms import CollectiveRecords
 from stepscope.core.facts import RankFacts
 from stepscope.core.timeline import COLLECTIVES, HOST, STREAM, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
@@ -71,6 +74,35 @@ def timeline_of(
     if not steps.median_windows:
         return None
     context = build_context(trace, None) if context is None else context
+    return draw(Shared(context, facts, waiting), step=step, most=most)
+
+
+class Shared:
+    """What the timelines of one rank's steps share, worked out once."""
+
+    def __init__(self, context: RankContext, facts: RankFacts, waiting: Intervals | None) -> None:
+        self.context, self.facts, self.waiting = context, facts, waiting
+
+    @cached_property
+    def records(self) -> CollectiveRecords:
+        return collective_records_of(self.context, self.facts.rank)
+
+    @cached_property
+    def stacks(self) -> Stacks | None:
+        return stacks_of(self.context.trace, self.context.links)
+
+    @cached_property
+    def parts(self) -> dict[str, Intervals]:
+        context, steps = self.context, self.facts.steps
+        return part_intervals(
+            context.trace, context.links, context.sets, context.host, steps, self.waiting
+        )
+
+
+def draw(shared: Shared, *, step: int | None = None, most: int = MAX_SLICES) -> Timeline:
+    """One step of a rank that has steps, as `timeline_of` has it."""
+    context, facts = shared.context, shared.facts
+    trace, steps = context.trace, facts.steps
     step = steps.median_windows[0] if step is None else step
     window = steps.windows[step]
     low = _low(context, window)
@@ -78,8 +110,8 @@ def timeline_of(
     rows = _rows(context, near, most)
     start, end = trace.start_ns[rows.event], trace.end_ns[rows.event]
     blocks = join_small(rows.row, start, end, np.where(rows.on_host, 2 + rows.depth, 1), most)
-    whats, what = _whats(context, rows.event, blocks, facts.rank)
-    slices = _slices(context, rows, blocks, what, facts.rank)
+    whats, what = _whats(shared, rows.event, blocks)
+    slices = _slices(shared, rows, blocks, what)
     alone = int(np.count_nonzero(slices.count == 1))
     return Timeline(
         rank=facts.rank,
@@ -91,7 +123,7 @@ def timeline_of(
         lanes=rows.lanes,
         slices=slices,
         whats=whats,
-        gaps=gaps_of(context, steps, window, waiting),
+        gaps=gaps_of(shared.parts, window, waits_split=shared.waiting is not None),
         num_events=len(rows.event) + rows.num_dropped,
         num_left_out=len(rows.event) + rows.num_dropped - alone,
         num_lanes_left_out=rows.num_lanes_dropped,
@@ -183,14 +215,15 @@ def _stream_label(trace: Trace, event: int, several: bool) -> str:
     return f"device {device} {name}" if several and device != NONE else name
 
 
-def _slices(context: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank: int) -> Slices:
+def _slices(shared: Shared, rows: _Rows, blocks: Blocks, what: Int64) -> Slices:
+    context = shared.context
     trace, event = context.trace, rows.event
     start, end, first = trace.start_ns[event], trace.end_ns[event], blocks.first
     drawn = np.full(len(trace), NONE, np.int64)
     drawn[event] = blocks.of
     launch = np.where(trace.device_work[event], context.links.launch[event], NONE)
     launch = np.where(launch == NONE, NONE, drawn[launch]) if len(event) else launch
-    sizes = _sizes(context, rank)[event]
+    sizes = _sizes(trace, shared.records)[event]
     if len(event) == 0:
         nothing = np.empty(0, np.int64)
         return Slices(**dict.fromkeys(Slices.__struct_fields__, nothing))
@@ -209,13 +242,11 @@ def _slices(context: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank
     )
 
 
-def _sizes(context: RankContext, rank: int) -> Int64:
+def _sizes(trace: Trace, records: CollectiveRecords) -> Int64:
     """Bytes of each copy and collective; NONE where not recorded."""
-    trace = context.trace
     sizes = np.where(trace.is_kind(Kind.MEMCPY, Kind.MEMSET), trace.size_bytes, NONE).astype(
         np.int64
     )
-    records = collective_records_of(context, rank)
     kind_bytes = np.array(
         [NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64
     )
@@ -224,10 +255,9 @@ def _sizes(context: RankContext, rank: int) -> Int64:
     return sizes
 
 
-def _whats(
-    context: RankContext, event: Int64, blocks: Blocks, rank: int
-) -> tuple[tuple[What, ...], Int64]:
+def _whats(shared: Shared, event: Int64, blocks: Blocks) -> tuple[tuple[What, ...], Int64]:
     """What the blocks are, each once, and which of these each block is."""
+    context = shared.context
     trace = context.trace
     words: dict[str, int] = {}
     columns = np.stack(
@@ -236,13 +266,13 @@ def _whats(
             for column in (
                 trace.name[event].astype(np.int64),
                 trace.kind[event].astype(np.int64),
-                _categories(context, rank, words)[event],
-                *_origin_names(context, event),
+                _categories(context, shared.records, words)[event],
+                *_origin_names(context, shared.stacks, event),
                 step_parts(context, event),
             )
         ]
     )
-    keys, which = np.unique(columns, axis=1, return_inverse=True)
+    keys, which = _distinct_columns(columns)
     categories = tuple(words)
 
     def text(table: Any, code: int) -> str | None:
@@ -260,10 +290,20 @@ def _whats(
         )
         for name, kind, category, op, module, line, phase in keys.T.tolist()
     )
-    return whats, which.reshape(-1).astype(np.int64)
+    return whats, which
 
 
-def _categories(context: RankContext, rank: int, words: dict[str, int]) -> Int64:
+def _distinct_columns(columns: Int64) -> tuple[Int64, Int64]:
+    """The columns of a table, each once and sorted, and which of them each is."""
+    order = np.lexsort(columns[::-1])
+    ordered = columns[:, order]
+    heads = np.append(True, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0))[: len(order)]
+    which = np.empty(len(order), np.int64)
+    which[order] = np.cumsum(heads) - 1
+    return ordered[:, heads], which
+
+
+def _categories(context: RankContext, records: CollectiveRecords, words: dict[str, int]) -> Int64:
     """Per event a kernel's category or a collective's operation, as codes of `words`."""
     codes = np.full(len(context.trace), NONE, np.int64)
     if len(context.kernels.kernels):
@@ -271,7 +311,6 @@ def _categories(context: RankContext, rank: int, words: dict[str, int]) -> Int64
             [words.setdefault(word, len(words)) for word in context.kernels.categories], np.int64
         )
         codes[context.kernels.kernels] = table[context.kernels.category]
-    records = collective_records_of(context, rank)
     if len(records):
         table = np.array(
             [words.setdefault(kind.op, len(words)) for kind in records.kinds], np.int64
@@ -280,14 +319,15 @@ def _categories(context: RankContext, rank: int, words: dict[str, int]) -> Int64
     return codes
 
 
-def _origin_names(context: RankContext, event: Int64) -> tuple[Int64, Int64, Int64]:
+def _origin_names(
+    context: RankContext, stacks: Stacks | None, event: Int64
+) -> tuple[Int64, Int64, Int64]:
     """Per event the names of the operator that launched it, its module and its line;
     NONE where there is none."""
     trace = context.trace
     ops = np.full(len(trace), NONE, np.int64)
     charges = context.origins
     ops[charges.work] = np.where(charges.op == NONE, context.links.op[charges.work], charges.op)
-    stacks = stacks_of(trace, context.links)
     nowhere = np.full(len(event), NONE, np.int64)
     origin = None if stacks is None else origins(stacks, event)
 
