@@ -3,28 +3,32 @@
 The first optimizer and the first DistributedDataParallel import torch._dynamo, which takes as long
 as torch itself, only to keep it away from what they do; and a third of `import torch` registers
 what tensors without data and exported programs need. Graphs of programs, function transforms,
-nested, quantized and masked tensors, random variables, data pipes and the tensors' documentation
-are left out with them.
+nested, quantized and masked tensors, random variables, data pipes, packages of programs and the
+tensors' documentation are left out with them, and so are mocks; and torch finds no numpy, which a
+job may still import for itself.
 """
 
 import gc
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 LEFT_OUT = {
-    "torchgen",
+    "torchgen", "unittest",
     *(
         f"torch.{name}"
         for name in (
             "_higher_order_ops", "_lobpcg", "_meta_registrations", "_native",
             "_size_docs", "_storage_docs", "_strobelight", "_subclasses", "_tensor_docs", "ao",
-            "autograd.gradcheck", "cuda._memory_viz", "distributed._meta_registrations",
-            "distributions", "export", "func", "fx", "hub", "masked", "nested", "nn.intrinsic",
-            "nn.qat", "nn.quantizable", "nn.quantized", "profiler._memory_profiler",
-            "quantization", "signal", "testing", "utils.data.datapipes",
+            "autograd.gradcheck", "cuda._memory_viz", "cuda.tunable",
+            "distributed._meta_registrations", "distributions", "export", "func", "fx", "hub",
+            "masked", "nested", "nn.intrinsic", "nn.qat", "nn.quantizable", "nn.quantized",
+            "package.analyze", "package.package_exporter", "package.package_importer",
+            "profiler._memory_profiler", "quantization", "signal", "testing",
+            "utils.collect_env", "utils.data.datapipes",
         )
     ),
 }  # fmt: skip
@@ -57,7 +61,12 @@ class _LeftOut(types.ModuleType):
 class _Finder:
     """Finds what is left out before those who would find it on the disk."""
 
+    def __init__(self) -> None:
+        self.numpy_is_there = False
+
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name == "numpy" and not self.numpy_is_there:
+            raise ModuleNotFoundError(name)
         if name not in LEFT_OUT and name.rpartition(".")[0] not in LEFT_OUT:
             return None
         LEFT_OUT.add(name)
@@ -70,13 +79,19 @@ class _Finder:
         pass
 
 
-sys.meta_path.insert(0, _Finder())
+finder = _Finder()
+sys.meta_path.insert(0, finder)
 gc.disable()
 import torch  # noqa: E402
 import torch._subclasses  # noqa: E402
 from torch._opaque_base import OpaqueBaseMeta  # noqa: E402
 
 gc.enable()
+with warnings.catch_warnings():
+    # The first tensor of a list asks for numpy, and what it then says it says once.
+    warnings.simplefilter("ignore")
+    torch.tensor([0.0])
+finder.numpy_is_there = True
 # No torch.Generator can be made without it; what does it otherwise is no longer imported.
 torch._C._set_generator_metaclass(OpaqueBaseMeta)
 dynamo: Any = types.ModuleType("torch._dynamo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ FOR_OUR_OWN_DECODERS = {
 EMITTED = {"planner/launch/script/train.py"}
 """Written into a user's folder, where it stands alone."""
 WRITERS = {"dump", "dumps", "JSONEncoder"}
+CALLED_OR_IMPORTED = re.compile(rf"\bjson\W+({'|'.join(WRITERS)})\b|\bfrom\s+json\s+import\b")
 
 
 def strict(text: str) -> Any:
@@ -67,8 +69,8 @@ def test_whatever_is_written_can_be_read_and_what_is_finite_is_kept(value: objec
 
 def _uses(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
-    # What has none of these words, as most modules, holds no writer.
-    if "json" not in text or not any(name in text for name in WRITERS):
+    # What has no such words one after the other, as most modules, holds no writer.
+    if not CALLED_OR_IMPORTED.search(text):
         return []
     return [ast.unparse(node) for node in ast.walk(ast.parse(text)) if _is_writer(node)]
 

@@ -28,7 +28,7 @@ class Slow(torch.utils.data.Dataset):
     def __len__(self):
         return 400
     def __getitem__(self, index):
-        time.sleep(0.02)
+        time.sleep(0.06)
         return torch.ones(4) * (index % 3)
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)

@@ -14,12 +14,13 @@ import pytest
 
 from stepscope.planner.catalog import find_model
 from stepscope.planner.launch.emit import launch_of
-from tests.capture.jobs import torchrun
+from tests.capture.jobs import LIGHT, torchrun
 from tests.planner.launch.launch_cases import TOY, chosen, job_of, written
 
 pytest.importorskip("torch")
-COUNT = """
-import json, os, sys, torch
+COUNT = f"""
+{LIGHT}
+import json, os
 torch.set_default_device("meta")
 counts = []
 for folder in sys.argv[1:]:

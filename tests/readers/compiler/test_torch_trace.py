@@ -19,9 +19,11 @@ from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.compiler import dynamo_counters, torch_logs, torch_trace
 from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.source import Source
+from tests.capture.jobs import WHOLE
 
-JOB = """
-import json, sys, torch
+JOB = f"""
+{WHOLE}
+import json, sys
 import torch._dynamo.utils as u
 torch._dynamo.config.recompile_limit = 3
 
