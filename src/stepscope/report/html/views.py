@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from stepscope.core.facts import PARTS, RankFacts
-from stepscope.core.views import KernelView, OperatorView, ProfilerViews
+from stepscope.core.views import ProfilerViews
 from stepscope.report.diagnosis.step import part_words
 
 MAX_STEPS = 50
@@ -101,13 +101,3 @@ def _placed(
         placed.append({"part": part, "at": round(at, 2), "width": round(width, 2), "ms": ns / 1e6})
         at += width
     return placed
-
-
-def kernel_figures(views: ProfilerViews | None) -> dict[tuple[str, str | None], KernelView]:
-    """By name and operator."""
-    return {} if views is None else {(row.name, row.op): row for row in views.kernels}
-
-
-def operator_figures(views: ProfilerViews | None) -> dict[str, OperatorView]:
-    """By name."""
-    return {} if views is None else {row.name: row for row in views.operators}
