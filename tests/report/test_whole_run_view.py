@@ -12,7 +12,7 @@ from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts, RunPart, Slo
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.view import diagnosis_document
-from stepscope.report.diagnosis.whole_run import seconds, whole_run_words
+from stepscope.report.diagnosis.whole_run import seconds, whole_run_contract, whole_run_words
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.rules.whole_run import with_whole_run
@@ -52,7 +52,7 @@ def diagnosed() -> Diagnosis:
 
 def test_the_line_has_steady_steps_first_and_then_the_most() -> None:
     RUN.self_check()
-    words = whole_run_words(RUN).replace("\u00a0", " ")
+    words = whole_run_words(whole_run_contract(RUN)).replace("\u00a0", " ")
     assert (
         words == "20.0 s, 55 % in steady steps; slow steps 30 %, start-up 10 %, epoch starts 5.0 %."
     )
@@ -95,5 +95,5 @@ def test_a_diagnosis_without_it_says_nothing_of_it() -> None:
 
 
 def test_times_read_well() -> None:
-    spoken = [seconds(ns).replace("\u00a0", " ") for ns in (5 * S, 600 * S, 90_000 * S)]
+    spoken = [seconds(whole).replace("\u00a0", " ") for whole in (5, 600, 90_000)]
     assert spoken == ["5.00 s", "10 min 00 s", "25 h 00 min"]

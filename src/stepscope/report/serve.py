@@ -42,44 +42,22 @@ def index_page(
     title = ", ".join(plural(count, noun) for count, noun in counts if count)
     page = {
         **_page("index", folder, title or "No run and no recording"),
-        "runs": [_run(entry, now_ns) for entry in runs],
-        "recordings": [_recording(each, now_ns) for each in recordings],
+        "runs": runs,
+        "recordings": recordings,
+        "now_ns": now_ns,
+        "most": MAX_COMMAND,
         "num_left_out": num_left_out,
         "choices": [
             *((entry.name, entry.name) for entry in runs),
-            *((each.name, _label(each)) for each in recordings),
+            *((each.name, label(each.name)) for each in recordings),
         ],
     }
     return _rendered(page, policy=("img-src data:",), forms="'self'")
 
 
-def _run(entry: RunEntry, now_ns: int) -> dict[str, Any]:
-    command = " ".join(entry.command)
-    return {
-        "name": entry.name,
-        "tags": entry.tags,
-        "report": _link("/report", what=entry.name),
-        "live": _link("/live", what=entry.name) if entry.state == "running" else None,
-        "age": "" if entry.started_wall_ns is None else age_words(now_ns - entry.started_wall_ns),
-        "step": "" if entry.step_ms is None else ms(entry.step_ms * 1e6),
-        "verdict": verdict_words(entry),
-        "size": size_words(entry.size_bytes),
-        "command": command if len(command) <= MAX_COMMAND else f"{command[: MAX_COMMAND - 3]}...",
-    }
-
-
-def _recording(recording: RecordedFiles, now_ns: int) -> dict[str, Any]:
-    return {
-        "name": _label(recording),
-        "report": _link("/report", what=recording.name),
-        "num_files": recording.num_files,
-        "age": age_words(now_ns - recording.wall_ns),
-        "size": size_words(recording.size_bytes),
-    }
-
-
-def _label(recording: RecordedFiles) -> str:
-    return "all in this folder" if recording.name == "." else recording.name
+def label(name: str) -> str:
+    """Of a recording."""
+    return "all in this folder" if name == "." else name
 
 
 def live_page(folder: str, name: str, document: Document, *, has_ended: bool) -> str:
@@ -87,8 +65,8 @@ def live_page(folder: str, name: str, document: Document, *, has_ended: bool) ->
     page = {
         **_page("live", folder, name),
         "document": document,
-        "source": _link("/frame", what=name),
-        "report": _link("/report", what=name),
+        "source": link(name, "/frame"),
+        "report": link(name, "/report"),
         "state": "The job has ended." if has_ended else "Drawn anew every two seconds.",
     }
     scripts = () if has_ended else ("serve.js",)
@@ -117,8 +95,10 @@ def _rendered(
     policy: Sequence[str] = (),
     forms: str = "'none'",
 ) -> str:
-    return render("serve.html", page, scripts, STYLES, policy=policy, forms=forms)
+    words = {"link": link, "label": label, "ms": ms}
+    words |= {"age_words": age_words, "size_words": size_words, "verdict_words": verdict_words}
+    return render("serve.html", page, scripts, STYLES, policy=policy, forms=forms, **words)
 
 
-def _link(path: str, **given: str) -> str:
-    return f"{path}?{urlencode(given, errors='surrogateescape')}"
+def link(what: str, path: str) -> str:
+    return f"{path}?{urlencode({'what': what}, errors='surrogateescape')}"

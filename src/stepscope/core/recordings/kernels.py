@@ -228,10 +228,5 @@ class KernelReport(Struct, frozen=True, kw_only=True):
     def find_dbs(self) -> tuple[FindDb, ...]:
         return tuple(file for recording in self.recordings for file in recording.find_dbs)
 
-    @property
-    def measured_ns(self) -> float:
-        """Of all kernels with counters: what their shares are of."""
-        return sum(kernel.total_ns or 0.0 for kernel in self.kernels)
-
     def joined(self, other: KernelReport) -> KernelReport:
         return KernelReport(recordings=(*self.recordings, *other.recordings))

@@ -36,6 +36,14 @@ MOST_ROWS = 6
 LEAST_SHARE = 0.0005
 
 
+def kind_words(kind: str) -> str:
+    return KIND_WORDS.get(kind, kind)
+
+
+def phase_words(phase: str) -> str:
+    return PHASE_WORDS.get(phase, phase)
+
+
 def memory_sections(uses: Sequence[MemoryUse]) -> Iterator[Section]:
     """The fullest device's; nothing where none was recorded, or only counters were."""
     use = fullest(uses)
@@ -73,7 +81,7 @@ def peak_words(use: MemoryUse) -> str:
         words = f"{of} at the peak ({percent(use.peak_bytes / whole)})"
     moment = use.moment
     if moment.phase is not None:
-        phase = PHASE_WORDS.get(moment.phase, moment.phase)
+        phase = phase_words(moment.phase)
         words += f", {phase}" if moment.phase == BEFORE else f", in {phase}"
     if moment.step is not None:
         words += f" of recorded step {moment.step + 1}"
@@ -101,7 +109,7 @@ def kinds_table(use: MemoryUse) -> Table:
         columns=(Column(title="what for"), *numbers("GB", "%"), Column()),
         rows=tuple(
             (
-                KIND_WORDS.get(kind, kind),
+                kind_words(kind),
                 in_column(size / 1e9, 2),
                 in_column(100 * size / max(use.peak_bytes, 1), 1),
                 Bar(size / max(use.peak_bytes, 1), BARS.get(kind, "idle")),
@@ -118,7 +126,7 @@ def phases_table(use: MemoryUse) -> Table:
         columns=(Column(title="phase"), *numbers("its own peak, GB", "made of the peak, GB")),
         rows=tuple(
             (
-                PHASE_WORDS.get(phase.phase, phase.phase),
+                phase_words(phase.phase),
                 "" if phase.peak_bytes is None else in_column(phase.peak_bytes / 1e9, 2),
                 in_column(phase.at_peak_bytes / 1e9, 2),
             )
@@ -137,7 +145,7 @@ def holders_table(title: str, holders: Sequence[MemoryHolder], use: MemoryUse) -
         rows=tuple(
             (
                 holder.name,
-                KIND_WORDS.get(holder.kind, holder.kind),
+                kind_words(holder.kind),
                 str(holder.num_tensors),
                 in_column(holder.size_bytes / 1e9, 2),
                 in_column(100 * holder.size_bytes / max(use.peak_bytes, 1), 1),

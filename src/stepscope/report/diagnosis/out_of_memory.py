@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.numbers import size_words
 from stepscope.core.out_of_memory import OutOfMemoryReport, WayOut
-from stepscope.report.diagnosis.memory import KIND_WORDS
+from stepscope.report.diagnosis.memory import kind_words
 from stepscope.report.document.blocks import Block, Column, Items, Prose, Section, Table, numbers
 from stepscope.report.units import percent, plural
 
@@ -88,7 +88,7 @@ def held_words(report: OutOfMemoryReport) -> str:
         words += f" of {size_words(report.capacity_bytes)}"
     kinds = sorted((report.kinds or {}).items(), key=lambda item: -item[1])[:MOST_KINDS]
     shown = ", ".join(
-        f"{KIND_WORDS.get(kind, kind)} {percent(size / max(report.held_bytes, 1))}"
+        f"{kind_words(kind)} {percent(size / max(report.held_bytes, 1))}"
         for kind, size in kinds
         if size
     )

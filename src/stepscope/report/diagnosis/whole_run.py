@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from stepscope.core.contract import whole_run as contract
+from stepscope.core import run as core
 from stepscope.core.contract.codec import filled
-from stepscope.core.run import RunAdvice, RunPart, SlowSteps, WholeRun
+from stepscope.core.contract.whole_run import (
+    WholeRun,
+    WholeRunAdvice,
+    WholeRunPart,
+    WholeRunStall,
+)
 from stepscope.report.document.blocks import (
     Bar,
     Block,
@@ -54,7 +59,7 @@ MOST_LINE = 70
 def whole_run_section(run: WholeRun) -> Section:
     """The line, a bar for each part, and what to do."""
     blocks: list[Block] = [Prose(whole_run_words(run)), _table(run)]
-    lines = (*map(slow_words, run.slow), *map(advice_words, run.advice))
+    lines = (*map(stall_words, run.stalls), *map(advice_words, run.advice))
     if lines:
         blocks.append(Items(lines))
     until = "its end" if run.is_over else "the last that was seen"
@@ -65,68 +70,69 @@ def whole_run_words(run: WholeRun) -> str:
     """In one line: `22.8 s, 24 % of them in steady steps; slow steps 26 %, start-up 24 %`."""
     steady = percent(run.productive_share)
     others = sorted(
-        (part for part in run.parts if part.what != "steady" and _share(run, part) >= LEAST_NAMED),
-        key=lambda part: -part.dur_ns,
+        (part for part in run.parts if part.what != "steady" and part.share >= LEAST_NAMED),
+        key=lambda part: -part.seconds,
     )
     rest = ", ".join(
-        f"{PART_WORDS.get(part.what, part.what)} {percent(_share(run, part))}" for part in others
+        f"{PART_WORDS.get(part.what, part.what)} {percent(part.share)}" for part in others
     )
-    words = f"{seconds(run.dur_ns)}, {steady} in steady steps"
+    words = f"{seconds(run.seconds)}, {steady} in steady steps"
     return f"{words}; {rest}." if rest else f"{words}."
 
 
 def _table(run: WholeRun) -> Table:
-    decimals = 1 if run.dur_ns >= 1e11 else 2
+    decimals = 1 if run.seconds >= 100 else 2
     rows: list[tuple[str | Cell | Bar, ...]] = [
         (
             PART_WORDS[part.what],
-            in_column(part.dur_ns / 1e9, decimals),
-            in_column(100 * _share(run, part), 1),
-            Bar(_share(run, part), BAR_PARTS.get(part.what, "idle")),
+            in_column(part.seconds, decimals),
+            in_column(100 * part.share, 1),
+            Bar(part.share, BAR_PARTS.get(part.what, "idle")),
             part_note(run, part),
         )
         for part in shown_parts(run)
     ]
-    total = Cell(in_column(run.dur_ns / 1e9, decimals), "strong")
+    total = Cell(in_column(run.seconds, decimals), "strong")
     rows.append((Cell("total", "strong"), total, "100.0", "", ""))
     columns = (Column(), *numbers("s", "%"), Column(), Column(fit="wrap", tone="quiet"))
     return Table(columns=columns, rows=tuple(rows))
 
 
-def shown_parts(run: WholeRun) -> list[RunPart]:
-    return [part for part in run.parts if _share(run, part) >= LEAST_SHOWN]
+def shown_parts(run: WholeRun) -> list[WholeRunPart]:
+    return [part for part in run.parts if part.share >= LEAST_SHOWN]
 
 
-def part_note(run: WholeRun, part: RunPart) -> str:
+def part_note(run: WholeRun, part: WholeRunPart) -> str:
     if part.what == "steady":
-        return f"{plural(run.num_clean, 'clean step')} of {ms(run.step_ns)}"
+        return f"{plural(run.num_clean_steps, 'clean step')} of {ms(run.step_ms * 1e6)}"
     if part.num:
-        return f"{part.num} x {ms(part.dur_ns / part.num)}"
-    known = [(name, ns) for name, ns in part.of_it.items() if ns >= LEAST_OF_PART * part.dur_ns]
-    return ", ".join(f"{seconds(ns)} {name}" for name, ns in known)
+        return f"{part.num} x {ms(part.seconds * 1e9 / part.num)}"
+    known = [(name, s) for name, s in part.of_it.items() if s >= LEAST_OF_PART * part.seconds]
+    return ", ".join(f"{seconds(s)} {name}" for name, s in known)
 
 
-def slow_words(slow: SlowSteps) -> str:
+def stall_words(stall: WholeRunStall) -> str:
     """`A step in 20 takes 600 ms longer (10 times, 6.01 s): train.py(28)`."""
-    which = "A step now and then" if slow.every is None else f"Every {slow.every}th step"
-    words = f"{which} takes {ms(slow.once_ns)} longer ({slow.num} times, {seconds(slow.dur_ns)})"
-    if slow.cause == "input":
+    every = stall.every_steps
+    which = "A step now and then" if every is None else f"Every {every}th step"
+    once = ms(stall.once_seconds * 1e9)
+    words = f"{which} takes {once} longer ({stall.num} times, {seconds(stall.seconds)})"
+    if stall.cause == "input":
         words += ", waiting for input"
-    if slow.lines:
-        words += f"; seen at {shorten(next(iter(slow.lines)), MOST_LINE)}"
+    if stall.lines:
+        words += f"; seen at {shorten(next(iter(stall.lines)), MOST_LINE)}"
     return f"{words}."
 
 
-def advice_words(advice: RunAdvice) -> str:
-    price = f"{seconds(advice.dur_ns)} of this run"
+def advice_words(advice: WholeRunAdvice) -> str:
+    price = f"{seconds(advice.seconds)} of this run"
     if advice.hours_a_day is not None:
         price += f", {number(advice.hours_a_day)}{NBSP}h of a day"
     return f"{advice.action}: up to {price}."
 
 
-def seconds(ns: int) -> str:
+def seconds(whole: float) -> str:
     """`22.8 s`, `35 min 10 s`, `12 h 05 min`."""
-    whole = ns / 1e9
     if whole < 120:
         return f"{number(whole)}{NBSP}s"
     minutes, rest = divmod(round(whole), 60)
@@ -135,28 +141,25 @@ def seconds(ns: int) -> str:
     return f"{fixed(minutes // 60, 0)}{NBSP}h {minutes % 60:02d}{NBSP}min"
 
 
-def _share(run: WholeRun, part: RunPart) -> float:
-    return part.dur_ns / run.dur_ns
-
-
-def whole_run_contract(run: WholeRun) -> contract.WholeRun:
+def whole_run_contract(run: core.WholeRun) -> WholeRun:
+    """As it is shown, and kept: in seconds."""
     return filled(
-        contract.WholeRun,
+        WholeRun,
         run,
         seconds=run.dur_ns / 1e9,
         parts=tuple(
             filled(
-                contract.WholeRunPart,
+                WholeRunPart,
                 part,
                 seconds=part.dur_ns / 1e9,
-                share=_share(run, part),
+                share=part.dur_ns / run.dur_ns,
                 of_it={name: ns / 1e9 for name, ns in part.of_it.items()},
             )
             for part in run.parts
         ),
         stalls=tuple(
             filled(
-                contract.WholeRunStall,
+                WholeRunStall,
                 slow,
                 every_steps=slow.every,
                 once_seconds=slow.once_ns / 1e9,
@@ -165,8 +168,7 @@ def whole_run_contract(run: WholeRun) -> contract.WholeRun:
             for slow in run.slow
         ),
         advice=tuple(
-            filled(contract.WholeRunAdvice, advice, seconds=advice.dur_ns / 1e9)
-            for advice in run.advice
+            filled(WholeRunAdvice, advice, seconds=advice.dur_ns / 1e9) for advice in run.advice
         ),
         over_time=tuple(
             {what: ns / 1e9 for what, ns in stretch.items()} for stretch in run.over_time

@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.numbers import size_words
 from stepscope.protocol.json_text import json_text
 from stepscope.report.names import clean, shorten
 from stepscope.report.units import figure, percent
@@ -86,6 +87,8 @@ def environment(*, is_inline: bool = False) -> Environment:
 
     from stepscope.report.action_code import action_code
     from stepscope.report.diagnosis.auxiliary import weight_words
+    from stepscope.report.diagnosis.memory import kind_words, phase_words
+    from stepscope.report.diagnosis.out_of_memory import failure_words, held_words, way_cells
     from stepscope.report.html.auxiliary import explained, format_words
 
     made = Environment(
@@ -101,10 +104,16 @@ def environment(*, is_inline: bool = False) -> Environment:
         action_code,
         clean,
         explained,
+        failure_words,
         figure,
         format_words,
+        held_words,
+        kind_words,
         percent,
+        phase_words,
         shorten,
+        size_words,
+        way_cells,
         weight_words,
     )
     made.filters.update({function.__name__: function for function in functions})

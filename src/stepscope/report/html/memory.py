@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UnsetType
 
 from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.memory import MemoryHolder, MemoryUse
+from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
+from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.report.diagnosis.memory import (
-    KIND_WORDS,
     LEAST_SHARE,
-    PHASE_WORDS,
     TITLE,
     batch_words,
     fullest,
+    kind_words,
     peak_words,
 )
-from stepscope.report.diagnosis.out_of_memory import (
-    MOST_REPORTS,
-    by_detail,
-    failure_words,
-    held_words,
-    way_cells,
-)
+from stepscope.report.diagnosis.out_of_memory import MOST_REPORTS, by_detail
 
 MOST_ROWS = 12
 COLOURS = {
@@ -55,34 +48,16 @@ def memory_page(contract: DiagnosisContract) -> dict[str, Any] | None:
         "batch": "" if use.largest_times is None else batch_words(use),
         "of": "" if len(contract.memory) == 1 else f"The fullest of {len(contract.memory)}.",
         "kinds": _kinds(use),
-        "phases": [
-            {
-                "phase": PHASE_WORDS.get(phase.phase, phase.phase),
-                "peak": "" if phase.peak_bytes is None else size_words(phase.peak_bytes),
-                "made": size_words(phase.at_peak_bytes),
-            }
-            for phase in use.phases
-        ],
-        "modules": _holders(use.modules, use),
-        "operators": _holders(use.operators, use),
-        "operator_title": "operator" if use.source == "trace" else "line or autograd node",
+        "use": use,
+        "most": MOST_ROWS,
     }
 
 
-def out_of_memory_page(contract: DiagnosisContract) -> list[dict[str, Any]]:
+def out_of_memory_page(contract: DiagnosisContract) -> list[OutOfMemoryReport]:
     """Each time that memory ran out; empty where it never did."""
     if isinstance(contract.out_of_memory, UnsetType):
         return []
-    return [
-        {
-            "words": failure_words(report),
-            "held": held_words(report),
-            "holders": list(report.holders),
-            "ways": [way_cells(way) for way in report.ways],
-            "label": report.label,
-        }
-        for report in by_detail(contract.out_of_memory)[:MOST_REPORTS]
-    ]
+    return by_detail(contract.out_of_memory)[:MOST_REPORTS]
 
 
 def _kinds(use: MemoryUse) -> list[dict[str, Any]]:
@@ -97,7 +72,7 @@ def _kinds(use: MemoryUse) -> list[dict[str, Any]]:
         is_cache = kind == "cache"
         rows.append(
             {
-                "word": "the allocator's cache" if is_cache else KIND_WORDS.get(kind, kind),
+                "word": "the allocator's cache" if is_cache else kind_words(kind),
                 "part": COLOURS.get(kind, "idle_other"),
                 "size": size_words(size),
                 "share": "" if is_cache else f"{size / max(use.peak_bytes, 1):.1%}",
@@ -107,16 +82,3 @@ def _kinds(use: MemoryUse) -> list[dict[str, Any]]:
         )
         x += width
     return rows
-
-
-def _holders(holders: Sequence[MemoryHolder], use: MemoryUse) -> list[dict[str, str]]:
-    return [
-        {
-            "name": holder.name,
-            "kind": KIND_WORDS.get(holder.kind, holder.kind),
-            "num": str(holder.num_tensors),
-            "size": size_words(holder.size_bytes),
-            "share": f"{holder.size_bytes / max(use.peak_bytes, 1):.1%}",
-        }
-        for holder in holders[:MOST_ROWS]
-    ]

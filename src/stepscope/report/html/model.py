@@ -14,7 +14,6 @@ from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_ra
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
-from stepscope.report.action_code import action_code
 from stepscope.report.diagnosis.json import diagnosis_contract
 from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
@@ -24,7 +23,7 @@ from stepscope.report.diagnosis.view import (
     limit_words,
     memory_words,
 )
-from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
+from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.flame import flame_section
 from stepscope.report.html.memory import memory_page, out_of_memory_page
@@ -104,7 +103,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "chips": _step_chips(contract.step),
         "is_judged": contract.replay is not None,
         "where": _where(contract),
-        "findings": [_card(number, finding) for number, finding in enumerate(contract.findings, 1)],
+        "findings": list(map(_card, contract.findings)),
         "auxiliary": auxiliary_of_contract(contract),
         "whole_run": None if contract.whole_run is UNSET else whole_run_page(contract.whole_run),
         "picture": _picture(contract, floor_ms),
@@ -119,14 +118,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
-        "views": {
-            "steps": None,
-            "ranks": None,
-            "shapes": [],
-            "modules": [],
-            "memory": [],
-            "memory_device": None,
-        },
+        "views": {"steps": None, "ranks": None, "recorded": None},
         "data": {
             "picture": _picture(contract, floor_ms),
             "ranks": None,
@@ -193,46 +185,15 @@ def _ladder(contract: DiagnosisContract) -> Sequence[float]:
     return contract.ladder[:MAX_STEPS_DOWN] or alone
 
 
-def _card(number: int, finding: Finding) -> dict[str, Any]:
+def _card(finding: Finding) -> dict[str, Any]:
     low, high, times = finding.predicted_low, finding.predicted_high, finding.samples_times
-    ranks = finding.ranks
-    code, rest = action_code(finding.action)
     return {
-        "number": number,
-        "code": finding.code,
-        "bound": finding.bound,
-        "summary": finding.summary,
-        "copied": code,
-        "action": rest,
-        "evidence": list(finding.evidence),
-        "gain": f"{finding.predicted_speedup:.2f}",
+        "finding": finding,
         "is_rough": high >= WIDE_RANGE * low,
         "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
-        "step": f"{_ms(finding.predicted_step_ms * finding.samples_times)} a step"
+        "step": f"{_ms(finding.predicted_step_ms * times)} a step"
         + ("" if times == 1 else f" of {times:.0f} times the samples"),
         "memory": None if finding.memory is None else memory_words(finding.memory),
-        "changes_numerics": finding.changes_numerics,
-        "alternatives": [
-            {
-                "code": each.code,
-                "action": each.action,
-                "gain": f"{each.predicted_speedup:.2f}",
-                "between": f"{each.predicted_low:.2f} to {each.predicted_high:.2f}",
-            }
-            for each in finding.alternatives
-        ],
-        "excludes": list(finding.excludes),
-        "ranks": ", ".join(map(str, ranks[:16])) + (" ..." if len(ranks) > 16 else ""),
-        "num_ranks": len(ranks),
-        "locations": [
-            {
-                "where": location.line or f"module {location.module}",
-                "module": location.module if location.line else None,
-                "share": f"{location.share:.0%}",
-            }
-            for location in finding.source_locations
-        ],
-        "explain": explained(finding.code),
     }
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from stepscope.core.facts import RangeRow, RankFacts
 from stepscope.core.views import KernelView, OperatorView, ProfilerViews
 from stepscope.report.diagnosis.kernels import COLLECTIVE
-from stepscope.report.html.views import kernel_figures, operator_figures
 from stepscope.report.names import kernel_name
 
 MAX_KERNELS = 500
@@ -23,7 +22,8 @@ def kernel_rows(
     if not num_steps:
         return [], 0
     compute = sum(rank.partition.parts["compute"]) if rank.partition is not None else 0
-    figures = kernel_figures(views)
+    kernels = () if views is None else views.kernels
+    figures = {(view.name, view.op): view for view in kernels}
     ordered = sorted(rank.kernels, key=lambda row: -row.total_ns)
     rows = [
         {
@@ -37,7 +37,6 @@ def kernel_rows(
             "roof": row.floor_ns / row.total_ns
             if row.floor_ns is not None and row.total_ns
             else None,
-            "precision": row.precision,
             "mean_us": row.total_ns / row.count / 1e3 if row.count else None,
             **_call_figures(figures.get((row.name, row.op))),
         }
@@ -62,7 +61,8 @@ def op_rows(rank: RankFacts, views: ProfilerViews | None = None) -> list[dict[st
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return []
-    figures = operator_figures(views)
+    operators = () if views is None else views.operators
+    figures = {view.name: view for view in operators}
     kinds = (("operator", rank.ops), ("module", rank.modules or ()), ("mark", rank.marks))
     rows: list[dict[str, Any]] = [
         {

@@ -8,12 +8,11 @@ from typing import Any
 from msgspec import Struct
 
 from stepscope.core.facts import PARTS, RankFacts
-from stepscope.core.views import KernelView, OperatorView, ProfilerViews
+from stepscope.core.views import ProfilerViews
 from stepscope.report.diagnosis.step import part_words
 
 MAX_STEPS = 50
 MAX_RANKS = 64
-MAX_DIMS = 160
 WIDTH = 1000.0
 """Of a step's bar, in units of the drawing."""
 
@@ -22,45 +21,11 @@ def views_page(
     rank: RankFacts, views: ProfilerViews | None, ranks: Sequence[RankFacts] = ()
 ) -> dict[str, Any]:
     """What the template shows; empty lists where nothing was recorded."""
-    num = views.num_steps if views is not None else 0
     return {
         "steps": _steps(rank),
         "ranks": _ranks(ranks),
-        "shapes": [
-            {
-                "name": row.name,
-                "dims": _short(row.dims or "no shape recorded"),
-                "calls": row.count / num,
-                "host": row.own_host_ns / num / 1e6,
-                "device": row.own_device_ns / num / 1e6,
-            }
-            for row in (views.shapes if views is not None and num else None) or ()
-        ],
-        "modules": [
-            {
-                "name": module.name,
-                "depth": module.depth,
-                "calls": module.count / num,
-                "host": module.host_ns / num / 1e6,
-                "device": module.device_ns / num / 1e6,
-            }
-            for module in (views.modules if views is not None and num else None) or ()
-        ],
-        "memory": [
-            {
-                "name": row.op or "no operator",
-                "count": row.count / num,
-                "allocated": row.allocated_bytes / num / 1e6,
-                "net": row.net_bytes / num / 1e6,
-            }
-            for row in (views.memory if views is not None and num else None) or ()
-        ],
-        "memory_device": None if views is None else views.memory_device,
+        "recorded": views if views is not None and views.num_steps else None,
     }
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_DIMS else f"{text[: MAX_DIMS - 3]}..."
 
 
 def _steps(rank: RankFacts) -> dict[str, Any] | None:
@@ -136,13 +101,3 @@ def _placed(
         placed.append({"part": part, "at": round(at, 2), "width": round(width, 2), "ms": ns / 1e6})
         at += width
     return placed
-
-
-def kernel_figures(views: ProfilerViews | None) -> dict[tuple[str, str | None], KernelView]:
-    """By name and operator."""
-    return {} if views is None else {(row.name, row.op): row for row in views.kernels}
-
-
-def operator_figures(views: ProfilerViews | None) -> dict[str, OperatorView]:
-    """By name."""
-    return {} if views is None else {row.name: row for row in views.operators}

@@ -59,7 +59,7 @@ def plan_html(plan: Plan, measured: RecordedMemory | None = None) -> str:
 
 def drawn(page: dict[str, Any]) -> str:
     """A page of plain values as a file."""
-    return render("plan.html", page, SCRIPTS, STYLES)
+    return render("plan.html", page, SCRIPTS, STYLES, seconds=seconds, number=number, gib=gib)
 
 
 def page_of(plan: Plan, measured: RecordedMemory | None = None) -> dict[str, Any]:
@@ -74,8 +74,9 @@ def page_of(plan: Plan, measured: RecordedMemory | None = None) -> dict[str, Any
         "advice": plan.advice,
         "counts": count_words(plan),
         "chips": [] if account is None else _chips(plan, account),
-        "layouts": _rows(plan.layouts, plan.best) if len(plan.layouts) > 1 else [],
-        "pareto": _rows(plan.pareto, plan.best) if len(plan.pareto) > 1 else [],
+        "best": plan.best,
+        "layouts": plan.layouts if len(plan.layouts) > 1 else (),
+        "pareto": plan.pareto if len(plan.pareto) > 1 else (),
         "front_curve": _front_curve(plan.pareto) if len(plan.pareto) > 1 else None,
         "scaling": scaling_section(plan.scaling) if plan.scaling else None,
         "scaling_curve": _scaling_curve(plan.scaling),
@@ -130,29 +131,6 @@ def _parts(
             drawn_parts.append(words_of | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
             at += width
     return drawn_parts
-
-
-def _rows(accounts: Sequence[Account], best: Account | None) -> list[dict[str, Any]]:
-    fastest = best.step_s if best is not None else min(each.step_s for each in accounts)
-    return [
-        {
-            "name": str(each.layout),
-            "step_s": each.step_s,
-            "step": seconds(each.step_s),
-            "slower_value": each.step_s / fastest,
-            "slower": "best"
-            if best is not None and each.layout == best.layout
-            else f"{(each.step_s / fastest - 1) * 100:+.1f} %",
-            "tokens_value": each.tokens_per_s,
-            "tokens": number(each.tokens_per_s),
-            "mfu_value": each.mfu,
-            "mfu": percent(each.mfu),
-            "memory_value": each.memory_bytes,
-            "memory": gib(each.memory_bytes),
-            "why": each.why,
-        }
-        for each in accounts
-    ]
 
 
 def _parts_of(plan: Plan, measured: RecordedMemory | None) -> Iterator[tuple[str, Section]]:

@@ -15,8 +15,9 @@ from stepscope.report.units import percent
 EMPTY: dict[str, Any] = {
     "advice": [],
     "counts": "",
-    "layouts": [],
-    "pareto": [],
+    "best": None,
+    "layouts": (),
+    "pareto": (),
     "front_curve": None,
     "memory": [],
 }
