@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.planner import GIB, measured_memory_gib, measured_step_s
+from benchmarks.planner import GIB, measured_memory_gib, measured_step_s, memory_kinds
 from benchmarks.planner_sources import with_source_facts
-from stepscope.planner.rows import cluster_of, memory_kinds, model_of, predict, read_rows
+from stepscope.planner.rows import cluster_of, model_of, predict, read_rows
 
 WANTED = 0.80
 LEAST_ROWS = 5

@@ -36,7 +36,9 @@ import numpy as np
 
 from benchmarks.planner_sources import MEMORY_KINDS, with_source_facts
 from stepscope.planner.flops import model_flops_per_token
-from stepscope.planner.rows import memory_kinds, model_of, predict, read_rows
+from stepscope.planner.memory import memory as memory_of
+from stepscope.planner.parameters import parameters
+from stepscope.planner.rows import best_of, model_of, predict, published_result, read_rows
 
 LEAST_LAYOUTS = 5
 GIB = 2**30
@@ -78,6 +80,23 @@ def measured_memory_gib(row: dict[str, Any]) -> tuple[float, str] | None:
     )
     is_gb = "GB" in kind and "GiB" not in kind
     return float(peak) * (1e9 / GIB if is_gb else 1.0), ours
+
+
+def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
+    """Bytes of the layout meant, in each of the ways that people measure it."""
+    estimates, index = best_of(published_result(row))
+    memory = estimates.memory
+    kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "total": memory.total}
+    kinds["states and activations"] = (
+        memory.weights + memory.gradients + memory.optimizer + memory.activations
+    )
+    job, layouts = estimates.job, estimates.layouts
+    first = memory_of(job, layouts, parameters(job, layouts), is_first=True)
+    kinds["first stage"] = first.reserved
+    return {
+        name: float(np.broadcast_to(value, len(estimates.layouts))[index])
+        for name, value in kinds.items()
+    }
 
 
 def contradicts_itself(row: dict[str, Any]) -> bool:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.hardware.lookup import find_spec_by_key, load_specs
 from stepscope.planner.cluster import faster_network, resized
-from stepscope.planner.cluster_parse import parse_cluster
-from stepscope.planner.cluster_toml import cluster_from
+from stepscope.planner.cluster_parse import cluster_from, parse_cluster
 from stepscope.planner.devices import _load_file, find_device, links_of, make_cluster, with_device
 from tests.shared_data import ROOT, SHARED
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import InputError
+from stepscope.planner.catalog import MAX_BYTES, model_from_config, read_config
 from stepscope.planner.config_families import FAMILIES
-from stepscope.planner.config_json import MAX_BYTES, model_from_config, read_config
 from stepscope.planner.model import Model
 
 COUNTED = json.loads((Path(__file__).parent / "transformers_counts.json").read_text())

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RunFacts
-from stepscope.rules.run_options import OPTIONS, in_run_options
+from stepscope.rules.verdict import OPTIONS, in_run_options
 from tests.scenarios import SCENARIOS
 
 NOTE = "lines are not named: with_stack=True in the profiler records them, and slows the host more"

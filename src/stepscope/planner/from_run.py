@@ -111,8 +111,7 @@ def extrapolate(
             least = -(-width // model_ranks) * model_ranks
             raise UsageError(
                 f"{width} ranks cannot hold whole copies of a model that is cut over "
-                f"{model_ranks}; {least} ranks can: "
-                f"--nodes {-(-least // per_node)}"
+                f"{model_ranks}; {least} ranks can: --nodes {-(-least // per_node)}"
             )
         if width != run.width:
             steps.append(_carried(run, width, per_node, is_strong, cluster, methods))
@@ -254,8 +253,7 @@ def _notes(
     if leaves and cluster is None:
         notes.append(
             "the run is taken for one node's: between nodes its bandwidth is assumed too, which "
-            "few networks reach; "
-            "--cluster says what the links are"
+            "few networks reach; --cluster says what the links are"
         )
     if run.width == 1:
         notes.append("one rank has no collectives to measure: record two or more")

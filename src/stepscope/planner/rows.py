@@ -33,9 +33,7 @@ from stepscope.planner.framework import (
 )
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
-from stepscope.planner.memory import memory as memory_of
 from stepscope.planner.model import Experts, Model
-from stepscope.planner.parameters import parameters
 from stepscope.planner.ranges import ranges_of
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import open_regular, parse_json
@@ -412,23 +410,6 @@ def recomputed_share(row: PublishedResult, estimates: Estimates, index: int) -> 
     memory_bytes = np.broadcast_to(estimates.memory_bytes, len(layouts))
     over = memory_bytes[lesser] - row.job.cluster.memory_bytes
     return float(np.clip(over / max(memory_bytes[lesser] - memory_bytes[index], 1.0), 0.0, 1.0))
-
-
-def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
-    """Bytes of the layout meant, in each of the ways that people measure it."""
-    estimates, index = best_of(published_result(row))
-    memory = estimates.memory
-    kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "total": memory.total}
-    kinds["states and activations"] = (
-        memory.weights + memory.gradients + memory.optimizer + memory.activations
-    )
-    job, layouts = estimates.job, estimates.layouts
-    first = memory_of(job, layouts, parameters(job, layouts), is_first=True)
-    kinds["first stage"] = first.reserved
-    return {
-        name: float(np.broadcast_to(value, len(estimates.layouts))[index])
-        for name, value in kinds.items()
-    }
 
 
 def _fits(row: PublishedResult, estimates: Estimates, index: int) -> bool:

@@ -217,8 +217,7 @@ def parse_change(word: str) -> Change:
         ):
             raise UsageError(
                 f"a change is KEY=VALUE with device, precision, {', '.join(_FACTORS)}, each once, "
-                "such as "
-                f"device=B200,network=2, not {part.strip()[:80]!a}"
+                f"such as device=B200,network=2, not {part.strip()[:80]!a}"
             )
         if key in _FACTORS:
             factors[key] = _factor(key, value)

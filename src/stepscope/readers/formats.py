@@ -362,7 +362,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="all_reduce_perf -b 8 -e 8G -f 2 -g 8 > all_reduce_perf.txt",
         judges=("comms", "machine"),
-        module="nccl.link_tests",
+        module="nccl.tests",
         is_output=True,
     ),
     Format(

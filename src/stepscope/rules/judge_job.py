@@ -93,8 +93,7 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
         notes = (
             (
                 f"{len(usable)} of {len(job.rank_records)} ranks were replayed together: the "
-                "latest, "
-                "the earliest and some between"
+                "latest, the earliest and some between"
             ),
         )
     return Judged(

@@ -1,7 +1,9 @@
-"""The verdict: what limits the run, by what removing it would give."""
+"""The verdict: what limits the run, by what removing it would give; and what the run lacks, in the
+options of `stepscope run`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from msgspec.structs import replace
@@ -34,11 +36,27 @@ from stepscope.rules.partition_verdict import (
     is_missed,
     is_whole_trace,
 )
-from stepscope.rules.run_options import in_run_options
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.unanswered import unanswered
 from stepscope.rules.without_trace import run_notes, timed_verdict
 
+OPTIONS = (
+    (
+        "with_stack=True in the profiler records them, and slows the host more",
+        "rerun with --stacks, which slows the host more",
+    ),
+    ("record with profile_memory=True and record_shapes=True", "rerun with --memory"),
+    ("Record with_stack=True", "Rerun with --stacks"),
+    ("profile with profile_memory=True", "rerun with --memory"),
+    ("record with profile_memory=True", "rerun with --memory"),
+    ("profile_memory=True", "--memory"),
+    ("with_stack=True", "--stacks"),
+    ("torch.profiler.schedule(wait=1, warmup=1, active=3)", "rerun with --steps 3"),
+)
+"""The profiler's own argument, and ours; the longest wording first. Shapes and both activities are
+always recorded."""
+_ANY = re.compile("|".join(re.escape(words) for words, _ in OPTIONS))
+_OURS = dict(OPTIONS)
 LEAST_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest
 part of the step is named."""
@@ -273,9 +291,8 @@ def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     is_timed = rank.steps.step_interval_ns is not None and not is_whole_trace(rank)
     if facts.given_step_ns is None and is_timed:
         notes.append(
-            "step time is the profiled one, which the profiler's own cost lengthens: gains are "
-            "for a usual cost of it;"
-            " give the real step time with --step-ms"
+            "step time is the profiled one, which the profiler's own cost lengthens: gains are for "
+            "a usual cost of it; give the real step time with --step-ms"
         )
     comms = rank.partition is not None and any(rank.partition.parts["comms_transfer"])
     if comms and rank.partition is not None and not rank.partition.waits_split:
@@ -286,3 +303,33 @@ def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     if facts.unknown_note is not None:
         notes.append(facts.unknown_note)
     return tuple(notes)
+
+
+def in_run_options(diagnosis: Diagnosis) -> Diagnosis:
+    """The same with our options in place of the profiler's, which the user of `stepscope run` does
+    not call."""
+    if diagnosis.facts.run is None:
+        return diagnosis
+    findings = tuple(
+        replace(
+            finding,
+            action=_ours(finding.action),
+            evidence=tuple(map(_ours, finding.evidence)),
+        )
+        for finding in diagnosis.findings
+    )
+    abstentions = tuple(replace(each, needs=_ours(each.needs)) for each in diagnosis.abstentions)
+    ranks = tuple(
+        replace(rank, notes=tuple(map(_ours, rank.notes))) for rank in diagnosis.facts.ranks
+    )
+    return replace(
+        diagnosis,
+        findings=findings,
+        abstentions=abstentions,
+        notes=tuple(map(_ours, diagnosis.notes)),
+        facts=replace(diagnosis.facts, ranks=ranks),
+    )
+
+
+def _ours(text: str) -> str:
+    return _ANY.sub(lambda match: _OURS[match[0]], text)

@@ -179,8 +179,7 @@ def how_to_record(run: RunFacts) -> str:
     if not run.ranks:
         return (
             "steps are counted by torch.optim optimizers: where the job's are others, or run "
-            "inside a CUDA graph, use the API"
-            " (stepscope.profile() and scope.step())"
+            "inside a CUDA graph, use the API (stepscope.profile() and scope.step())"
         )
     return (
         "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower "

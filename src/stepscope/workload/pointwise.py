@@ -135,8 +135,7 @@ _FLOPS_OF = {
         "mse_loss_backward"
     ),
     4: "silu sigmoid hardswish hardswish_backward softplus_backward logaddexp logaddexp2 hypot "
-    "logit_backward smooth_l1_loss "
-    "huber_loss smooth_l1_loss_backward huber_loss_backward",
+    "logit_backward smooth_l1_loss huber_loss smooth_l1_loss_backward huber_loss_backward",
     5: "gelu mish",
     6: "binary_cross_entropy binary_cross_entropy_backward",
     8: "mish_backward",

@@ -1,5 +1,7 @@
 """From what a run folder holds to what is known of the run.
-A value of the wrong kind counts as not recorded."""
+A value of the wrong kind counts as not recorded.
+Network ports are known from what the ranks sampled of /sys/class/infiniband.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,20 @@ from typing import Any
 from msgspec import structs
 
 from stepscope.analyses.run.own_time import own_times
-from stepscope.analyses.run.ports import run_ports
 from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.run.stalls import stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.out_of_memory import RecordedFailure
 from stepscope.core.recordings.memory import CATEGORIES
+from stepscope.core.recordings.system import PortSeries
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
+from stepscope.protocol.port_counters import counter_of
 from stepscope.protocol.run_folder import stock_steps
 from stepscope.protocol.untrusted import finite, whole
+from stepscope.readers.network.port_samples import PortSamples
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
+MAX_NAME = 80
 IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")
 """Reasons to run slower that nothing is wrong with."""
 
@@ -275,3 +280,32 @@ def _bool(value: Any) -> bool | None:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def run_ports(run: RunRecord) -> tuple[PortSeries, ...]:
+    """Each port of each machine; one rank of a machine samples them."""
+    samples = PortSamples()
+    hosts = {str(rank.metadata.get("host")) for rank in run.ranks}
+    for rank in run.ranks:
+        host = f"{str(rank.metadata.get('host'))[:MAX_NAME]} " if len(hosts) > 1 else ""
+        for sample in rank.samples:
+            ports = sample.get("ib_ports")
+            at_ns = finite(sample.get("at_ns"))
+            if not isinstance(ports, dict):
+                continue
+            for name, counts in ports.items():
+                if isinstance(name, str) and isinstance(counts, dict):
+                    time_s = None if at_ns is None else at_ns / 1e9
+                    samples.add(f"{host}{name[:MAX_NAME]}", _known(counts), time_s)
+    return samples.series()
+
+
+def _known(counts: Mapping[str, Any]) -> dict[str, int]:
+    """By our names."""
+    known: dict[str, int] = {}
+    for word, value in counts.items():
+        counter, number = counter_of(word), whole(value, 0)
+        if counter is not None and number is not None:
+            name, scale = counter
+            known[name] = max(known.get(name, 0), number * scale)
+    return known

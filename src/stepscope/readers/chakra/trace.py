@@ -74,9 +74,8 @@ def _read_file(source: Source, notes: list[str]) -> ExecutionGraph:
     if not builder.num_nodes:
         raise FormatError(
             f"{source.label} begins like an execution trace (Chakra), but no node in it can be "
-            "read (a node begins with its id)."
-            " Was it written to its end? unregister_callback() closes it. Record it again: "
-            f"{RECORD}."
+            "read (a node begins with its id). Was it written to its end? unregister_callback() "
+            f"closes it. Record it again: {RECORD}."
         )
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")

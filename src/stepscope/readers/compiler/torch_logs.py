@@ -217,9 +217,8 @@ def read(sources: Sequence[Source]) -> CompilerReport:
             notes.append(f"{source.label}: {stream.problem}")
         if builder.num_lines == before:
             raise FormatError(
-                f"{source.label} has no line of TORCH_LOGS' recompiles, graph_breaks or "
-                "perf_hints in it. "
-                "Record it with TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> "
-                "torch_logs.txt"
+                f"{source.label} has no line of TORCH_LOGS' recompiles, graph_breaks or perf_hints "
+                "in it. Record it with TORCH_LOGS=recompiles,graph_breaks,perf_hints python "
+                "train.py 2> torch_logs.txt"
             )
     return builder.finished("torch-logs", [source.label for source in sources], notes)

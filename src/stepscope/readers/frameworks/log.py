@@ -119,7 +119,6 @@ def _nothing(source: Source, num_lines: int, problem: str | None) -> InputError:
     why = f"; {problem}" if problem else ""
     return FormatError(
         f"{source.label} has {num_lines} lines, and none of them is about a step or a phase as "
-        f"{names} write them{why}."
-        " Keep the whole output of the job, of the rank that logs (torchrun --tee 3, or srun's "
-        "output file), and name that."
+        f"{names} write them{why}. Keep the whole output of the job, of the rank that logs "
+        "(torchrun --tee 3, or srun's output file), and name that."
     )

@@ -89,8 +89,7 @@ def rank_notes(source: Source, fields: Mapping[str, Any]) -> list[str]:
     return [
         (
             f"the {source.rank_source} says rank {source.rank}, distributedInfo says rank {rank}: "
-            "the "
-            "latter was taken"
+            "the latter was taken"
         )
     ]
 

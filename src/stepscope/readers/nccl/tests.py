@@ -10,20 +10,30 @@ newer, several tests in one file.
 The first time is out of place, the second in place. Which test it is stands in the newer headers
 alone; else a line with the command, or the file's name, or the ratio of bus to algorithm bandwidth
 shows it.
+
+It may stand in a log of NCCL (NCCL_DEBUG=INFO), whose lines another reader takes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
 
-from stepscope.core.calibrated import CollectivePoint, Timing
+from stepscope.core.calibrated import CollectivePoint, Timing, bus_factor
+from stepscope.core.recordings.system import LinkRow, LinkTest, SystemRecording, SystemReport
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import finite_text, read_regular
+from stepscope.readers.source import Source
+from stepscope.readers.whole_file import whole_text
 
+FORMAT = "nccl-tests"
+HEADER = re.compile(rb"size\s{1,40}count\s[^\n]{0,200}algbw\s{1,20}busbw")
+"""Of every version."""
+MAX_ROWS = 4096
 MAX_BYTES = 64 << 20
 USUAL_ITERS = 20
 TESTS = {
@@ -228,3 +238,60 @@ def _number(text: str) -> float | None:
 def _time(text: str) -> float | None:
     value = _number(text)
     return value if value and 0 < value < 1e12 else None
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return is_in(head)
+
+
+def is_in(text: bytes) -> bool:
+    """Whether the table's header is somewhere in a text."""
+    return HEADER.search(text) is not None
+
+
+def read(sources: Sequence[Source]) -> SystemReport:
+    """All files, a recording each."""
+    return SystemReport(recordings=tuple(map(_read, sources)))
+
+
+def _read(source: Source) -> SystemRecording:
+    data, problem = whole_text(source, MAX_BYTES, "keep the tests' own lines (grep -v NCCL)")
+    name = source.label.replace("\\", "/").rsplit("/", 1)[-1]
+    text = data.decode("utf-8", "replace")
+    sections = [each for each in sections_of(text, kind_in(name.casefold())) if each.rows]
+    if not sections:
+        raise FormatError(
+            f"{source.label} has the header of nccl-tests and no line of measured sizes and "
+            "times: keep the whole output"
+        )
+    notes = [] if problem is None else [f"{source.label}: {problem}"]
+    return SystemRecording(
+        format=FORMAT,
+        paths=(source.label,),
+        notes=tuple(notes),
+        link_tests=tuple(_test(section, source.label) for section in sections),
+    )
+
+
+def _test(section: Section, label: str) -> LinkTest:
+    kind, num_ranks = kind_of(section, label), len(section.hosts)
+    rows = []
+    for size_bytes, out_us, in_us, _ in sorted(section.rows, key=lambda row: row[0])[:MAX_ROWS]:
+        seconds = (out_us if out_us is not None else in_us or 0.0) * 1e-6
+        rows.append(
+            LinkRow(
+                size_bytes=size_bytes,
+                seconds=seconds,
+                in_place_s=None if in_us is None else in_us * 1e-6,
+                bus_bytes_per_s=size_bytes * bus_factor(kind, num_ranks) / seconds,
+            )
+        )
+    return LinkTest(
+        path=label,
+        kind=kind,
+        device=section.device,
+        num_ranks=num_ranks,
+        num_nodes=max(len(set(section.hosts.values())), 1),
+        rows=tuple(rows),
+        num_wrong=section.num_wrong,
+    )

@@ -80,9 +80,8 @@ def _module(label: str) -> ModuleType:
     except (ImportError, OSError, RuntimeError) as problem:
         raise InputError(
             f"{label} is a report of Nsight Compute: NVIDIA's ncu_report module reads it, and "
-            f"cannot be imported ({problem}); "
-            "pip install ncu-report, or export the report with: ncu --import FILE.ncu-rep --csv "
-            "--page raw > ncu.csv"
+            f"cannot be imported ({problem}); pip install ncu-report, or export the report with: "
+            "ncu --import FILE.ncu-rep --csv --page raw > ncu.csv"
         ) from problem
 
 

@@ -69,9 +69,8 @@ def read(sources: Sequence[Source]) -> SystemReport:
         devices = _nvidia(text) or _rocm(text)
         if not devices:
             raise FormatError(
-                f"{source.label} begins like a table of nvidia-smi topo -m or rocm-smi "
-                "--showtopo, and no row of it can be read."
-                " Record it anew: nvidia-smi topo -m > topo.txt"
+                f"{source.label} begins like a table of nvidia-smi topo -m or rocm-smi --showtopo, "
+                "and no row of it can be read. Record it anew: nvidia-smi topo -m > topo.txt"
             )
         if len(devices) > MAX_DEVICES:
             notes.append(

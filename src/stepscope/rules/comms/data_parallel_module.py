@@ -64,9 +64,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"nn.DataParallel drives {devices} devices from one "
-        "process and copies the model to "
-        "them in every step.",
+        summary=f"nn.DataParallel drives {devices} devices from one process and copies the model "
+        "to them in every step.",
         action="DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
         evidence=(
             (

@@ -58,16 +58,14 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{num_stages} stages with {num} micro-batches: every "
-        f"stage waits {bubble / 1e6:.1f} "
-        "ms a step or longer.",
+        summary=f"{num_stages} stages with {num} micro-batches: every stage waits "
+        f"{bubble / 1e6:.1f} ms a step or longer.",
         action=f"More micro-batches of the same batch ({MORE * num}), or an interleaved or "
         "zero-bubble schedule",
         evidence=(
             (
                 f"waiting in send and receive takes {bubble / job.step_interval_ns:.0%} of the "
-                "step "
-                "on the busiest stage"
+                "step on the busiest stage"
             ),
             f"(p - 1) / (m + p - 1) is {formula:.0%}",
         ),

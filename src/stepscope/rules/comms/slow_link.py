@@ -83,10 +83,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
         code=CODE,
         bound=BOUND,
         summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {link.words}.",
-        action="NCCL_DEBUG=INFO shows the transport: where it says "
-        "NET/Socket set NCCL_SOCKET_IFNAME "
-        "or NCCL_IB_HCA to the fast"
-        " cards, remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE",
+        action="NCCL_DEBUG=INFO shows the transport: where it says NET/Socket set "
+        "NCCL_SOCKET_IFNAME or NCCL_IB_HCA to the fast cards, remove NCCL_IB_DISABLE and "
+        "NCCL_P2P_DISABLE",
         evidence=(
             (f"{len(rates)} large collectives, bus bandwidth {rate / 1e9:.2f} GB/s in the middle"),
             *(
@@ -248,7 +247,6 @@ def advise_by_log(log: NcclLog) -> Advice | None:
         bound=BOUND,
         summary=f"{log.library.upper()} does not use the fastest way: {slow[0]}.",
         action="NCCL_SOCKET_IFNAME or NCCL_IB_HCA for the fast cards; remove NCCL_IB_DISABLE and "
-        "NCCL_P2P_DISABLE; traces of two"
-        " ranks say what it costs",
+        "NCCL_P2P_DISABLE; traces of two ranks say what it costs",
         evidence=(*([f"connections: {transports}"] if transports else []), *slow[1:]),
     )

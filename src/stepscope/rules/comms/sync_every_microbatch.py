@@ -65,13 +65,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Gradients are exchanged after each of {num} "
-        "micro-batches; the last exchange alone "
-        "is used.",
-        action="with model.no_sync(): around forward and backward of "
-        "all micro-batches but the last "
-        "(FSDP2: "
-        "model.set_requires_gradient_sync(False))",
+        summary=f"Gradients are exchanged after each of {num} micro-batches; the last exchange "
+        "alone is used.",
+        action="with model.no_sync(): around forward and backward of all micro-batches but the "
+        "last (FSDP2: model.set_requires_gradient_sync(False))",
         evidence=(
             f"{num} rounds of forward and backward for one optimizer step",
             f"{gone:.0f} exchanges a step are thrown away, {size / steps / 1e6:.0f} MB",

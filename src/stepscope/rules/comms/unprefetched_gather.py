@@ -64,9 +64,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
         code=CODE,
         bound=BOUND,
         summary=f"{num / steps:.0f} all-gathers a step begin only when their layer needs them.",
-        action="FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, "
-        "forward_prefetch=True; FSDP2:"
-        " set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's "
+        action="FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True; "
+        "FSDP2: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's "
         "parameters more in memory)",
         evidence=(
             f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step overlap with no compute",

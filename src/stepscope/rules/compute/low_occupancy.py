@@ -49,9 +49,8 @@ GRID, UNEVEN = "grid", "uneven"
 WORDINGS = {
     "registers": Wording(
         summary="Registers keep {kernels} from holding enough warps to hide latency.",
-        action="fewer registers a thread: __launch_bounds__, smaller "
-        "tiles (Triton: smaller blocks, "
-        "another num_warps)",
+        action="fewer registers a thread: __launch_bounds__, smaller tiles (Triton: smaller "
+        "blocks, another num_warps)",
     ),
     "shared memory": Wording(
         summary="Shared memory keeps {kernels} from holding enough warps to hide latency.",

@@ -44,9 +44,8 @@ TAIL = "tail"
 WORDINGS = {
     TAIL: Wording(
         summary="The last wave of {kernels} leaves much of the device empty.",
-        action="tiles or batch sizes for a grid just below a whole "
-        "number of waves; smaller blocks; "
-        "a persistent kernel",
+        action="tiles or batch sizes for a grid just below a whole number of waves; smaller "
+        "blocks; a persistent kernel",
     )
 }
 

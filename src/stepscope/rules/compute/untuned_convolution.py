@@ -92,10 +92,9 @@ MIOPEN_READS = (
     " the workspace, and that no MIOPEN_DEBUG_CONV_ variable leaves solvers out"
 )
 MIOPEN_SEARCH = (
-    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: "
-    "torch.backends.cudnn.benchmark = True"
-    " or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that lists no "
-    "more, try channels_last"
+    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: torch.backends.cudnn.benchmark "
+    "= True or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that "
+    "lists no more, try channels_last"
 )
 PRECISIONS = ("bf16", "fp16", "tf32")
 
@@ -183,17 +182,15 @@ def _by_find_db(
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{spent_ms:.1f} ms of convolutions a step run slower "
-        "solvers than MIOpen's find-db "
-        "has (gain derived from it).",
+        summary=f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's "
+        "find-db has (gain derived from it).",
         action=f"{first} {MIOPEN_READS}",
         evidence=(
             *(_used_words(used, graph.num_steps) for used in alike[:MOST_EVIDENCE]),
             *([f"and {rest} more"] if rest > 0 else []),
             (
                 f"derived from {paths}: these kernels' time, scaled by the two solvers' times "
-                "there; "
-                "not measured in this run"
+                "there; not measured in this run"
             ),
             *_left_out(graph, lookup),
         ),
@@ -291,10 +288,8 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"For {len(poor):,} of {len(searched):,} convolutions "
-        "MIOpen's find-db has no solver "
-        "made for them:"
-        f" the naive kernel is the fastest of {naive:,}, one for any size of "
+        summary=f"For {len(poor):,} of {len(searched):,} convolutions MIOpen's find-db has no "
+        f"solver made for them: the naive kernel is the fastest of {naive:,}, one for any size of "
         f"{len(poor) - naive:,}.",
         action=f"move the file away and {MIOPEN_SEARCH}",
         evidence=tuple(_poor_words(convolution, whole) for convolution in poor[:MOST_EVIDENCE]),

@@ -57,9 +57,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return Remark(
             code=CODE,
             text=f"the loader's workers start anew between epochs: {stall_ms:.0f} ms, as long as "
-            f"{steps:.1f} steps; with short "
-            "epochs set persistent_workers=True (what it gives depends on the steps an epoch has, "
-            "which is not recorded)",
+            f"{steps:.1f} steps; with short epochs set persistent_workers=True (what it gives "
+            "depends on the steps an epoch has, which is not recorded)",
         )
     return Proposal(
         code=CODE,

@@ -29,8 +29,7 @@ CODE = "page-cache-misses"
 BOUND = "data"
 ACTION = (
     "read in order and in larger pieces, keep shards that fit in memory, raise the container's "
-    "memory limit, or copy the data"
-    " to a local disk"
+    "memory limit, or copy the data to a local disk"
 )
 LEAST_PER_S = 100.0
 """Major faults a second: a hundredth of a thread's time at a tenth of a millisecond each; of a

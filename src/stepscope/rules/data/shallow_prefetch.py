@@ -54,10 +54,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return Remark(
             code=CODE,
             text=f"every {every}. step waits {wait_ms:.1f} ms for the loader, the others do not: "
-            "its workers deliver in bursts; "
-            f"try prefetch_factor={2 * _depth(case)} or {4 * _depth(case)} ({wait_ms / every:.1f} "
-            "ms a step at most; the median "
-            "step does not show it)",
+            f"its workers deliver in bursts; try prefetch_factor={2 * _depth(case)} or "
+            f"{4 * _depth(case)} ({wait_ms / every:.1f} ms a step at most; the median step does "
+            "not show it)",
         )
     return Proposal(
         code=CODE,

@@ -68,9 +68,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary="The loader's workers do not keep up: the training "
-        f"process waits {waited_ms:.1f} ms "
-        "a step for its batch.",
+        summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} "
+        "ms a step for its batch.",
         action=_action(case.metadata, more, _times(case.step_interval_ns, waited_ms * 1e6)),
         evidence=(
             (

@@ -41,9 +41,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary="Memory goes to and from the driver while the run "
-        f"trains: {spent_ns / 1e6:.2f} ms a "
-        "step.",
+        summary=f"Memory goes to and from the driver while the run trains: {spent_ns / 1e6:.2f} ms "
+        "a step.",
         action="No torch.cuda.empty_cache() in the loop; else "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a lower peak",
         evidence=tuple(

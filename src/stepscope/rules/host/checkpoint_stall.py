@@ -55,10 +55,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         bound=BOUND,
         summary="The step stops to save or load files: "
         f"{(inside_ns + rare_ns) / 1e6:.1f} ms a step {_over(stalls)}.",
-        action=f"Save every {seldom} steps or more seldom, for "
-        f"{BEARABLE_SHARE:.0%} "
-        "of the time at most; or"
-        " asynchronously (torch.distributed.checkpoint.async_save)",
+        action=f"Save every {seldom} steps or more seldom, for {BEARABLE_SHARE:.0%} of the time at "
+        "most; or asynchronously (torch.distributed.checkpoint.async_save)",
         evidence=_evidence(case, graph, stalls),
         events=events,
         locations=marked_lines(case, events, stalls),

@@ -85,9 +85,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The host stops {num:.3g} times a step to read from the "
-        "device, and launches nothing "
-        "meanwhile.",
+        summary=f"The host stops {num:.3g} times a step to read from the device, and launches "
+        "nothing meanwhile.",
         action="Read numbers every 50th step (.item(), float(), print); sum them on the device "
         "between (total += loss.detach()),"
         ' or fetch with .to("cpu", non_blocking=True) and look a step later',

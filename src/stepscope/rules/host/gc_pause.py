@@ -62,8 +62,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         bound=BOUND,
         summary=f"Python's garbage collector holds the host for {held_ns / 1e6:.1f} ms a step.",
         action="No gc.collect() in the step; gc.freeze() after setup; or gc.disable() and "
-        "gc.collect() every 500th step,"
-        " on all ranks at once",
+        "gc.collect() every 500th step, on all ranks at once",
         evidence=_evidence(graph, pauses, stalls),
         events=events,
         locations=marked_lines(case, events, stalls),

@@ -61,12 +61,10 @@ def _judged(stacks: HostStacks) -> Advice | None:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"Thread {worst.name} waits for the interpreter's lock "
-        f"in {_waits(worst):.0%} of its "
-        "samples.",
-        action="move the other threads' Python into a process (loader "
-        "workers, multiprocessing), or "
-        "do it less often",
+        summary=f"Thread {worst.name} waits for the interpreter's lock in {_waits(worst):.0%} of "
+        "its samples.",
+        action="move the other threads' Python into a process (loader workers, multiprocessing), "
+        "or do it less often",
         evidence=tuple(
             (
                 f"{thread.name}: {thread.share:.0%} of all samples, {_waits(thread):.0%} of these "

@@ -220,9 +220,8 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     return Remark(
         code=CODE,
         text=f"{len(regions) / steps:.3g} compiled regions a step with eager operators between "
-        f"them ({spent:.2f} ms of the host's"
-        " time): unless the parts are compiled one by one on purpose, TORCH_LOGS=graph_breaks "
-        "says why.",
+        f"them ({spent:.2f} ms of the host's time): unless the parts are compiled one by one on "
+        "purpose, TORCH_LOGS=graph_breaks says why.",
     )
 
 

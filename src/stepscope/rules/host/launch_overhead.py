@@ -158,8 +158,7 @@ def _summary(case: Case, graph: Graph) -> str:
     busy = busy_share(graph) * case.step_interval_ns
     return (
         f"The host launches {len(graph) / graph.num_steps:.0f} kernels a step, and the device has "
-        f"work for {busy / 1e6:.2f} of "
-        f"{case.step_interval_ns / 1e6:.2f} ms."
+        f"work for {busy / 1e6:.2f} of {case.step_interval_ns / 1e6:.2f} ms."
     )
 
 

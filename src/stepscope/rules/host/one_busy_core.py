@@ -50,9 +50,8 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         bound=BOUND,
         summary=f"The device works {max(busy):.0%} of the time at most while one core of the host "
         "never rests.",
-        action="record a trace (stepscope run -- python train.py): it "
-        "distinguishes Python, launches "
-        "and small kernels",
+        action="record a trace (stepscope run -- python train.py): it distinguishes Python, "
+        "launches and small kernels",
         evidence=(
             f"{len(busy)} device(s), busy {min(busy):.0%} to {max(busy):.0%} of the time",
             f"{cores[0]:.2f} cores busy ({cores[1]}); both must be of the same time of the run",

@@ -224,9 +224,8 @@ def _counted_limit(hits: int) -> Advice:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"The limit on recompilations was hit {times(hits)}: "
-        "those functions run eagerly from "
-        "there on.",
+        summary=f"The limit on recompilations was hit {times(hits)}: those functions run eagerly "
+        "from there on.",
         action="TORCH_LOGS=recompiles names the functions and the guards",
         evidence=(f"torch._dynamo's counters: recompile limit exceeded {times(hits)}",),
     )

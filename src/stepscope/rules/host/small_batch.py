@@ -91,8 +91,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"Each step runs {folds} micro-batches one after another, none of which fills the "
         "device.",
         action=f"Micro-batches {folds} times as large and no accumulation; where memory does not "
-        "allow it, 2 times as large and"
-        " half as many accumulation steps",
+        "allow it, 2 times as large and half as many accumulation steps",
         evidence=(
             f"{folds} rounds of forward and backward for each optimizer step",
             f"{float((micro >= 0).sum()) / graph.num_steps / folds:.0f} launches in each",

@@ -76,10 +76,9 @@ def propose(case: Case) -> Remark | Abstention | None:
     if crowded_ns >= LEAST_SHARE * (high - low):
         return Remark(
             code=CODE,
-            text=f"Up to {most} threads compute on the host at once, {MANY_THREADS} or more "
-            "of them for"
-            f" {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that must not "
-            "exceed the cores this rank has.",
+            text=f"Up to {most} threads compute on the host at once, {MANY_THREADS} or more of "
+            f"them for {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that "
+            "must not exceed the cores this rank has.",
         )
     driving = ops[case.context.host.driving[ops]]
     spent = union(trace.start_ns[driving], trace.end_ns[driving]).total
@@ -87,9 +86,8 @@ def propose(case: Case) -> Remark | Abstention | None:
         return None
     return Abstention(
         code=CODE,
-        reason="the host itself computes for "
-        f"{spent / (high - low):.0%} of the time, with how many "
-        "threads is not recorded",
+        reason=f"the host itself computes for {spent / (high - low):.0%} of the time, with how "
+        "many threads is not recorded",
         needs="the number of cores and OMP_NUM_THREADS: stepscope run records them",
     )
 
@@ -199,9 +197,8 @@ def _by_switches(counters: HostCounters) -> Advice | None:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary="In a second on a core threads are swapped "
-        f"{switches:,.0f} times and moved elsewhere "
-        f"{migrations:,.0f} times.",
+        summary=f"In a second on a core threads are swapped {switches:,.0f} times and moved "
+        f"elsewhere {migrations:,.0f} times.",
         action="compare the step time with OMP_NUM_THREADS=1, 4 and cores / ranks; perf record "
         "--sample-cpu -g shows the threads",
         evidence=(f"{counters.path}: {counted} in {counters.cpu_s:.1f} s on cores",),

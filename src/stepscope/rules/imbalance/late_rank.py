@@ -93,8 +93,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         code=CODE,
         bound=BOUND,
         summary=f"Rank {rank} holds the others up: its own step takes "
-        f"{speeds.alone_ns[index] / 1e6:.1f} ms,"
-        f" theirs {usual / 1e6:.1f} ms.",
+        f"{speeds.alone_ns[index] / 1e6:.1f} ms, theirs {usual / 1e6:.1f} ms.",
         action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node)"
         f"{_device_words(job)}. It spends "
         f"{more / 1e6:.1f} ms a step more than the others {PART_WORDS[part]}",

@@ -78,9 +78,8 @@ def propose(case: Case) -> Proposal | Remark | None:
         code=CODE,
         bound="compute",
         summary=f"The device's clock is held down: {clocks}.",
-        action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, "
-        "power supply, other processes; or "
-        "another node",
+        action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other processes; "
+        "or another node",
         evidence=(
             clocks,
             *(() if device.temperature_c is None else (f"{device.temperature_c:.0f} C",)),
@@ -201,12 +200,10 @@ def _behind_peers(devices: Sequence[DeviceSeries]) -> list[Advice]:
             Advice(
                 code=CODE,
                 bound=BOUND,
-                summary=f"{device.label[0].upper()}{device.label[1:]} runs "
-                f"at {clock.median:.0f} MHz,"
-                f" its peers at {median(peers):.0f}.",
-                action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on that "
-                "node: cooling, power limit, "
-                "other processes",
+                summary=f"{device.label[0].upper()}{device.label[1:]} runs at {clock.median:.0f} "
+                f"MHz, its peers at {median(peers):.0f}.",
+                action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on that node: cooling, power "
+                "limit, other processes",
                 evidence=(_evidence(device),),
                 weight=1 - clock.median / median(peers),
                 weight_of="the peers' clock",

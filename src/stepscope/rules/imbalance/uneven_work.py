@@ -89,9 +89,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
         bound=BOUND,
         summary=f"The ranks' kernels take unlike times: {most:.1f} ms a step on the rank with most,"
         f" {per_step.mean() / 1e6:.1f} ms on average.",
-        action="Share the work out evenly: batches of equal tokens (a "
-        "balanced or bucketing sampler, "
-        "packing), balanced experts",
+        action="Share the work out evenly: batches of equal tokens (a balanced or bucketing "
+        "sampler, packing), balanced experts",
         evidence=(
             evidence,
             f"the rank with most has {spread:.0%} more than the average in a step",
@@ -145,8 +144,7 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
     return [
         (
             f"{len(uneven) / steps:.0f} all-to-alls a step move {times:.1f} times at the busiest "
-            "rank "
-            "what even splits would"
+            "rank what even splits would"
         )
     ]
 

@@ -101,17 +101,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{spent_ms:.1f} ms a step cast weights that have not "
-        f"changed; {once_ms:.1f} ms cast "
-        "each weight once.",
+        summary=f"{spent_ms:.1f} ms a step cast weights that have not changed; {once_ms:.1f} ms "
+        "cast each weight once.",
         action="cast the frozen weights once, before training: frozen.to(torch.bfloat16)"
         if frozen_ms > spent_ms / 2
         else keep,
         evidence=(
             (
                 f"{int(needless.sum()) // steps} casts a step of weights, or of their gradients, "
-                "that "
-                "one cast would spare"
+                "that one cast would spare"
             ),
             (
                 f"{int(casts.once.sum()) // steps} casts a step that only weights kept in 16 bits "

@@ -53,8 +53,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     return Remark(
         code=CODE,
         text=f"{reserved / 1e9:.1f} GB are reserved for {allocated / 1e9:.1f} GB of tensors at the "
-        "peak: try "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "peak: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     )
 
 

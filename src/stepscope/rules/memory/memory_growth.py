@@ -100,9 +100,8 @@ def _advice(record: MemoryRecord, floors: np.ndarray, left: float) -> Advice:
         code=CODE,
         bound=BOUND,
         summary=f"each step leaves {left / 1e6:.1f} MB more in use than the one before",
-        action="keep loss.detach() or loss.item(), never loss; empty "
-        "lists of outputs; del what the "
-        "next step does not need",
+        action="keep loss.detach() or loss.item(), never loss; empty lists of outputs; del what "
+        "the next step does not need",
         evidence=tuple(evidence),
         weight=min(1.0, float(floors[-1] - floors[0]) / record.peak_bytes)
         if record.peak_bytes

@@ -48,9 +48,8 @@ Stall Reasons)."""
 WORDINGS = {
     GLOBAL: Wording(
         summary="Warps of {kernels} wait for memory that is far from busy: latency, not bandwidth.",
-        action="more loads in flight: contiguous tensors, wide loads, "
-        "several elements a thread; or "
-        "fuse the pass away",
+        action="more loads in flight: contiguous tensors, wide loads, several elements a thread; "
+        "or fuse the pass away",
     ),
     SHARED: Wording(
         summary="Bank conflicts make {kernels} wait for shared memory.",

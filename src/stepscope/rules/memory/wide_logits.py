@@ -97,13 +97,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"{spent_ms:.1f} ms a step move logits over a vocabulary of {widest.size} through "
         "memory.",
         action="torch.compile the head and the loss together, in one function; or a fused linear "
-        "cross entropy (liger-kernel's"
-        " LigerFusedLinearCrossEntropyLoss)",
+        "cross entropy (liger-kernel's LigerFusedLinearCrossEntropyLoss)",
         evidence=(
             (
                 f"{int(mask.sum()) // max(graph.num_steps, 1)} kernels a step over "
-                f"{max(widest.rows)} "
-                f"x {widest.size} logits"
+                f"{max(widest.rows)} x {widest.size} logits"
             ),
             f"in fp32 these logits are {gigabytes:.1f} GB",
         ),

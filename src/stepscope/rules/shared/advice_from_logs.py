@@ -31,9 +31,8 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         unused_parameter_scan,
         "DDP looks for unused parameters in every step, and found none.",
         (
-            "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the "
-            "model is "
-            "ever left out"
+            "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the model "
+            "is ever left out"
         ),
     ),
     said.WORKERS: (
@@ -89,8 +88,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         untuned_convolution,
         (
             "MIOpen computes convolutions with its naive kernel: it found nothing faster, or "
-            "looked "
-            "for nothing else."
+            "looked for nothing else."
         ),
         untuned_convolution.MIOPEN_SEARCH,
     ),
@@ -98,13 +96,11 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         untuned_convolution,
         (
             "MIOpen searched, and left out solvers for want of workspace: one wants {0:,} bytes, "
-            "and "
-            "was given {1:,}."
+            "and was given {1:,}."
         ),
         (
             "search once with torch.backends.cudnn.benchmark = True, or MIOPEN_FIND_MODE=NORMAL: "
-            "all "
-            "get the workspace they ask for"
+            "all get the workspace they ask for"
         ),
     ),
     said.MIOPEN_FAST: (
@@ -119,8 +115,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         untuned_convolution,
         (
             "MIOpen could not read a database that it comes with: its solvers may run with "
-            "parameters "
-            "that nobody tuned."
+            "parameters that nobody tuned."
         ),
         (
             "install MIOpen whole, or tune once: MIOPEN_FIND_ENFORCE=SEARCH, for minutes or hours; "

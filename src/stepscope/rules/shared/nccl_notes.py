@@ -75,8 +75,7 @@ def _inside_the_node(log: NcclLog) -> Iterator[str]:
     elif log.transports["SHM"]:
         yield (
             f"{log.transports['SHM']} connections go through shared host memory: the devices have "
-            "no P2P path that NCCL would "
-            "take (topology, ACS or IOMMU, containers)"
+            "no P2P path that NCCL would take (topology, ACS or IOMMU, containers)"
         )
     if _is_on(log, "NCCL_SHM_DISABLE"):
         yield "NCCL_SHM_DISABLE=1: ranks of one node without P2P talk over the network"

@@ -73,14 +73,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"{moved / 1e6:.0f} MB a step go to the host and come back: {copied_ms:.1f} ms of "
         "copies, and the work there.",
         action="turn the offload off if its state fits on the device (FSDP: no CPUOffloadPolicy / "
-        "CPUOffload; DeepSpeed:"
-        " offload_optimizer and offload_param device none); else from pinned memory "
-        "(pin_memory=True) with non_blocking=True",
+        "CPUOffload; DeepSpeed: offload_optimizer and offload_param device none); else from pinned "
+        "memory (pin_memory=True) with non_blocking=True",
         evidence=(
             (
                 f"{per_step(case.graph, float(out.sum())):.0f} copies out and as large ones back "
-                "in a "
-                "step"
+                "in a step"
             ),
             "whether they fit on the device is not in the trace",
         ),

@@ -74,8 +74,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"{each:.0f} small copies to the device a step, each of which costs its start and "
         "hardly any bytes.",
         action="make constants once, on the device (device=x.device); gather the rest into one "
-        "pinned host tensor, copied once"
-        " with non_blocking=True",
+        "pinned host tensor, copied once with non_blocking=True",
         evidence=(
             f"{each:.0f} copies a step, {mean}",
             f"{median(graph.task_ns[tasks]) / 1e3:.1f} us each in the middle",

@@ -62,9 +62,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Copies from memory that is not pinned: {copied_ms:.1f} "
-        "ms a step on the device, the "
-        "host busy feeding them.",
+        summary=f"Copies from memory that is not pinned: {copied_ms:.1f} ms a step on the device, "
+        "the host busy feeding them.",
         action="DataLoader(pin_memory=True) and batch.to(device, non_blocking=True); reuse pinned "
         "buffers for tensors made by hand",
         evidence=(

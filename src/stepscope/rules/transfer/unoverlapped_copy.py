@@ -49,8 +49,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"Pinned copies stand in the computation's way: {copied_ns / 1e6:.1f} ms a step on "
         "its own stream.",
         action="send uint8, not float32, and convert on the device; copy the next batch on a side "
-        "stream during the step"
-        " (wait_stream, record_stream)",
+        "stream during the step (wait_stream, record_stream)",
         evidence=(
             (
                 f"{per_step(graph, float(tasks.sum())):.0f} pinned copies a step on a stream that "

@@ -260,8 +260,7 @@ def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
         return Answer(
             OVERSUBSCRIBED,
             f"Oversubscribed: other processes use {job.other_cores:.1f} cores, and "
-            f"{named(working)} had none for {queued / wanted:.0%} of the time that one was "
-            "wanted.",
+            f"{named(working)} had none for {queued / wanted:.0%} of the time that one was wanted.",
             "top -o %CPU: end or move what is not the job's, or pin the job (taskset, --cpu-bind)",
         )
     return None
