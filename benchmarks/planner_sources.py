@@ -17,6 +17,8 @@ FACTS: dict[str, dict[str, Any]] = {
     "vtrain-multi": VTRAIN,
     # Its chronicles: nodes hung unless CUDA_LAUNCH_BLOCKING=1 was set.
     "bloom-176b-sweep": {"habits": {"waits": True}},
+    # nanotron's launch scripts for that cluster have FI_PROVIDER="efa".
+    "ultrascale-sweep": {"cluster": {"network": "efa"}},
     # When the papers were written; their rows say Megatron-LM alone.
     "korthikanti-t5": {"framework": "Megatron-LM 2022"},
     "megatron-sc21-t1": {"framework": "Megatron-LM 2021 (interleaved 1F1B)"},

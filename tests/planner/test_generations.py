@@ -12,10 +12,11 @@ from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.constants import DEFAULT
 from stepscope.planner.devices import make_cluster
 from stepscope.planner.estimate import estimate_one
-from stepscope.planner.framework import MEGATRON_CORE, NANOTRON, TORCHTITAN
+from stepscope.planner.framework import FSDP, MEGATRON_CORE, NANOTRON, TORCHTITAN
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.layer_time import layer_time
 from stepscope.planner.layout import Layout, Layouts
-from stepscope.planner.memory import memory
+from stepscope.planner.memory import layer_bytes, memory
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import can_run, fullest_stage, last_stage, parameters
 from stepscope.planner.rates import Rates, rates_of
@@ -178,6 +179,62 @@ def test_a_step_fills_the_pipeline_where_the_engine_asks_for_it() -> None:
     layouts = Layouts.of([Layout(pp=4, num_micro=number) for number in (1, 2, 3, 4)])
     assert can_run(small_nanotron_job(), layouts).tolist() == [False, False, True, True]
     assert can_run(job_of(MEGATRON_CORE, "llama2-7b"), layouts).all()
+
+
+def test_the_host_needs_longer_with_tensor_ranks_and_stages_in_several_nodes() -> None:
+    """A layer of one micro-batch takes at least 9 to 116 ms (the ultra-scale sweep)."""
+    job = small_nanotron_job()
+    widths = (2, 4, 8, 16, 32)
+    least = [
+        layer_ms(job, Layout(tp=tp, pp=2, dp=32 // tp, is_sequence_parallel=True)) for tp in widths
+    ]
+    assert least == pytest.approx([9, 13, 21, 46, 116], rel=0.3)
+    in_node = layer_ms(job, Layout(tp=4, pp=2, is_sequence_parallel=True))
+    without = layer_ms(job, Layout(tp=4, dp=16, is_sequence_parallel=True))
+    assert in_node == pytest.approx(without) == pytest.approx(4.5, rel=0.1)
+    core = replace(job, framework=MEGATRON_CORE)
+    assert layer_ms(core, Layout(tp=8, pp=2, dp=4, is_sequence_parallel=True)) < 5
+
+
+def layer_ms(job: TrainingJob, layout: Layout) -> float:
+    """The host's time for a layer of one micro-batch, there and back."""
+    rates_there = rates_of(job.cluster, job.precision, job.constants, 2)
+    assert rates_there is not None
+    network = Network(job.cluster, job.constants)
+    layer = layer_time(job, Layouts.of([layout]), rates_there, network, is_mixture=False)
+    return float((layer.forward.host + layer.backward.host)[0]) * 1e3
+
+
+def test_gathered_inputs_stay_reserved_where_the_host_is_ahead() -> None:
+    job = small_nanotron_job()
+    prompt = replace(job, framework=replace(NANOTRON, late_gathered=0.0))
+    base = Layout(tp=8, dp=8, micro_batch=16, num_micro=4, is_sequence_parallel=True)
+    gathered = 16 * job.seq_len * 7 / 8 * job.model.hidden * 2 * job.model.layers
+    staged = replace(base, pp=2, dp=4, micro_batch=64)
+    late = {
+        replace(base, micro_batch=1): 0.0,
+        base: 1.9 * gathered,
+        # All forwards come first, or forwards and backwards take turns.
+        replace(staged, num_micro=2): 0.0,
+        replace(staged, num_micro=8): 4 * 1.9 * gathered,
+    }
+    for layout, wanted in late.items():
+        assert slack_of(job, layout) - slack_of(prompt, layout) == pytest.approx(wanted, rel=0.35)
+
+
+def test_only_rotated_models_keep_what_was_rotated() -> None:
+    """Queries and keys once more; MPT's scores are biased instead."""
+    biased = job_of(FSDP, "mpt-7b")
+    rotated = replace(biased, model=replace(biased.model, is_rotated=True))
+    layouts = Layouts.of([Layout(dp=64, zero_stage=3)])
+    more = layer_bytes(rotated, layouts) - layer_bytes(biased, layouts)
+    assert more[0] == biased.seq_len * 2 * biased.model.hidden * 2
+
+
+def slack_of(job: TrainingJob, layout: Layout) -> float:
+    layouts = Layouts.of([layout])
+    held = memory(job, layouts, parameters(job, layouts), is_first=True)
+    return float(np.broadcast_to(held.slack, 1)[0])
 
 
 def small_nanotron_job() -> TrainingJob:

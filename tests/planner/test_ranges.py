@@ -36,6 +36,7 @@ def test_a_device_that_no_row_is_of_has_a_wide_range_and_says_so() -> None:
         ranges = ranges_of(job_of("llama3-8b", f"1x8x{device}"))
         assert ranges.step == STEP_UNSEEN
         assert ranges.words.startswith("No published step of")
+        assert not ranges.is_validated
     assert STEP_UNSEEN.high / STEP_UNSEEN.low > STEP_DENSE.high / STEP_DENSE.low
 
 

@@ -68,6 +68,20 @@ def test_a_row_is_predicted_without_what_was_measured() -> None:
     assert 0.2 < told["mfu"] < 0.6
 
 
+def test_a_row_may_name_its_network() -> None:
+    wide = {**ROW["cluster"], "num_gpus": 256}
+    layout = {**ROW["layout"], "dp": 256}
+    slow, fast = (
+        predict(ROW | {"cluster": wide | {"network": name}, "layout": layout, "global_batch": 256})
+        for name in ("efa", "ndr")
+    )
+    assert slow["step_s"] > 1.1 * fast["step_s"]
+    assert (
+        "no network is named"
+        in predict(ROW | {"cluster": wide | {"network": "string"}})["unsupported"]
+    )
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

@@ -19,7 +19,7 @@ from stepscope.core.contract.collective import Way
 from stepscope.errors import UsageError
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.constants import DEFAULT, MICRO, Constants
-from stepscope.planner.network import TREE_CHUNKS, TREE_SHARE, Network, merged
+from stepscope.planner.network import TREE_CHUNKS, TREE_SHARE, TREE_WAITS, Network, merged
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 GATHERS = ("all_gather", "reduce_scatter")
@@ -53,15 +53,22 @@ LL_BYTES_PER_S = {
 processor over several nodes; that of the usual node of such devices is taken."""
 
 
-REACHED: dict[str, dict[int, float]] = {
-    "all_reduce": {1: 0.94, 2: 0.79, 4: 1.36, 8: 0.89, 16: 0.81, 32: 0.66, 64: 0.36},
+Shares = dict[str, dict[int, float]]
+REACHED: Shares = {
+    "all_reduce": {1: 0.94, 2: 0.79, 4: 1.02, 8: 0.82, 16: 1.0, 32: 1.22, 64: 1.07},
     "all_gather": {1: 0.8, 2: 1.07, 4: 1.0, 8: 0.92, 16: 1.27, 32: 1.19, 64: 0.89},
     "reduce_scatter": {1: 0.8, 2: 1.05, 4: 0.97, 8: 0.91, 16: 1.26, 32: 1.18, 64: 0.89},
 }
-"""Measured over estimated bus bandwidth of the published collectives of the ultra-scale playbook's
-cluster, taken as EFA, by the way that NCCL takes. The all-reduces gave TREE_SHARE. Gathers and
-scatters showed that each step of a ring waits for the hop between nodes there (`Tier`); no constant
-was set on them."""
+"""By nodes, measured over estimated bus bandwidth of the published collectives of the ultra-scale
+playbook's cluster, taken as EFA, by the way that NCCL takes. The all-reduces gave TREE_WAITS.
+Gathers and scatters showed that each step of a ring waits for the hop between nodes there (`Tier`);
+no constant was set on them."""
+REACHED_IN_ORDER: Shares = {
+    "all_reduce": {2: 0.8, 4: 1.36, 8: 1.23, 16: 0.84, 32: 0.84},
+    "all_gather": {2: 0.84, 4: 1.16, 8: 1.17, 16: 1.0, 32: 0.84},
+}
+"""The same of EFA with NCCL 2.28 and aws-ofi-nccl 1.16, whose writes keep order
+(crazyguitar/aws-gpu-communication-benchmark); no constant was set on it."""
 
 
 class Protocol(Struct, frozen=True, kw_only=True):
@@ -278,10 +285,11 @@ def _ring_s(asked: Asked, links: Links, protocol: Protocol) -> float:
 
 def _tree_s(size: float, num: int, links: Links, protocol: Protocol) -> float:
     near, far = links.near_s * protocol.near, max(links.far_s - protocol.far_s, 0.0)
-    levels = math.ceil(math.log2(links.units))
     # A chunk of the Simple protocol passes a level in several parts; LL's flags need no such wait.
-    chunks = TREE_CHUNKS if protocol.name == SIMPLE else 1
-    climb = (links.inside - 1) * near + chunks * levels * far
+    hops = _levels(links)
+    if protocol.name == SIMPLE:
+        hops = TREE_WAITS * links.units if links.waits_each_step else TREE_CHUNKS * hops
+    climb = (links.inside - 1) * near + hops * far
     moved = 2 * (num - 1) / num * size
     full = _bus(links, links.near_bytes_per_s) * TREE_SHARE
     return moved / _rate(links, protocol, full) + 2 * climb + links.start_s
@@ -306,9 +314,14 @@ def _nvls_tree_s(size: float, links: Links) -> float:
     is_pair = links.units <= 2
     carried = 1.0 if is_pair else 2.0 / TREE_SHARE
     across = size * carried / links.far_bytes_per_s
-    levels = math.ceil(math.log2(links.units))
-    hops = NVLS_LATENCY + 2 * levels * max(NVLS_TREE_LATENCY, links.far_s)
-    return max(inside, across) + hops + links.start_s
+    hops = 2 * _levels(links) * max(NVLS_TREE_LATENCY, links.far_s)
+    if links.waits_each_step and not is_pair:
+        hops = 2 * TREE_WAITS * links.units * links.far_s
+    return max(inside, across) + NVLS_LATENCY + hops + links.start_s
+
+
+def _levels(links: Links) -> float:
+    return math.ceil(math.log2(links.units))
 
 
 def _direct_s(asked: Asked, links: Links, cluster: Cluster) -> float:
@@ -401,14 +414,16 @@ def _halved(
 
 
 def _notes(asked: Asked, links: Links) -> Iterator[str]:
-    if links.units > 1 and not links.is_measured and asked.kind in REACHED:
+    published = REACHED if links.waits_each_step else REACHED_IN_ORDER
+    if links.units > 1 and not links.is_measured and asked.kind in published:
         figures = ", ".join(
             f"{share:g} at {nodes} node{'' if nodes == 1 else 's'}"
-            for nodes, share in REACHED[asked.kind].items()
+            for nodes, share in published[asked.kind].items()
         )
+        where = "EFA" if links.waits_each_step else "EFA that keeps order"
         yield (
             f"of what is estimated here, published {asked.kind.replace('_', '-')}s of 256 MB "
-            f"reached {figures} (8 H100s each, one cloud): `stepscope calibrate` measures yours"
+            f"reached {figures} (8 H100s each, on {where}): `stepscope calibrate` measures yours"
         )
     if links.generation is None and not links.is_measured:
         yield "NCCL has no figures for this device: LL's bandwidth is taken as a half"

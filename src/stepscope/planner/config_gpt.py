@@ -78,7 +78,8 @@ def _gpt_neox(f: Fields) -> Model:
 
 
 def _bloom(f: Fields) -> Model:
-    return _gpt(f, ffn_hidden=4 * f.count("hidden_size", "n_embd", "n_embed"), num_outer_norms=2)
+    hidden = f.count("hidden_size", "n_embd", "n_embed")
+    return _gpt(f, ffn_hidden=4 * hidden, num_outer_norms=2, is_rotated=False)
 
 
 def _opt(f: Fields) -> Model:
@@ -105,6 +106,7 @@ def _mpt(f: Fields) -> Model:
     model = _gpt(
         f,
         ffn_hidden=ratio * hidden,
+        is_rotated=False,
         norm_size=1,
         has_qkv_bias=False,
         has_out_bias=False,

@@ -18,6 +18,8 @@ from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import recomputed_share
 from stepscope.planner.rates import Floats, Rates
 
+PARTED_COLLECTIVES = 4
+"""Of a layer with sequence parallelism, one way: two gathers and two scatters."""
 DROPPED_PASSES = 2.5
 """Passes that dropout adds over what it drops: one read, one write and the mask."""
 
@@ -159,12 +161,7 @@ def layer_time(
         * (constants.host_mixture if is_mixture else 1.0)
         * (0.15 if framework.is_compiled or is_fused else 1.0)
     )
-    launches = (
-        2
-        * (tp > 1)
-        * constants.host_collective_s
-        * (1.0 if framework.fuses else constants.host_unfused)
-    )
+    launches = _launch_collectives_s(job, layouts)
     forward = Pass(
         gemm=forward_gemm,
         attention=core_forward,
@@ -189,6 +186,33 @@ def layer_time(
         again_s=_again(job, layouts, forward),
         **_sharding(job, layouts, network, is_mixture=is_mixture),
     )
+
+
+def _launch_collectives_s(job: TrainingJob, layouts: Layouts) -> Floats:
+    """What the host needs for the collectives between a layer's parts, one way."""
+    framework, constants = job.framework, job.constants
+    unfused = 1.0 if framework.fuses else constants.host_unfused
+    near = 2 * constants.host_collective_s * unfused
+    far = PARTED_COLLECTIVES * framework.staged_collective_s * layouts.tp
+    is_far = has_far_stages(job, layouts)
+    return np.where(layouts.tp > 1, np.where(is_far, np.maximum(near, far), near), 0.0)
+
+
+def has_far_stages(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Where the pipeline leaves a node: stages are farthest apart in the order of devices."""
+    num_ranks = layouts.tp * layouts.cp * layouts.dp * layouts.pp
+    return np.asarray((layouts.pp > 1) & (num_ranks > job.cluster.devices_per_node))
+
+
+def is_host_ahead(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Where the host launches a layer faster than the device runs it, at a quarter of its peak."""
+    flops: Any = 3.5 / 2 * attention_flops(job, layouts)
+    for num, m, n, k in products(job, layouts, is_mixture=job.model.experts is not None):
+        flops = flops + 6.0 * num * m * n * k
+    constants, peak = job.constants, job.cluster.peak_flops.get(job.precision, np.inf)
+    own_s = constants.host_layer_s * (1 + constants.host_backward)
+    host_s = own_s + 2 * _launch_collectives_s(job, layouts)
+    return np.asarray(flops / (0.25 * peak) > host_s)
 
 
 def _products_s(
@@ -257,7 +281,7 @@ def _tensor_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
     """Two all-reduces of the activations, or two gathers and two scatters, each started."""
     group = Group(layouts.tp, np.ones_like(layouts.tp))
     moved = tokens * job.model.hidden * job.value_bytes
-    parts = 4 * network.gather_s(group, moved)
+    parts = PARTED_COLLECTIVES * network.gather_s(group, moved)
     if job.framework.overlaps_tensor:
         parts = parts * 0.4
     return np.where(layouts.is_sequence_parallel == 1, parts, 2 * network.reduce_s(group, moved))

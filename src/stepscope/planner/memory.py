@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.layer_time import is_host_ahead
 from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
 from stepscope.planner.parameters import (
     Parameters,
@@ -124,7 +125,10 @@ def memory(
     update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
     allocated = weights + grads + states + activations + logits + gathered + buffers + update
     loose = slack_share(job)
-    in_stages = np.where(layouts.pp > 1, constants.pipeline_slack, 0.0) * activations
+    idle = np.where(layouts.pp > 1, constants.pipeline_slack, 0.0) * activations
+    if framework.late_gathered:
+        late = _late_bytes(job, layouts, parameters)
+        idle = idle + np.where(is_last & (layouts.pp > 1), 0.0, late)
     return Memory(
         weights=weights,
         gradients=grads,
@@ -134,8 +138,21 @@ def memory(
         gathered=gathered,
         buffers=buffers,
         update=update,
-        slack=allocated * loose + in_stages,
+        slack=allocated * loose + idle,
         context=_context(job, layouts),
+    )
+
+
+def _late_bytes(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Floats:
+    """Gathered inputs that are freed, and not yet to be had again; stages that never come to a
+    backward between two forwards let them go."""
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    rest = np.where(layouts.is_sequence_parallel == 1, tokens - tokens / layouts.tp, 0.0)
+    layer = job.framework.late_gathered * rest * job.model.hidden * job.value_bytes
+    flight = np.minimum(layouts.pp, layouts.num_micro)
+    takes_turns = (layouts.pp == 1) | (layouts.num_micro > layouts.pp)
+    return np.where(
+        takes_turns & is_host_ahead(job, layouts), layer * parameters.layers * flight, 0.0
     )
 
 
@@ -207,7 +224,7 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     layer = (
         np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)
     ) * job.value_bytes
-    if not framework.fuses and latent is None:
+    if not framework.fuses and latent is None and model.is_rotated and not model.max_positions:
         # One product makes queries, keys and values: what was rotated stays beside its result.
         layer = layer + inner * (q + kv / 2) * job.value_bytes
     if framework.keeps_narrow_inputs and job.precision in NARROW:

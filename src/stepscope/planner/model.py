@@ -54,6 +54,9 @@ class Model:
     is_causal: bool = True
     max_positions: int = 0
     """Learned positions; 0 where they are rotated or biased, which has no weights."""
+    is_rotated: bool = True
+    """Whether positions turn queries and keys (RoPE), where none are learned; else they are biases
+    of the scores (ALiBi)."""
     num_token_types: int = 0
     has_qkv_bias: bool = False
     has_out_bias: bool = False

@@ -19,7 +19,7 @@ from stepscope.planner.devices import shown
 GIGABIT = 1e9 / 8
 SOCKET_LATENCY_S = 30e-6
 """Of a hop through the system's TCP stack; usual."""
-ORDERED = ("roce", "infiniband", "edr", "hdr", "ndr", "xdr")
+ORDERED = ("efa-ll128", "roce", "infiniband", "edr", "hdr", "ndr", "xdr")
 _CARDS = re.compile(r"(?:(\d{1,3})\s*[xX*\u00d7]\s*)?(.{1,40})")
 _ETHERNET = re.compile(r"(\d{1,4})\s*(?:gbe|gb|gbps|gbit|g)(?:-?(?:eth|ethernet))?")
 
@@ -76,7 +76,7 @@ def network_tier(cluster: Cluster, word: str) -> Tier:
 
 
 def _is_ordered(name: str) -> bool:
-    """InfiniBand and RoCE."""
+    """InfiniBand, RoCE, and EFA where its plugin says so."""
     return _load().aliases.get(name, name) in ORDERED
 
 

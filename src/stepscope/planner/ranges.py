@@ -77,6 +77,8 @@ class Ranges:
     memory: Span
     words: str
     """What the ranges rest on."""
+    is_validated: bool = True
+    """Whether steps of this device were compared with plans."""
 
     def of(
         self, *, step_s: float, memory_bytes: float, rates: dict[str, float]
@@ -101,7 +103,7 @@ def ranges_of(job: TrainingJob) -> Ranges:
             "it was known; memory was compared on NVIDIA's alone, and may come to "
             f"{memory.low:.2f} to {memory.high:.2f} times; `stepscope calibrate` measures yours"
         )
-        return Ranges(step=step, memory=memory, words=words)
+        return Ranges(step=step, memory=memory, words=words, is_validated=False)
     if is_mixture:
         words = (
             f"80 % of published steps of mixtures took {STEP_MIXTURE.low:.2f} to "

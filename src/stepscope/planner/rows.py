@@ -217,6 +217,8 @@ def model_of(row: dict[str, Any]) -> Model:
         ffn_hidden=int(ffn),
         vocab=int(stated.get("vocab") or USUAL_VOCAB),
         is_gated=is_gated,
+        # Llamas rotate; GPTs of two matrices learn positions or bias the scores.
+        is_rotated=is_gated,
         is_tied=bool(stated.get("tied_embeddings", not is_gated)),
         experts=experts,
     )
@@ -240,8 +242,9 @@ def cluster_of(row: dict[str, Any]) -> Cluster:
     num = int(stated.get("num_gpus") or 1)
     per_node = int(stated.get("gpus_per_node") or 8)
     nodes = max(1, -(-num // per_node))
+    network = f"@{stated['network']}" if stated.get("network") and nodes > 1 else ""
     try:
-        return parse_cluster(f"{nodes}x{min(num, per_node)}x{stated.get('gpu', '?')}")
+        return parse_cluster(f"{nodes}x{min(num, per_node)}x{stated.get('gpu', '?')}{network}")
     except StepscopeError as problem:
         raise UnsupportedError(str(problem)) from None
 

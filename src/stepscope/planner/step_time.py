@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layer_time import LayerTime, layer_time
+from stepscope.planner.layer_time import LayerTime, has_far_stages, layer_time
 from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import Parameters, head_rows, is_even, shared_out
@@ -129,8 +129,9 @@ def _per_micro_batch(
     if len(layouts) <= FEW:
         return _layers(job, layouts, rates, network), _head(job, layouts, rates)
     is_spread = layouts.zero_stage == 3
+    is_far = has_far_stages(job, layouts) & (job.framework.staged_collective_s > 0)
     first, index = alike(
-        layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch,
+        layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch, is_far.astype(np.int64),
         np.where(is_spread, layouts.shard_width + 1, 0),
         layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
         layouts.recompute_layers, np.where(layouts.recompute_layers > 0, layouts.pp, 0),

@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.errors import UsageError
 from stepscope.planner.choice import choice_of
 from stepscope.planner.cluster import USABLE
+from stepscope.planner.framework import FSDP
 from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.memory import host_bytes
@@ -411,6 +412,10 @@ def _helps(job: TrainingJob, space: Space) -> Iterator[str]:
         yield "recompute activations (full)"
     if space.zero_stage is not None and _fits(job, replace(space, zero_stage=None)):
         yield "shard weights too (ZeRO-3)"
+    if 3 not in job.framework.zero_stages:
+        sharding = replace(job, framework=FSDP)
+        if _fits(sharding, replace(space, zero_stage=None)):
+            yield "shard weights and gradients too, as FSDP does (--framework fsdp, --emit fsdp2)"
     if not space.spans_nodes and _fits(job, replace(space, spans_nodes=True)):
         yield "tensor ranks over more than a node"
     yield from _offload_helps(job, space)

@@ -160,6 +160,59 @@ def test_a_price_is_the_planned_difference(tmp_path: Path) -> None:
     assert fault.seconds == pytest.approx(checked.step.value - after)
 
 
+TITAN = """[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 4
+global_batch_size = {batch}
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 8
+pipeline_parallel_degree = 4
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_a_pipeline_that_is_refilled_in_a_step_is_slow_and_no_error(tmp_path: Path) -> None:
+    """Torchtitan accumulates over runs of the pipeline."""
+    faults = {}
+    for batch in (32, 256, 300):
+        path = tmp_path / "train.toml"
+        path.write_text(TITAN.format(batch=batch))
+        settings = read_settings(path)
+        checked = check(settings, job_for(settings, "32x8xH100"))
+        faults[batch] = {fault.code: fault for fault in checked.faults}
+        assert checked.runs == (batch != 300)
+    assert "pipeline-refilled" not in faults[32]
+    refilled = faults[256]["pipeline-refilled"]
+    assert "4 stages fill and empty 8 times a step" in refilled.what
+    assert refilled.fix == "local_batch_size 32 and a 1F1B schedule"
+    assert "batch" in faults[300]
+
+
+def test_tensor_ranks_over_nodes_and_no_room_have_another_cut(tmp_path: Path) -> None:
+    flags = tmp_path / "megatron-args.sh"
+    job = job_of("megatron", "llama3-70b", "32x8xH100", seq_len=8192, global_batch=512)
+    launch = launch_of("megatron", job, chosen(job, tp=8, pp=4, zero_stage=1))
+    text = text_of(launch, flags.name).replace("parallel-size 8", "parallel-size 16")
+    flags.write_text(text)
+    settings = read_settings(flags)
+    assert settings.tp == 16
+    faults = {each.code: each for each in check(settings, job_for(settings, "32x8xH100")).faults}
+    assert "cross the network" in faults["tensor-over-nodes"].what
+    assert faults["tensor-over-nodes"].fix.startswith("tp8 and pp8")
+    flags.write_text(text.replace("parallel-size 16", "parallel-size 1"))
+    settings = read_settings(flags)
+    (full,) = (
+        each
+        for each in check(settings, job_for(settings, "32x8xH100")).faults
+        if each.code == "does-not-fit"
+    )
+    assert " fits" in full.fix
+
+
 def test_devices_that_cannot_be_cut_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "args.sh"
     path.write_text("ARGS=(--tensor-model-parallel-size 3 --micro-batch-size 1)\n")

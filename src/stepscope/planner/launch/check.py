@@ -19,6 +19,7 @@ from stepscope.planner.layout import Layout
 from stepscope.planner.network import Group, Network
 from stepscope.planner.ranges import Range, ranges_of
 from stepscope.planner.validate import memory_fit, problems
+from stepscope.planner.what_if import fastest
 
 GIB = 2**30
 WORTH = 0.01
@@ -113,6 +114,7 @@ def check(settings: Settings, job: TrainingJob | None) -> Checked:
     choice, spans = choice_of(job, layout), ranges_of(job)
     faults += _memory_faults(job, layout, choice)
     faults += _slow_faults(settings, job, layout, choice)
+    faults += _refill_faults(settings, job, layout, choice)
     buckets = _bucket_faults(settings, job, layout, choice)
     faults += buckets
     lost_s = sum(fault.seconds or 0.0 for fault in buckets)
@@ -173,7 +175,7 @@ def _batch_faults(settings: Settings, job: TrainingJob | None) -> Iterator[Fault
     batch, micro, times = settings.global_batch, settings.micro_batch, settings.accumulation
     if batch is None or micro is None:
         return
-    if times is not None and batch != dp * micro * times:
+    if times is not None and _num_runs(settings, dp * micro * times) is None:
         yield Fault(
             code="batch",
             kind=ERROR,
@@ -188,6 +190,13 @@ def _batch_faults(settings: Settings, job: TrainingJob | None) -> Iterator[Fault
             what=f"a global batch of {batch} is not a multiple of {micro} x {dp} data ranks",
             fix=_batch_fix(batch, micro, dp),
         )
+
+
+def _num_runs(settings: Settings, batch: int) -> int | None:
+    """How often a step takes such a batch; None where that does not come to the global one."""
+    whole = settings.global_batch or batch
+    runs, rest = divmod(whole, batch)
+    return None if rest or (runs > 1 and not settings.is_repeated) else runs
 
 
 def _batch_fix(batch: int, micro: int, dp: int) -> str:
@@ -223,22 +232,27 @@ def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator
         high = ranges_of(job).memory.high
         if choice.memory_bytes * high > has:
             share = choice.memory_bytes / has
+            nearest = memory_fit(job, layout).nearest
             yield Fault(
                 code="tight",
                 kind=NOTE,
                 what=f"{share:.0%} of the memory is planned for, and such plans are exceeded by up "
                 f"to {high - 1:.0%}",
-                fix="try it before you count on it",
+                fix=f"{nearest} has room" if nearest else "try it before you count on it",
             )
         return
     fit = memory_fit(job, layout)
-    nearest = "" if fit.nearest is None else f"{fit.nearest} fits and changes least"
+    fix = "more devices, or a smaller model"
+    if fit.nearest is not None:
+        fix = f"{fit.nearest} fits and changes least"
+    elif (other := fastest(job)) is not None:
+        fix = f"another cut: {other.layout} fits"
     yield Fault(
         code="does-not-fit",
         kind=ERROR,
         what=f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB: most of it is "
         f"{fit.largest_part.replace('_', ' ')}",
-        fix=nearest or "more devices, or a smaller model",
+        fix=fix,
         num_bytes=choice.memory_bytes - has,
     )
 
@@ -262,6 +276,29 @@ def _slow_faults(
         if gain > WORTH * choice.step_s and is_roomy and is_better:
             best[code] = Fault(code=code, kind=SLOW, what=what, fix=fix, seconds=gain)
     yield from best.values()
+
+
+def _refill_faults(
+    settings: Settings, job: TrainingJob, layout: Layout, choice: Choice
+) -> Iterator[Fault]:
+    """A pipeline that is emptied before the step is over; prices are of one such run."""
+    runs = _num_runs(settings, layout.global_batch) or 1
+    if runs == 1:
+        return
+    num = runs * layout.num_micro
+    # All forwards first would hold as many micro-batches.
+    at_once = replace(layout, num_micro=num, schedule="1f1b")
+    after = choice_of(replace(job, global_batch=runs * job.global_batch), at_once)
+    gain = choice.step_s - after.step_s / runs
+    if gain > WORTH * choice.step_s:
+        yield Fault(
+            code="pipeline-refilled",
+            kind=SLOW,
+            what=f"{layout.pp} stages fill and empty {runs} times a step, with "
+            f"{layout.num_micro} micro-batches each time; what is planned here is one of them",
+            fix=f"local_batch_size {num * layout.micro_batch} and a 1F1B schedule",
+            seconds=gain,
+        )
 
 
 Change = tuple[str, str, str, TrainingJob, Layout]
@@ -296,6 +333,16 @@ def _changes(settings: Settings, job: TrainingJob, layout: Layout) -> Iterator[C
             cut = replace(layout, zero_stage=stage, shard=0)
             yield "zero-stage", what, f"ZeRO-{stage}", job, cut
             break
+    per_node = job.cluster.devices_per_node
+    if layout.tp > per_node and layout.tp % per_node == 0:
+        what = f"tp{layout.tp} leaves the node: its collectives cross the network in every layer"
+        stages = layout.pp * layout.tp // per_node
+        is_parted = layout.is_sequence_parallel or job.framework.has_sequence
+        cut = replace(layout, tp=per_node, pp=stages, is_sequence_parallel=is_parted)
+        fix = f"tp{per_node} and pp{stages}"
+        if is_parted and not layout.is_sequence_parallel:
+            fix += ", with sequence parallelism"
+        yield "tensor-over-nodes", what, fix, job, cut
     if layout.tp > 1 and not layout.is_sequence_parallel and job.framework.has_sequence:
         what = f"tp{layout.tp} without sequence parallelism"
         cut = replace(layout, is_sequence_parallel=True)

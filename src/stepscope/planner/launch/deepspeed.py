@@ -40,7 +40,10 @@ def deepspeed(job: TrainingJob, choice: Choice) -> Launch:
         target="deepspeed",
         layout=str(layout),
         command=line,
-        files=(json_file(CONFIG, config_of(job, layout)), shell_file(job, layout, [line])),
+        files=(
+            json_file(CONFIG, config_of(job, layout)),
+            shell_file(job, layout, [line], is_on_each=False),
+        ),
         notes=_notes(job, layout),
     )
 
@@ -112,6 +115,12 @@ def _instead(layout: Layout) -> str:
 
 def _notes(job: TrainingJob, layout: Layout) -> tuple[str, ...]:
     notes = ["train.py is yours: it calls deepspeed.initialize with this configuration"]
+    cluster = job.cluster
+    if cluster.num_nodes > 1:
+        notes.append(
+            f"hostfile is yours: a line for each node, NAME slots={cluster.devices_per_node}; "
+            "deepspeed is started on one node and reaches the others by ssh"
+        )
     if layout.recompute != "none":
         notes.append(
             f"{layout.recompute} recompute is switched on in the model "

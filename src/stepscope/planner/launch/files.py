@@ -93,10 +93,15 @@ def broken(command: str) -> tuple[str, ...]:
     return (*lines, line)
 
 
-def shell_file(job: TrainingJob, layout: Layout, lines: Sequence[str]) -> LaunchFile:
-    """A script for bash that stops at the first failure and says what it starts."""
+def shell_file(
+    job: TrainingJob, layout: Layout, lines: Sequence[str], *, is_on_each: bool = True
+) -> LaunchFile:
+    """A script for bash that stops at the first failure and says what it starts, on each node or
+    once for all."""
     head = ["#!/usr/bin/env bash", *about(job, layout), "set -euo pipefail"]
-    if job.cluster.num_nodes > 1:
+    if job.cluster.num_nodes > 1 and not is_on_each:
+        head.append("# Run this on one node: it reaches the others by ssh.")
+    elif job.cluster.num_nodes > 1:
         head += [
             "# Run this on every node.",
             ': "${MASTER_ADDR:?set MASTER_ADDR to the first node}"',

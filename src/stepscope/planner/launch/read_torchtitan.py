@@ -46,6 +46,7 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
         global_batch=whole(training.get("global_batch_size"), 1, MOST),
         micro_batch=micro,
         accumulation=accumulation,
+        is_repeated=accumulation is not None,
         tp=_degree(cuts, "tensor_parallel_degree"),
         pp=pp,
         vpp=vpp,

@@ -25,6 +25,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     micro_batch: int | None = None
     accumulation: int | None = None
     """Micro-batches of a step, where the file says it itself."""
+    is_repeated: bool = False
+    """Whether a step may have several runs of so many micro-batches, one after the other."""
     tp: int = 1
     pp: int = 1
     vpp: int = 1

@@ -66,7 +66,10 @@ def verdict_words(plan: Plan) -> str:
         f"{seconds(best.step_s)} a step{range_words(best)}, {number(best.tokens_per_s)} tokens/s, "
         f"{percent(best.mfu)} MFU"
     )
-    return f"{best.layout}: {pace}, {share}."
+    doubt = ""
+    if not ranges_of(job).is_validated:
+        doubt = f" No measured step of {job.cluster.device.name} stands behind this."
+    return f"{best.layout}: {pace}, {share}.{doubt}"
 
 
 def range_words(account: Account) -> str:
