@@ -138,6 +138,8 @@ def test_a_trace_without_work_does_not_pass_for_a_good_one(
     printed = capsys.readouterr()
     assert "A step takes" not in printed.out
     assert "nothing could be judged" in printed.err
+    assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 2
+    assert "nothing could be judged" in capsys.readouterr().err
 
 
 def test_a_trace_without_steps_has_no_step_time(

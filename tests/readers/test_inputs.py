@@ -137,7 +137,7 @@ def test_hostile_members_are_named_and_never_paths(tmp_path: Path) -> None:
     assert {s.path for s in found.sources} == {path}
     assert "\n" not in "".join(s.label for s in found.sources)
     assert found.notes == (
-        f"{path}: 4 entr(ies) that are links, devices or sparse files were left out",
+        f"{path}: 4 entries that are links, devices or sparse files were left out",
     )
 
 

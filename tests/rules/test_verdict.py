@@ -8,9 +8,10 @@ import pytest
 
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import BOUNDS, Diagnosis, Finding
+from stepscope.core.facts import PARTS
 from stepscope.core.trace import DeviceProperties
 from stepscope.rules.case import case_of
-from stepscope.rules.headline import of_findings, of_parts, second_of
+from stepscope.rules.headline import is_unseen, of_findings, of_parts, second_of
 from tests.rules.judging import diagnosed
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
@@ -227,5 +228,12 @@ def test_the_headline_says_where_the_recording_or_the_first_finding_is_of_someth
     )
     assert of_findings([gain], ["memory"]) == ""
     assert of_findings([gain], ["host"]) == (
-        "; the largest gain found is of device memory: unfused-pointwise, 1.20x"
+        "; the first fix is of device memory: unfused-pointwise, 1.20x"
     )
+
+
+def test_idle_time_without_a_cause_is_not_called_a_wait_for_the_host() -> None:
+    parts = dict.fromkeys(PARTS, 0.0)
+    assert is_unseen(parts | {"idle_other": 0.6, "idle_launch": 0.3}, "host")
+    assert not is_unseen(parts | {"idle_other": 0.3, "idle_launch": 0.6}, "host")
+    assert not is_unseen(parts | {"idle_other": 0.6, "compute": 0.3}, "compute")

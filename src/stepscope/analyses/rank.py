@@ -198,8 +198,12 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
     notes = [
         (len(trace) == 0, "the trace holds no events: nothing could be measured"),
         (
-            len(trace) and steps.where == "host",
+            len(trace) and steps.where == "host" and trace.is_kind(Kind.OP).any(),
             "no device work was recorded: operators on the host are taken for the work",
+        ),
+        (
+            len(trace) and steps.where == "host" and not trace.is_kind(Kind.OP).any(),
+            f"neither device work nor operators were recorded ({recorder.operators})",
         ),
         (
             steps.windows and steps.source == WHOLE_TRACE,
@@ -208,7 +212,7 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
         (
             steps.windows and not steps.is_pitch and steps.source != WHOLE_TRACE,
             (
-                f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in "
+                f"the trace shows too few steps by {steps.source}: the span of what ran stands in "
                 f"for the step time ({RECORD_MORE})"
             ),
         ),
@@ -252,15 +256,22 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
         (
             lost,
             (
-                f"{lost} device events or their launches were lost, of {len(work)}: bounds that "
-                "are close are not distinguished"
+                f"{lost} device events or their launches were lost, {len(work)} events are there: "
+                "bounds that are close are not distinguished"
             ),
         ),
         (
-            unlinked and trace.is_kind(Kind.RUNTIME).any(),
+            0 < unlinked < len(work) and trace.is_kind(Kind.RUNTIME).any(),
             (
                 f"{unlinked} of {len(work)} device events have no recorded launch (launched before "
                 "the recording began)"
+            ),
+        ),
+        (
+            unlinked and unlinked == len(work) and trace.is_kind(Kind.RUNTIME).any(),
+            (
+                "no device event could be linked to its launch, by correlation: what the device "
+                "waited for is not known"
             ),
         ),
         *_graph_notes(links, work),

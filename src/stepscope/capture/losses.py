@@ -10,12 +10,15 @@ import functools
 import math
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
+from stepscope.capture.modes import without_modes
 
 EVERY_NS = 250_000_000
 """Between two losses: 2 us a look on the host, and some 160 on a device (20 where nothing ran in
@@ -67,6 +70,7 @@ class LossSampler:
         values = [self.values.popleft() for _ in range(len(self.values))]
         return [[at_ns, json_number(float(f"{value:.7g}"))] for at_ns, value in values]
 
+    @without_modes()
     def _take(self, roots: Any, now: int) -> None:
         torch = sys.modules["torch"]
         loss = loss_of(torch, roots)
@@ -97,6 +101,10 @@ class LossSampler:
         self._pending = now, loss.device
 
 
+_unscaled: dict[int, tuple[Any, Any]] = {}
+"""By the identity of a scaled loss that is alive: a weak reference to it, and the loss before."""
+
+
 def loss_of(torch: Any, roots: Any) -> Any:
     """The loss that a backward pass starts from: its root, where that is one number; before a
     GradScaler's scale. Of a sharded tensor, this rank's part: no collective is started for it."""
@@ -104,7 +112,7 @@ def loss_of(torch: Any, roots: Any) -> Any:
     root = next(iter(several), None)
     if root is None or root.numel() != 1:
         return None
-    loss = getattr(root, "_stepscope_loss", root).detach()
+    loss = _before_scale(root).detach()
     local = getattr(loss, "_local_tensor", None)
     return (loss if local is None else local).reshape(())
 
@@ -129,11 +137,23 @@ def _remembering(is_wanted: Callable[[], bool], original: Callable[..., Any]) ->
     @functools.wraps(original)
     def wrapper(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
-        if is_wanted() and hasattr(scaled, "backward") and scaled is not outputs:
-            scaled._stepscope_loss = outputs.detach()  # noqa: SLF001
+        if is_wanted() and scaled is not outputs:
+            attempt(_remember, scaled, outputs)
         return scaled
 
     return wrapper
+
+
+def _before_scale(root: Any) -> Any:
+    kept = _unscaled.get(id(root))
+    return kept[1] if kept is not None and kept[0]() is root else root
+
+
+@without_modes()
+def _remember(scaled: Any, outputs: Any) -> None:
+    """Beside the tensor, not on it: its attributes are saved and copied with it."""
+    name, loss = id(scaled), outputs.detach()
+    _unscaled[name] = weakref.ref(scaled, lambda _: _unscaled.pop(name, None)), loss
 
 
 def json_number(value: float | None) -> float | str | None:

@@ -27,11 +27,12 @@ MODULE_FILE = "/torch/nn/modules/module.py"
 
 def hook_failures(guard: Guard, session: Any) -> None:
     """Before whatever the job prints of an exception that nobody caught."""
-    watched = guard.watch(_write_down)
+    watched, cleaned = guard.watch(_write_down), guard.watch(without_our_frames)
     before = sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
         watched(session, error)
+        cleaned(error)
         before(kind, error, trace)
 
     def undo() -> None:
@@ -40,6 +41,25 @@ def hook_failures(guard: Guard, session: Any) -> None:
 
     sys.excepthook = hook
     guard.at_end(undo)
+
+
+def without_our_frames(error: BaseException | None) -> None:
+    """Takes the hooks out of what will be printed: who reads it looks for a fault of the job."""
+    for _ in range(MOST_CAUSES):
+        if error is None:
+            return
+        last = error.__traceback__
+        while last is not None:
+            after = last.tb_next
+            while after is not None and _is_ours(after.tb_frame.f_code.co_filename):
+                after = after.tb_next
+            last.tb_next = after
+            last = after
+        error = error.__cause__ or error.__context__
+
+
+def _is_ours(file: str) -> bool:
+    return file.replace(os.sep, "/").startswith(OURS)
 
 
 def _write_down(session: Any, error: BaseException) -> None:
@@ -98,7 +118,7 @@ def _where(error: BaseException) -> tuple[str | None, str | None]:
     while trace is not None:
         code = trace.tb_frame.f_code
         file = code.co_filename.replace(os.sep, "/")
-        if not file.startswith(OURS) and not any(part in file for part in TORCH_PARTS):
+        if not _is_ours(file) and not any(part in file for part in TORCH_PARTS):
             short = "/".join(file.split("/")[-2:])
             where = f"{code.co_name} ({short}:{trace.tb_lineno})"
         phase = next((name for part, name in PHASES if part in file), phase)

@@ -5,6 +5,7 @@ What a killed process leaves is at most that old.
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
@@ -96,7 +97,6 @@ class Writer:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._has_looked = False
-        self._thread = threading.Thread(target=self._run, name="stepscope", daemon=True)
         self._slow = SlowStep()
         self._last_end_ns = 0
 
@@ -105,7 +105,8 @@ class Writer:
         write_json(self.folder / RANK_FILE, self._notes)
         self._append(STEPS_FILE, json_text({"columns": STEP_COLUMNS}))
         self._append(STEP_SUMMARY_FILE, json_text({"columns": STEP_SUMMARY_COLUMNS}))
-        self._thread.start()
+        # Not one of `threading`: a job that waits for every other thread would wait for ever.
+        _thread.start_new_thread(self._run, ())
 
     def event(self, kind: str, at_ns: int, **fields: Any) -> None:
         """Something worth a line; any thread may add it."""

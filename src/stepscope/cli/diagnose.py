@@ -20,9 +20,9 @@ from stepscope.cli import gate as gating
 from stepscope.cli import given_work
 from stepscope.cli import options as declare
 from stepscope.cli.option_types import step_time
-from stepscope.cli.printing import print_document, put, say
+from stepscope.cli.printing import print_document, put, refuse_empty
 from stepscope.cli.scaling import run_scaling
-from stepscope.errors import InputError, UsageError
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -113,18 +113,10 @@ def _run(options: Options) -> int:
     whole = None if options.verbose else _whole(options)
     if asked is None:
         print_diagnosis(diagnosis, options.format, whole=whole)
-        return _refuse_empty(diagnosis)
+        return refuse_empty(diagnosis)
     gate = gating.judge(asked, diagnosis, baseline)
     print_diagnosis(diagnosis, options.format, gate, whole=whole)
     return gating.say_gate(gate)
-
-
-def _refuse_empty(diagnosis: Diagnosis) -> int:
-    """The exit code; a script must not take an input without anything in it for a good one."""
-    if not diagnosis.is_empty:
-        return 0
-    say("nothing could be judged: there is no work in what was given. Record whole steps anew")
-    return InputError.exit_code
 
 
 def _whole(options: Options) -> str:

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
 
+from stepscope.errors import InputError
 from stepscope.process.stderr import harmless, note, say
 
 if TYPE_CHECKING:
+    from stepscope.core.diagnosis import Diagnosis
     from stepscope.report.document.blocks import Document
 
 __all__ = ["Parser", "harmless", "note", "print_answer", "print_document", "progress", "put", "say"]
@@ -83,3 +85,11 @@ def print_answer(
         put(to_json(answer) + "\n")
     else:
         print_document(to_document(answer), style)
+
+
+def refuse_empty(diagnosis: Diagnosis) -> int:
+    """The exit code; a script must not take an input without anything in it for a good one."""
+    if not diagnosis.is_empty:
+        return 0
+    say("nothing could be judged: there is no work in what was given. Record whole steps anew")
+    return InputError.exit_code

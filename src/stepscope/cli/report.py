@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.printing import note, print_document, put
+from stepscope.cli.printing import note, print_document, put, refuse_empty
 from stepscope.errors import UsageError
 from stepscope.protocol.untrusted import is_regular, read_regular
 
@@ -64,7 +64,7 @@ def run(options: Options) -> int:
                 advance(3)
     write(render_page(page), options.out)
     note(f"{page['headline']}\n{options.out}")
-    return 0
+    return 0 if kept is not None else refuse_empty(recording.diagnosis)
 
 
 def write(text: str, path: Path) -> None:

@@ -40,6 +40,13 @@ LOG_NAME = re.compile(r"\.(?:log|txt|out|err)(?:\.(?:gz|zst|zstd))?$|[nr]ccl", r
 ARCHIVE_NAME = re.compile(r"\.(?:tar(?:\.(?:gz|zst|zstd))?|tgz)$", re.IGNORECASE)
 SPACE = b"\xef\xbb\xbf \t\r\n"
 
+UTF32 = (
+    b"\xff\xfe\x00\x00",
+    b"\x00\x00\xfe\xff",
+    b"{\x00\x00\x00",
+    b"[\x00\x00\x00",
+    b"\x00\x00\x00",
+)
 UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{", b"[\x00", b"\x00[")
 BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (
@@ -67,6 +74,16 @@ BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
         b"\x04\x22\x4d\x18",
         "lz4-compressed",
         "Decompress it first (lz4 -d), or compress with gzip or zstd.",
+    ),
+    (
+        b"\x1f\x8b",
+        "gzip inside gzip: it was packed twice",
+        "Unpack it once (gzip -d); what is inside is read as it is.",
+    ),
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "a pointer of Git LFS, without the file it stands for",
+        "Fetch it first: git lfs pull.",
     ),
     (b"\x7fELF", "a program", WANTED),
     (b"\x89PNG", "a picture", WANTED),
@@ -246,6 +263,8 @@ def refuse_unknown(source: Source) -> None:
 def _what_is(head: bytes, label: str) -> tuple[str, str]:
     """What the text is, when it is clearly something else, and what to do; two empty strings when
     it may be a trace."""
+    if head.startswith(UTF32):
+        return "UTF-32 text", "Convert it first: iconv -f UTF-32 -t UTF-8."
     if head.startswith(UTF16):
         return "UTF-16 text", "Convert it first: iconv -f UTF-16 -t UTF-8."
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":

@@ -77,7 +77,7 @@ class Archive(Struct):
     def _tell(self, at: int) -> None:
         if self._ignored:
             self.notes.append(
-                f"{self._ignored} entr(ies) that are links, devices or sparse files were left out"
+                f"{self._ignored} entries that are links, devices or sparse files were left out"
             )
         if at > self.size:
             self.notes.append("the archive ends inside its last member")

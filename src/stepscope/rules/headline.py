@@ -32,6 +32,7 @@ WORDS = {
 }
 ON_HOST_WORDS = {"compute": "operators on the CPU", "host": "time outside operators"}
 """Without a device the host's operators are the work."""
+UNSEEN = "idle time whose cause was not seen"
 PART_WORDS = {"compute": "kernels computing", "imbalance": "waiting for other ranks"}
 """What a part of the step is called where it is only measured."""
 NAMES = {
@@ -91,6 +92,12 @@ def largest_part(parts: Mapping[str, float]) -> str:
     return max(shares, key=lambda bound: shares[bound])
 
 
+def is_unseen(parts: Mapping[str, float], bound: str) -> bool:
+    """Whether most of what counts as this bound is idle time whose cause was not recorded."""
+    unseen = parts["idle_other"]
+    return BOUND_OF_PART["idle_other"] == bound and unseen > by_bound(parts)[bound] / 2
+
+
 def second_of(bound: str, shares: Mapping[str, float], parts: Mapping[str, float]) -> str | None:
     """The resource beside which the bound does not stand alone: one that holds the step up nearly
     as much, or the largest part of a step that nothing alone holds up much. None where there is
@@ -137,6 +144,6 @@ def of_findings(findings: Sequence[Finding], named: Sequence[str]) -> str:
         words = f"; rank {late.ranks[0]} holds the others up"
     if first.bound not in named:
         resource = SHORT.get(first.bound, first.bound)
-        words += f"; the largest gain found is of {resource}: {first.code}, "
+        words += f"; the first fix is of {resource}: {first.code}, "
         words += f"{first.predicted_speedup:.2f}x"
     return words

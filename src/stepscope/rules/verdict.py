@@ -17,7 +17,9 @@ from stepscope.rules.advice import advise, advise_run, joined, weighed
 from stepscope.rules.headline import (
     HOST_WORDS,
     KERNELS,
+    UNSEEN,
     by_bound,
+    is_unseen,
     largest_part,
     names_of,
     of_findings,
@@ -179,7 +181,9 @@ def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     bound = _without_replay(rank, parts, largest) if rank.replayed is None else largest
     whole = "what was recorded" if is_whole_trace(rank) else "the step"
     if bound is None:
-        part = f"{shares[largest]:.0%} of {whole} is {words[largest]}"
+        is_idle = rank.steps.where == "device" and is_unseen(parts, largest)
+        word = UNSEEN if is_idle else words[largest]
+        part = f"{shares[largest]:.0%} of {whole} is {word}"
         summary = f"What limits the run is not in this trace: {part}, but {_lacking(rank)}."
         return Verdict(bound="unknown", summary=summary, shares=shares)
     if bound == "memory":
@@ -198,7 +202,10 @@ def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) ->
     if lost and lead <= lost:
         return f"{lost:.0%} of the device's events were lost, and the next bound is no further off"
     if bound in ("compute", "memory") and parts["idle_other"] > max(MOST_IDLE, lead):
-        return f"the device idles for {parts['idle_other']:.0%} of the step with no cause recorded"
+        idle = f"{parts['idle_other']:.0%} of the step"
+        if rank.steps.where == "host":
+            return f"{idle} is outside operators, with no cause recorded"
+        return f"the device idles for {idle} with no cause recorded"
     return None
 
 

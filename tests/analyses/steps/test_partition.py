@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import PARTS, RankFacts
-from stepscope.core.trace import Kind
+from stepscope.core.trace import NONE, Kind
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 
@@ -200,3 +200,22 @@ def test_the_parts_of_any_trace_sum_to_the_step_and_match_point_by_point(
         assert facts.partition.parts["comms_transfer"][i] == len(comms & window)
         assert facts.partition.parts["transfer"][i] == len(copies & window)
         assert facts.busy_ns[i] == len((compute | comms | copies) & window)
+
+
+def test_steps_in_which_nothing_was_recorded_have_no_parts() -> None:
+    steps = [mark(f"ProfilerStep#{n}", n * 100 * US, (n * 100 + 98) * US) for n in range(3)]
+    assert measured(*steps).partition is None
+    calls = [call("cudaLaunchKernel", n * 100 * US, (n * 100 + 2) * US, n + 1) for n in range(3)]
+    assert measured(*steps, *calls).partition is None
+    ranges = [mark("forward", n * 100 * US, (n * 100 + 50) * US) for n in range(3)]
+    facts = measured(*steps, *ranges)
+    assert parts_of(facts) == {"compute": 50 * US, "idle_other": 50 * US}, "ranges stand for work"
+
+
+def test_work_that_no_launch_can_be_found_for_is_not_said_to_come_from_before() -> None:
+    facts = measured(
+        *(call("cudaLaunchKernel", n * US, n * US + 100, NONE) for n in range(4)),
+        *(kernel("k", n * US + 200, n * US + 900, NONE) for n in range(4)),
+    )
+    assert not any("before the recording" in note for note in facts.notes)
+    assert any("could be linked to its launch" in note for note in facts.notes)

@@ -25,6 +25,8 @@ from stepscope.analyses.intervals import (
 )
 from stepscope.analyses.kernels.device import DeviceSets
 from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
+from stepscope.analyses.steps.windows import PROFILER_STEP
 from stepscope.core.facts import PARTS, Partition, Steps
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
@@ -36,10 +38,14 @@ the gap is the device's own (inside a CUDA graph, an event)."""
 def partition(
     trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps
 ) -> Partition | None:
-    """Each window of the steps split into PARTS; None when there is no window."""
+    """Each window of the steps split into PARTS; None when there is no window, and where neither a
+    device's work nor anything of the host's was recorded that could stand for it."""
     if not steps.windows:
         return None
     parts = part_intervals(trace, links, sets, host, steps)
+    is_seen = steps.where != "host" or trace.is_kind(Kind.OP).any()
+    if not is_seen and not any(len(parts[part].start) for part in parts if part != "idle_other"):
+        return None
     windows = bounds(steps.windows)
     lengths = {part: lengths_in(*windows, parts.get(part, empty())) for part in PARTS}
     return Partition(
@@ -104,10 +110,11 @@ def _parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, 
 
 def host_work(trace: Trace, host: HostActivity, span_ns: int) -> Intervals:
     """When operators ran that neither the loader nor a collective did; in a trace without any,
-    whatever ranges are shorter than `span_ns`."""
+    whatever ranges are shorter than `span_ns` and do not mark the steps."""
     ops = trace.is_kind(Kind.OP)
     if not ops.any():
         ops = trace.is_kind(Kind.MARK, Kind.OTHER) & (trace.dur_ns < max(span_ns, 1))
+        ops &= ~matching(trace, PROFILER_STEP)
     ops = ops & ~host_collectives(trace)
     return subtract(time_of(trace, ops), host.input)
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.modes import without_modes
+
 LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto::Logger::severityLevel_, an atomic int: lines under this severity are not printed."""
 SILENT = 99
@@ -29,12 +31,13 @@ WARNERS = (
 
 @contextmanager
 def quiet_kineto(torch: Any) -> Iterator[None]:
-    """While this lasts, neither Kineto nor the profiler in front of it says anything.
+    """While this lasts, neither Kineto nor the profiler in front of it says anything, and what the
+    profiler runs as operators is seen by nobody.
 
     Nothing is redirected: what else is printed meanwhile is printed, and a profiler that the job
     starts itself says what it always did.
     """
-    with _quiet_warnings(), _quiet_lines(torch):
+    with without_modes(), _quiet_warnings(), _quiet_lines(torch):
         yield
 
 
@@ -100,9 +103,8 @@ def without_thread_line() -> Iterator[None]:
 
     The file descriptor stays what it is: Python, C++ and other processes print as ever.
     """
-    if threading.current_thread() is threading.main_thread() or not sys.platform.startswith(
-        "linux"
-    ):
+    is_main = threading.get_ident() == threading.main_thread().ident
+    if is_main or not sys.platform.startswith("linux"):
         yield
         return
     libc = ctypes.CDLL(None)

@@ -16,6 +16,7 @@ from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker, replace
 from stepscope.capture.losses import json_number, loss_of
+from stepscope.capture.modes import without_modes
 from stepscope.capture.recording.window import backward_asker
 from stepscope.protocol.run_folder import LOSSES_FILE, write_json
 
@@ -75,6 +76,7 @@ class Losses:
 
         return wrapper
 
+    @without_modes()
     def _keep(self, at_ns: int, roots: Any) -> None:
         self._num += 1
         if self._num % self._every:

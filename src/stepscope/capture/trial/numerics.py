@@ -22,6 +22,7 @@ from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker, replace
 from stepscope.capture.losses import json_number, loss_of
+from stepscope.capture.modes import without_modes
 from stepscope.capture.recording.window import backward_asker
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.run_folder import NUMERICS_FILE
@@ -81,6 +82,7 @@ class Numerics:
 
         return make
 
+    @without_modes()
     def _keep_loss(self, roots: Any) -> None:
         """The root of a pass is the loss, where it is one number.
 
@@ -92,6 +94,7 @@ class Numerics:
         if loss is not None:
             self._losses.append(loss.double().clone())
 
+    @without_modes()
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not self._is_on:
             return
@@ -107,6 +110,7 @@ class Numerics:
         if norm is not None:
             self._norms.append(norm)
 
+    @without_modes()
     def _write(self, *, is_digest: bool) -> None:
         if self._folder is None or not self._waiting:
             return

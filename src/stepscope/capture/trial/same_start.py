@@ -10,6 +10,7 @@ from typing import Any
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
+from stepscope.capture.modes import without_modes
 from stepscope.protocol.run_folder import EQUAL_FILE, write_json
 
 NUM_BATCHES = 4
@@ -62,6 +63,7 @@ class SameStart:
 
         return wrapper
 
+    @without_modes()
     def _add(self, batch: Any) -> None:
         self._num += 1
         add_digest(self._torch, self._hash, batch)

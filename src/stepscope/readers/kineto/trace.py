@@ -145,7 +145,7 @@ def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
         (tally.no_time, "{n} event(s) without a readable time were left out"),
         (tally.no_duration, "{n} event(s) without a readable duration count as 0"),
         (tally.negative_duration, "{n} event(s) with a negative duration count as 0"),
-        (tally.malformed, "{n} entr(ies) that are no trace events were left out"),
+        (tally.malformed, "{n} entries that are no trace events were left out"),
         (tally.rescued, "{n} event(s) were damaged and are kept as far as they could be read"),
     )
 

@@ -96,9 +96,8 @@ def device_sections(rank: RankFacts) -> Iterator[Section]:
     if rank.steps.where != "host":
         yield Section(title="Device", blocks=(Facts(tuple(_device_facts(rank))),), is_folded=True)
     elif rank.num_events:
-        words = (
-            "No device was used: the parts above are the host's, and its operators are the work."
-        )
+        used = "No device was used" if rank.device_name is None else "No device work was recorded"
+        words = f"{used}: the parts above are the host's, and its operators are the work."
         yield Section(title="Device", blocks=(Prose(words),), is_folded=True)
 
 

@@ -190,6 +190,8 @@ def _step_words(rank: RankFacts, *, is_tight: bool) -> str:
     if steps.source == "whole trace":
         return "no steps could be detected" if rank.num_events else "no events"
     source = shorten(steps.source, 30)
+    if steps.windows and not steps.num_seen:
+        return f"no whole step detected by {source}"
     seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
     if not steps.windows:
         return f"{seen}, none of them whole"
@@ -258,7 +260,8 @@ def together_words(diagnosis: Diagnosis) -> str:
 def finding_title(finding: Finding, *, many_ranks: bool) -> str:
     """The gain with its range, the step after it, and the ranks that have the fault."""
     gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
-    ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
+    which = "rank" if len(finding.ranks) == 1 else "ranks"
+    ranks = f", {which} {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
     return f"{gain}, {_after_words(finding)}{ranks}"
 
 
