@@ -38,6 +38,9 @@ from stepscope.rules.shared.host_ranges import (
 
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 """What compiling the model leaves alone: the optimizer runs as before."""
+RECURRENT = re.compile(r"^aten::(_cudnn|miopen)_rnn(_backward)?$")
+"""Layers of nn.RNN, GRU and LSTM, which torch.compile leaves as they are (torch 2.11:
+`torch._dynamo.config.allow_rnn` is False): the model is compiled in pieces around them."""
 CHECK = re.compile(r"^aten::is_nonzero$")
 REGION = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -74,10 +77,17 @@ def is_compiled(case: Case) -> bool:
 @once_a_case
 def model_launches(case: Case) -> Bool:
     """Calls that compiling reaches: launches of kernels outside the optimizer, the loop around the
-    model, the loader, saving and compiling; not copies from the host, not what is a CUDA graph
-    already."""
+    model, recurrent layers, the loader, saving and compiling; not copies from the host, not what is
+    a CUDA graph already."""
     mask: Bool = launches_of_kernels(case) & ~_in_optimizer(case) & ~_in_loop(case)
-    return mask
+    return mask & ~_in_recurrent(case)
+
+
+@once_a_case
+def _in_recurrent(case: Case) -> Bool:
+    assert case.graph is not None
+    layers = named_events(case, RECURRENT, Kind.OP)
+    return calls_inside(case.graph, ranges_of(case, layers))
 
 
 @once_a_case
