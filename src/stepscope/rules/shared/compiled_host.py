@@ -40,7 +40,9 @@ OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 """What compiling the model leaves alone: the optimizer runs as before."""
 RECURRENT = re.compile(r"^aten::(_cudnn|miopen)_rnn(_backward)?$")
 """Layers of nn.RNN, GRU and LSTM, which torch.compile leaves as they are (torch 2.11:
-`torch._dynamo.config.allow_rnn` is False): the model is compiled in pieces around them."""
+`torch._dynamo.config.allow_rnn` is False)."""
+BETWEEN_PIECES = re.compile(r"^aten::(_cudnn|miopen)_rnn$")
+"""Forward ends one compiled piece of the model there and enters the next."""
 CHECK = re.compile(r"^aten::is_nonzero$")
 REGION = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -86,8 +88,7 @@ def model_launches(case: Case) -> Bool:
 @once_a_case
 def _in_recurrent(case: Case) -> Bool:
     assert case.graph is not None
-    layers = named_events(case, RECURRENT, Kind.OP)
-    return calls_inside(case.graph, ranges_of(case, layers))
+    return calls_inside(case.graph, ranges_of(case, named_events(case, RECURRENT, Kind.OP)))
 
 
 @once_a_case
@@ -193,7 +194,8 @@ def captured_work(case: Case, slowdown: float = 1.0) -> Change:
 
 def _entering(case: Case) -> float:
     """Around all kernels of a compiled model, a step."""
-    return POLICY.entering + POLICY.per_parameter * _num_parameters(case)
+    pieces = 1 + _per_step(case, BETWEEN_PIECES)
+    return POLICY.entering * pieces + POLICY.per_parameter * _per_step(case, GRADIENT)
 
 
 @once_a_case
@@ -235,7 +237,7 @@ def _num_saved(case: Case) -> float:
     return num_left(case) * (1.0 - int(backward.sum()) / int(kernels.sum()))
 
 
-def _num_parameters(case: Case) -> float:
-    """Gradients handed over, a step."""
+def _per_step(case: Case, name: re.Pattern[str]) -> float:
+    """Events of this name, a step."""
     assert case.graph is not None
-    return int(matching(case.replayed, GRADIENT).sum()) / max(case.graph.num_steps, 1)
+    return int(matching(case.replayed, name).sum()) / max(case.graph.num_steps, 1)
