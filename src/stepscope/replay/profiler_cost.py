@@ -39,7 +39,7 @@ MIN_CALLS = 20
 COST_RANGE_NS = (0.0, 10_000.0)
 MIN_SHARE = 0.25
 """Of a stretch of host work that is left however many events were recorded in it."""
-EPISODIC = ("input", "compile", "io", "gc", "allocator")
+EPISODIC = ("input", "compile", "io", "gc")
 """Parts that vary from step to step,
 so that a recorded step may have less of them than the run's usual one."""
 EPISODIC_SHARE = 0.2

@@ -33,3 +33,13 @@ def test_allocations_behind_a_busy_device_cost_nothing() -> None:
 
 def test_a_run_without_them_is_left_alone() -> None:
     assert allocator_churn.propose(allocating(us=0, kernel_us=20).case()) is None
+
+
+def test_the_drivers_calls_are_as_long_in_the_unprofiled_run() -> None:
+    """A shorter step is one with less of the profiler's cost, which lies in the operators."""
+    run = allocating(us=100, kernel_us=20)
+    recorded, case = run.case().recorded, run.case(1_200_000)
+    assert recorded is not None
+    assert case.graph is not None
+    left = case.graph.call_parts["allocator"].sum() / recorded.call_parts["allocator"].sum()
+    assert left > 0.9

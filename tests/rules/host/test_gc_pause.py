@@ -1,4 +1,4 @@
-"""gc-pause: the collector's frames in the step; a stretch nobody explains is not blamed on it."""
+"""gc-pause: the collector's frames in the step; of other stretches only long ones may be it."""
 
 from __future__ import annotations
 
@@ -51,6 +51,21 @@ def test_an_unexplained_stretch_asks_for_stacks() -> None:
     said = gc_pause.propose(collecting(None).case())
     assert isinstance(said, Abstention)
     assert "with_stack" in said.needs
+
+
+def test_a_stretch_in_every_step_as_long_as_a_full_collection_may_be_one() -> None:
+    case = collecting(None, pause_us=80_000).case()
+    said = gc_pause.propose(case)
+    assert isinstance(said, Proposal)
+    assert gain(case, said) > 10
+    assert said.cautious is not None
+    assert case.graph is not None
+    assert case.speedup(said.cautious(case.graph)) == pytest.approx(1.0)
+
+
+def test_a_long_stretch_in_some_steps_is_no_collection_in_each() -> None:
+    run = collecting(None, pause_us=80_000, steps=(0, 2, 3))
+    assert isinstance(gc_pause.propose(run.case()), Abstention)
 
 
 def test_another_frame_is_not_the_collector() -> None:

@@ -101,6 +101,20 @@ def test_compiling_the_model_leaves_the_optimizer_as_it_is() -> None:
     assert by_hand(said) > 5
 
 
+def test_compiling_the_model_leaves_its_recurrent_layers_as_they_are() -> None:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for i in range(30):
+            run.launch("aten::mm", kernel_us=3, host_us=30, kernel_name=f"gemm_{i}")
+        began = run.now
+        for i in range(50):
+            run.launch("aten::addmm", kernel_us=3, host_us=30, kernel_name=f"step_{i}")
+        run.span("aten::_cudnn_rnn", began, kind=op)
+        run.step(number, start)
+    assert model_launches(run.case()).sum() == 3 * 30
+
+
 def training(*, gap_us: float = 0.0, num_clipped: int = 0) -> Recorder:
     """Forward and backward of 40 launches each, with a gap in Python half-way through the forward,
     then as many gradients whose norm is read one by one, then the optimizer."""

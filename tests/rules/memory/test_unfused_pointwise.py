@@ -6,8 +6,11 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.rules.case import Case
 from stepscope.rules.memory import unfused_pointwise
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.fusible_runs import prepared_to_add
 from tests.rules.judging import finding_of
+from tests.rules.recorder import Recorder
 from tests.rules.steps import case_of_steps, launch
+from tests.tracing import op
 
 N = 64 * 2**20
 ONE, TWO = (f"[[{N}]]", '["float"]'), (f"[[{N}], [{N}]]", '["float", "float"]')
@@ -40,6 +43,20 @@ def test_unfused_pointwise_picks_rows_where_they_are_read() -> None:
     # Of 604 us 177 are left; of rows that a product reads nothing goes.
     assert 3.2 < finding_of(read_case, read_at_once).predicted_speedup < 3.6
     assert 1.2 < finding_of(product_case, multiplied).predicted_speedup < 1.35
+
+
+def test_rows_are_neither_laid_out_nor_sorted_before_they_are_added() -> None:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        run.launch("aten::copy_", kernel_us=20)
+        began = run.now
+        run.launch("aten::copy_", kernel_us=20)
+        run.launch("aten::sort", kernel_us=20)
+        run.span("aten::_index_put_impl_", began, kind=op)
+        run.step(number, start)
+    case = run.case()
+    assert prepared_to_add(case).tolist() == [1, 2, 4, 5, 7, 8]
 
 
 def test_unfused_pointwise_does_not_fuse_across_a_product() -> None:

@@ -44,3 +44,18 @@ def test_a_batch_of_few_tensors_or_a_busy_device_is_innocent() -> None:
             run.copy(PAGEABLE, 8, 2, host_us=20)
         run.launch(20_000)
     assert run.gain("many-small-copies") < 1.02
+
+
+def test_what_makes_a_copys_tensor_goes_with_the_copy() -> None:
+    run, long = Run(), Run()
+    for each, making_us in ((run, 30), (long, 300)):
+        for _ in range(4):
+            each.step()
+            for _ in range(50):
+                each.host(making_us)
+                each.copy(PAGEABLE, 8, 2, host_us=20)
+            each.launch(1_000)
+            each.sync()
+    # Of 3.5 ms the kernel's is left; 300 us are more than making a tensor takes.
+    assert 2.5 < run.gain("many-small-copies") < 3.6
+    assert long.gain("many-small-copies") < 1.1

@@ -2,8 +2,9 @@
 
 What it sees: the collector at work inside measured steps, as `stepscope run` times it in every
 step; in a lone trace frames of `gc.collect()`, or the profiler's own "Python GC" events. Without
-any of them a long gap in which nothing was recorded may be the collector or any other Python: then
-it does not judge.
+any of them a gap in which nothing was recorded may be the collector or any other Python. One in
+each step, always as long and no shorter than a full collection takes with PyTorch loaded, is named
+as what it may be, with a range that begins at no gain; of shorter ones it does not judge.
 
 Why it costs: a full collection visits every object Python tracks; with millions of them (a data
 set's index, a large cache) it takes hundreds of milliseconds, in which nothing is launched. On many
@@ -23,6 +24,9 @@ Example: `gc.collect()` in each step, beside an index of a few million small obj
 
 from __future__ import annotations
 
+import numpy as np
+
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.activity import COLLECTOR_RANGE, SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, intersect, subtract, union
 from stepscope.core.diagnosis import Abstention
@@ -32,7 +36,12 @@ from stepscope.replay.changes import with_part_ns, without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
-from stepscope.rules.shared.between_operators import long_gaps, ranges_of, without_work_in
+from stepscope.rules.shared.between_operators import (
+    HostGaps,
+    long_gaps,
+    ranges_of,
+    without_work_in,
+)
 from stepscope.rules.shared.host_ranges import named_events
 from stepscope.rules.shared.stalls import marked_lines
 
@@ -43,6 +52,11 @@ COLLECTED_SHARE = 0.9
 """Of the pauses that are spared when the collector still runs, in one step of ten."""
 WORTH = 1.02
 """Stretches whose absence gives less need no recording to explain them."""
+FULL_NS = 50_000_000
+"""A full collection visits 165,000 objects and more once torch is imported, 0.3 us each (an H200's
+host: 420 ms with 1.3 million of them)."""
+ALIKE = 1.5
+"""The longest such stretch over the shortest: a heap is about as large in each step."""
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -105,7 +119,7 @@ def pauses_of(case: Case, graph: Graph) -> Intervals:
     return intersect(subtract(host.gc, host.compile), window)
 
 
-def _unexplained(case: Case, graph: Graph) -> Abstention | None:
+def _unexplained(case: Case, graph: Graph) -> Proposal | Abstention | None:
     """Without stacks: whether gaps that a collector could fill cost anything."""
     steps = None if case.metadata is None else case.metadata.steps
     is_timed = steps is not None and steps.gc_ns is not None
@@ -119,9 +133,40 @@ def _unexplained(case: Case, graph: Graph) -> Abstention | None:
         or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False))) < WORTH
     ):
         return None
+    full = quiet.only(quiet.own_ns >= FULL_NS)
+    if _is_once_a_step(case, graph, full):
+        return _possible(case, full)
     return Abstention(
         code=CODE,
         reason=f"nothing was recorded for up to {int(quiet.own_ns.max()) / 1e6:.1f} ms at a time,"
         " which may be the garbage collector",
         needs="with_stack=True",
+    )
+
+
+def _is_once_a_step(case: Case, graph: Graph, gaps: HostGaps) -> bool:
+    """Whether each replayed step has one of them, all about as long."""
+    steps = np.searchsorted(case.context.cut.host_start, gaps.start, side="right")
+    is_one_each = len(gaps) == len(distinct(steps)) == graph.num_steps
+    return is_one_each and int(gaps.own_ns.max()) <= ALIKE * int(gaps.own_ns.min())
+
+
+def _possible(case: Case, gaps: HostGaps) -> Proposal:
+    """It looks like the collector, and other Python may look so too."""
+    ranges = ranges_of(case, gaps, whole=False)
+    held_ms = float(np.mean(gaps.own_ns)) / 1e6
+    shortest, longest = int(gaps.own_ns.min()) / 1e6, int(gaps.own_ns.max()) / 1e6
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"Each step stands still for {held_ms:.0f} ms in one piece with nothing recorded, "
+        "as in a full garbage collection.",
+        action="Look for gc.collect() in the step, and take it out; gc.freeze() after setup. If "
+        "there is none, record with_stack=True to see which line it is",
+        evidence=(
+            f"{len(gaps)} stretches in as many steps, {shortest:.0f} to {longest:.0f} ms",
+            "without stacks other Python looks the same",
+        ),
+        change=lambda before: without_work_in(case, before, ranges),
+        cautious=lambda before: before,
     )

@@ -37,6 +37,11 @@ from stepscope.rules.shared.host_ranges import (
 
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 """What compiling the model leaves alone: the optimizer runs as before."""
+RECURRENT = re.compile(r"^aten::(_cudnn|miopen)_rnn(_backward)?$")
+"""Layers of nn.RNN, GRU and LSTM, which torch.compile leaves as they are (torch 2.11:
+`torch._dynamo.config.allow_rnn` is False)."""
+BETWEEN_PIECES = re.compile(r"^aten::(_cudnn|miopen)_rnn$")
+"""Forward ends one compiled piece of the model there and enters the next."""
 CHECK = re.compile(r"^aten::is_nonzero$")
 REGION = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -65,10 +70,15 @@ def is_compiled(case: Case) -> bool:
 @once_a_case
 def model_launches(case: Case) -> Bool:
     """Calls that compiling reaches: launches of kernels outside the optimizer, the loop around the
-    model, the loader, saving and compiling; not copies from the host, not what is a CUDA graph
-    already."""
+    model, recurrent layers, the loader, saving and compiling; not copies from the host, not what is
+    a CUDA graph already."""
     mask: Bool = launches_of_kernels(case) & ~_in_optimizer(case) & ~_in_loop(case)
-    return mask
+    return mask & ~_in_recurrent(case)
+
+
+@once_a_case
+def _in_recurrent(case: Case) -> Bool:
+    return calls_inside(case.graph, ranges_of(case, named_events(case, RECURRENT, Kind.OP)))
 
 
 @once_a_case
@@ -169,7 +179,8 @@ def captured_work(case: Case, slowdown: float = 1.0) -> Change:
 
 def _entering(case: Case) -> float:
     """Around all kernels of a compiled model, a step."""
-    return ENTERING + PER_PARAMETER * _num_parameters(case)
+    pieces = 1 + _per_step(case, BETWEEN_PIECES)
+    return ENTERING * pieces + PER_PARAMETER * _per_step(case, GRADIENT)
 
 
 @once_a_case
@@ -209,6 +220,6 @@ def _num_saved(case: Case) -> float:
     return num_left(case) * (1.0 - int(backward.sum()) / int(kernels.sum()))
 
 
-def _num_parameters(case: Case) -> float:
-    """Gradients handed over, a step."""
-    return int(matching(case.replayed, GRADIENT).sum()) / max(case.graph.num_steps, 1)
+def _per_step(case: Case, name: re.Pattern[str]) -> float:
+    """Events of this name, a step."""
+    return int(matching(case.replayed, name).sum()) / max(case.graph.num_steps, 1)

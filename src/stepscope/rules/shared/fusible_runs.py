@@ -17,7 +17,9 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
+from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
@@ -54,7 +56,7 @@ JOINED = re.compile(r"::(cat|split|stack)$")
 PICKING = re.compile(r"::(index|index_select|gather|embedding)$")
 """Operators that pick rows: a compiled operator that reads them picks them itself."""
 ADDING = re.compile(r"index_put")
-"""Sorts its numbers first; compiled it adds where each belongs."""
+"""Lays out what it adds and sorts the numbers first; compiled it adds each row where it belongs."""
 SINGLE = re.compile(r"embedding_dense_backward|index_put|scatter|gather|sort|cumsum")
 """Operators of several kernels that are one when compiled."""
 COPY, SUM, COUNTING = "aten::copy_", "aten::sum", "aten::nonzero"
@@ -241,6 +243,17 @@ def picked_in_place(case: Case) -> Int64:
             elif is_read:
                 picked.append(task)
     return np.array(sorted(picked), np.int64)
+
+
+@once_a_case
+def prepared_to_add(case: Case) -> Int64:
+    """Tasks inside an operator that adds rows, but for those that add."""
+    table = case.table
+    adding = matching(table.trace, ADDING)
+    within = ancestor_with(case.context.links.parent, np.maximum(table.op, 0), adding)
+    is_own = table.op == within
+    inside = (table.op != NONE) & (within != NONE)
+    return np.flatnonzero(inside & (~is_own | table.of_category("sort")))
 
 
 def _is_joined(table: TaskTable, op: int) -> bool:
@@ -434,9 +447,8 @@ def fused_tasks(case: Case, share: float) -> Change:
     tasks = runs.tasks_of(gains)
     left = tasks[~is_among(tasks, leads)]
     if case.context.trace.meta.has_shapes:
-        adding = case.table.where(lambda op: ADDING.search(case.table.op_name(op)) is not None)
-        summed = np.flatnonzero(adding & case.table.of_category("sort"))
-        left = np.concatenate((left, picked_in_place(case), summed))
+        prepared = np.setdiff1d(prepared_to_add(case), leads)
+        left = np.concatenate((left, picked_in_place(case), prepared))
 
     def change(before: Graph) -> Graph:
         task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()
@@ -454,6 +466,7 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     if runs is not None:
         left[runs.task] = False
     left[picked_in_place(case)] = False
+    left[prepared_to_add(case)] = False
     left &= ~table.where(partial(_is_joined, table))
     single = left & table.where(lambda op: SINGLE.search(table.op_name(op)) is not None)
     kept = int((left & ~single).sum()) + len(distinct(table.op[single]))

@@ -33,6 +33,12 @@ from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.host_ranges import (
+    calls_inside,
+    named_events,
+    ranges_of,
+    without_ranges,
+)
 from stepscope.rules.shared.pcie_copies import (
     TO_DEVICE,
     copy_tasks,
@@ -48,6 +54,8 @@ BOUND = "transfer"
 
 COPYING = re.compile(r"^aten::(to|_to_copy|copy_|lift_fresh|cuda)$")
 """The operators a copy stands in; the outermost of them is gone with it."""
+JOINING = re.compile(r"^aten::pad_sequence$")
+"""Copies what came one by one into one tensor, one by one."""
 LEAST_PER_STEP = 16
 """A batch has a handful of tensors, each with a copy of its own, and that is as it should be."""
 LATENCY_BOUND = 0.5
@@ -55,6 +63,9 @@ LATENCY_BOUND = 0.5
 part."""
 SHORT_NS = 10_000.0
 """Where bytes or rate are not known: a copy this short is one start."""
+MAKING_NS = 50_000
+"""From one copy to the next at most, for what makes the next one's tensor: longer is work of its
+own, which stays."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -82,6 +93,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events=graph.task_event[tasks],
         change=_merged(case, tasks, graph.task_step[tasks]),
         cautious=_merged(case, tasks, _runs(case, tasks)),
+        hopeful=_merged(case, tasks, graph.task_step[tasks], is_joined=True),
     )
 
 
@@ -105,9 +117,10 @@ def _runs(case: Case, tasks: Bool) -> Int64:
     return run
 
 
-def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
+def _merged(case: Case, tasks: Bool, group: Int64, *, is_joined: bool = False) -> Change:
     """In each group the first copy brings all the bytes; the others, and the operators that made
-    them, are gone."""
+    them, are gone. What put them together on the device does so on the host, where it launches
+    nothing; where they are made in one piece (`is_joined`), it goes too."""
     positions = np.flatnonzero(tasks)
     kept = np.zeros(len(tasks), np.bool_)
     kept[positions[np.unique(group, return_index=True)[1]]] = True
@@ -123,15 +136,23 @@ def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
         freed = without_blocking(case, graph, gone)
         lasting = np.where(gone, 0.0, graph.task_ns + extra)
         fewer = replace(freed, task_ns=lasting, task_gap_ns=np.where(gone, 0.0, freed.task_gap_ns))
-        return _without_their_operators(case, fewer, gone)
+        alone = _without_their_operators(case, fewer, gone)
+        joining = ranges_of(case, named_events(case, JOINING, Kind.OP))
+        if not is_joined:
+            joining = ranges_of(case, graph.call_event[calls_inside(graph, joining)])
+        return without_ranges(case, alone, joining)
 
     return change
 
 
 def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
+    """Nor does the host make each copy's tensor right before it."""
     trace, links = case.replayed, case.context.links
     calls = graph.call_event[np.flatnonzero(launching(graph, gone))]
     copying = trace.is_kind(Kind.OP) & matching(trace, COPYING)
     outer = ancestor_with(links.parent, links.parent[calls], copying, outermost=True)
     ranges = np.where(outer == NONE, calls, outer)
-    return without_host_ranges(graph, union(trace.start_ns[ranges], trace.end_ns[ranges]))
+    start, end = trace.start_ns[ranges], trace.end_ns[ranges]
+    before = np.concatenate([start[:1], end[:-1]])
+    is_made = (start >= before) & (start - before <= MAKING_NS)
+    return without_host_ranges(graph, union(np.where(is_made, before, start), end))
