@@ -222,6 +222,23 @@ def test_gathered_inputs_stay_reserved_where_the_host_is_ahead() -> None:
         assert slack_of(job, layout) - slack_of(prompt, layout) == pytest.approx(wanted, rel=0.35)
 
 
+def test_backward_gathers_again_what_its_products_do_not_hide() -> None:
+    """Behind products in a node, and past them over a network that waits at each step."""
+    near = small_nanotron_job()
+    far = replace(near, cluster=parse_cluster("8x8xH100@efa"))
+    once = replace(far, framework=replace(NANOTRON, gathers_again=False))
+    wide = Layout(tp=16, dp=4, is_sequence_parallel=True)
+    assert tensor_s(far, wide) == pytest.approx(1.25 * tensor_s(once, wide), rel=0.05)
+    roomy = Layout(tp=2, dp=32, micro_batch=8, is_sequence_parallel=True)
+    assert tensor_s(near, roomy) == pytest.approx(
+        tensor_s(replace(near, framework=once.framework), roomy), rel=0.05
+    )
+
+
+def tensor_s(job: TrainingJob, layout: Layout) -> float:
+    return float(estimate_one(job, layout).times.tensor_comms[0])
+
+
 def test_only_rotated_models_keep_what_was_rotated() -> None:
     """Queries and keys once more; MPT's scores are biased instead."""
     biased = job_of(FSDP, "mpt-7b")

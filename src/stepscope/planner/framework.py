@@ -96,6 +96,9 @@ class Framework:
     kept_gathered: float = 0.0
     """Of a layer's gathered inputs that stay whole until backward under sequence parallelism;
     else they are gathered again."""
+    gathers_again: bool = False
+    """Whether backward gathers a layer's two inputs again, behind the product that makes their
+    gradients."""
     late_gathered: float = 0.0
     """Of a layer's gathered inputs that the allocator cannot give out again in time: they were
     used on a stream of their own, and the host is ahead of the device."""
@@ -172,11 +175,12 @@ NANOTRON = Framework(
     extra_grad_bytes=2.0,
     fuses=False,
     accumulates_fused=False,
-    staged_collective_s=375e-6,
+    staged_collective_s=350e-6,
     balances_stages=True,
     scatters_sends=False,
     parallel_logit_bytes=10.5,
     kept_logit_bytes=4.0,
+    gathers_again=True,
     late_gathered=1.9,
     fills_stages=True,
     fills_pipeline=True,
@@ -184,7 +188,7 @@ NANOTRON = Framework(
     usual_recompute="none",
     zero_stages=(0, 1),
 )
-"""With stages in different nodes the host needs 3 ms more for a layer, there and back, for each
+"""With stages in different nodes the host needs 2.8 ms for a layer, there and back, for each
 tensor rank: at least 9, 13, 21, 46 and 116 ms with 2 to 32 of them, the same for 1 and 8 billion
 parameters, 2 to 32 stages and 2 to 32 nodes (the ultra-scale sweep; *fitted*). Its gathers are
 asynchronous: where the host is ahead, 1.1 to 1.9 of a layer's two gathered inputs stay reserved,

@@ -175,7 +175,7 @@ def layer_time(
         gemm=backward_gemm,
         attention=core_backward,
         stream=2 * stream,
-        tensor_comms=comms,
+        tensor_comms=comms + _gather_again_s(job, layouts, network, forward_gemm),
         expert_comms=experts_s,
         context_comms=2 * context,
         host=host * constants.host_backward + launches,
@@ -285,6 +285,19 @@ def _tensor_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
     if job.framework.overlaps_tensor:
         parts = parts * 0.4
     return np.where(layouts.is_sequence_parallel == 1, parts, 2 * network.reduce_s(group, moved))
+
+
+def _gather_again_s(
+    job: TrainingJob, layouts: Layouts, network: Network, forward_gemm: Floats
+) -> Floats:
+    """Of two gathers more in backward what the products of queries, keys, values and of the MLP's
+    way in, two thirds of a layer's, do not hide."""
+    if not job.framework.gathers_again:
+        return np.zeros(len(layouts))
+    moved = layouts.micro_batch * job.seq_len / layouts.cp * job.model.hidden * job.value_bytes
+    gathers = 2 * network.gather_s(Group(layouts.tp, np.ones_like(layouts.tp)), moved)
+    hidden = job.constants.overlap * forward_gemm * 2 / 3
+    return np.where(layouts.is_sequence_parallel == 1, np.maximum(gathers - hidden, 0.0), 0.0)
 
 
 def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:

@@ -250,8 +250,9 @@ def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator
     yield Fault(
         code="does-not-fit",
         kind=ERROR,
-        what=f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB: most of it is "
-        f"{fit.largest_part.replace('_', ' ')}",
+        what=f"{fit.largest_part.replace('_', ' ')} alone take "
+        f"{choice.memory[fit.largest_part] / GIB:.1f} GiB, all of it "
+        f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB",
         fix=fix,
         num_bytes=choice.memory_bytes - has,
     )

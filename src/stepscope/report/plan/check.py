@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stepscope.core.contract.check import CheckContract, Fault, Ranged
 from stepscope.core.contract.codec import encode, filled
-from stepscope.planner.launch.check import Checked
+from stepscope.planner.launch.check import ERROR, Checked
 from stepscope.planner.launch.check import Fault as Priced
 from stepscope.planner.layout_words import spelled_out
 from stepscope.planner.ranges import Range
@@ -75,7 +75,8 @@ def _line(fault: Priced) -> str:
     if fault.seconds is not None:
         price = f" ({seconds(fault.seconds)} a step)"
     elif fault.num_bytes is not None:
-        price = f" ({gib(fault.num_bytes)})"
+        compared = "too much" if fault.kind == ERROR else "less"
+        price = f" ({gib(fault.num_bytes)} {compared})"
     fix = f" -> {fault.fix}" if fault.fix else ""
     return f"{fault.code}: {fault.what}{price}{fix}"
 
