@@ -19,7 +19,7 @@ from stepscope.rules.accuracy import widened
 from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
-from stepscope.rules.proposal import Fix, Proposal, Remark, source_locations_in
+from stepscope.rules.proposal import Proposal, Remark, source_locations_in
 from stepscope.rules.registry import EXCLUDES, INCLUDES, job_rules, rank_rules
 
 LEAST_SPEEDUP = 1.02
@@ -115,7 +115,7 @@ def _answers(job: JobCase) -> list[list[Answer]]:
 
 def _signed(rule: ModuleType, answer: Any) -> Any:
     """With the rule's code, and its bound where a proposal names no other."""
-    if not isinstance(answer, Fix):
+    if not isinstance(answer, Proposal | JobProposal):
         return answer
     return replace(answer, code=rule.CODE, bound=answer.bound or rule.BOUND)
 
