@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepscope.core.calibrated import Calibrated, GemmFit, bus_factor
+from stepscope.core.calibrated import Calibrated, bus_factor
 
 
 def draw(calibration: Calibrated, path: Path) -> None:
@@ -81,7 +81,7 @@ def _gemms(axes: Any, calibration: Calibrated) -> None:
             sides = [round(side) for side in _between(squares[0], squares[-1])]
             axes.plot(
                 [2.0 * side**3 for side in sides],
-                [_rate(fit, side) for side in sides],
+                [2.0 * side**3 / fit.seconds(side, side, side) / 1e12 for side in sides],
                 "-",
                 color=color,
                 lw=1,
@@ -93,10 +93,6 @@ def _frame(axes: Any, x: str, y: str, title: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y, title=title)
     axes.legend(fontsize=7)
     axes.grid(visible=True, alpha=0.3)
-
-
-def _rate(fit: GemmFit, side: int) -> float:
-    return 2.0 * side**3 / fit.seconds(side, side, side) / 1e12
 
 
 def _between(low: float, high: float, count: int = 200) -> list[float]:

@@ -104,7 +104,7 @@ def sampled(
     """py-spy beside what is done meanwhile; afterwards the two lists have what it saw, and why it
     saw no more."""
     from stepscope.cli.py_spy import Sampling, find_spy
-    from stepscope.readers.host.profile import read
+    from stepscope.readers.host.profile import read_file
     from stepscope.readers.source import Source
 
     recordings: list[SystemRecording] = []
@@ -124,7 +124,7 @@ def sampled(
         for sampling in spies:
             try:
                 path = sampling.result()
-                recordings += read([Source(path=path, label=path.name)]).recordings
+                recordings.append(read_file(Source(path=path, label=path.name)))
                 lines += path.read_text(encoding="utf-8").splitlines()
             except StepscopeError as problem:
                 refused.append(f"functions: {problem}")

@@ -31,7 +31,7 @@ class Fields:
         if value is None:
             if default is None:
                 raise InputError(
-                    f"{self.where}: no {self._or(names)}: not a config of a transformer, or one "
+                    f"{self.where}: no {' or '.join(names)}: not a config of a transformer, or one "
                     "we cannot read"
                 )
             return default
@@ -134,10 +134,6 @@ class Fields:
         return next(
             ((name, self.values[name]) for name in names if self.has(name)), (names[0], None)
         )
-
-    @staticmethod
-    def _or(names: tuple[str, ...]) -> str:
-        return " or ".join(names)
 
     @staticmethod
     def _shown(value: object) -> str:

@@ -8,9 +8,19 @@ from functools import reduce
 from typing import Any
 
 from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.compiler import CompilerReport
+from stepscope.core.recordings.kernels import KernelReport
+from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import StepscopeError
-from stepscope.readers.formats import AUXILIARY, BY_NAME
+from stepscope.readers.formats import AUXILIARY, BY_NAME, COMPILER, KERNELS, SYSTEM
 from stepscope.readers.source import Source
+
+REPORTS: dict[str, Any] = {
+    KERNELS: KernelReport,
+    COMPILER: CompilerReport,
+    SYSTEM: SystemReport,
+}
+"""Of readers that make a recording of each file."""
 
 
 def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:
@@ -38,16 +48,23 @@ def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:
 def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:
     """All of one format together; where that fails, one after the other, so that a damaged file
     costs itself alone."""
-    reader = BY_NAME[name].reader()
     try:
-        return [reader.read(sources)], []
+        return [read_report(name, sources)], []
     except StepscopeError as problem:
         if len(sources) == 1:
             return [], [str(problem)]
     reports, problems = [], []
     for source in sources:
         try:
-            reports.append(reader.read([source]))
+            reports.append(read_report(name, [source]))
         except StepscopeError as problem:
             problems.append(str(problem))
     return reports, problems
+
+
+def read_report(name: str, sources: Sequence[Source]) -> Any:
+    """All of one format: put together by its reader, or a recording each."""
+    reader = BY_NAME[name].reader()
+    if hasattr(reader, "read"):
+        return reader.read(sources)
+    return REPORTS[BY_NAME[name].kind](recordings=tuple(map(reader.read_file, sources)))

@@ -4,10 +4,11 @@ decide, not a file's name.
 A format's reader is one module in this room, imported when it is needed. It has `is_mine(head,
 name)`, which looks at the first bytes of the text (decompressed) and, where these say nothing, at
 the name (detect.py asks); and for a trace `read(source, progress)`, which gives a Trace, for
-everything else `read(sources)`, which gives the shape that `core.recordings.auxiliary.Auxiliary`
-has for its kind, or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)`
-looks for them; where one file may hold several ranks, `parts(source)` names them; where other files
-are read along with it, `companions(path)` does.
+everything else `read_file(source)`, which gives a recording, or, where files are put together,
+`read(sources)`, which gives the shape that `core.recordings.auxiliary.Auxiliary` has for its kind,
+or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)` looks for them;
+where one file may hold several ranks, `parts(source)` names them; where other files are read along
+with it, `companions(path)` does.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def newest_recordings(
     chosen = {str(each.path) for each in of_one_moment(written)}
     left_out = [each for each in written if str(each.path) not in chosen]
     if left_out:
-        names = sorted(_short(each.path, folder) for each in left_out)
+        names = sorted(str(each.path).removeprefix(f"{folder}/") for each in left_out)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         notes.append(
             f"{folder} holds {len(written)} recordings of several moments or runs; of the newest "
@@ -116,7 +116,3 @@ def _written(path: AnyPath, stamp: str, rank: int | None, notes: list[str]) -> W
         rank=rank if own is None else int(own[1]),
         world_size=None if world is None else int(world[1]),
     )
-
-
-def _short(path: AnyPath, folder: Path | str) -> str:
-    return str(path).removeprefix(f"{folder}/")

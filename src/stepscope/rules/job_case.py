@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.grouping import distinct, is_among, median
 from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
-from stepscope.core.diagnosis import MemoryChange, SourceLocation
+from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks
@@ -22,6 +21,7 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.job import calibrated, fit_job, job_graph_of, with_graphs
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.rules.case import Case
+from stepscope.rules.proposal import Fix
 
 JobChange = Callable[[JobGraph], JobGraph]
 
@@ -88,36 +88,18 @@ class JobCase:
         return float(inside.sum()) / max(len(recorded), 1)
 
 
-class JobProposal(Struct, frozen=True, kw_only=True):
-    """A fault of the job with its fix, and what the fix does to the job's graph."""
+class JobProposal(Fix, frozen=True, kw_only=True):
+    """The job's, and what the fix does to the job's graph."""
 
-    code: str
-    bound: str
-    summary: str
-    action: str
-    evidence: tuple[str, ...]
-    ranks: tuple[int, ...]
-    """The ranks at fault; all of them when it is the job's."""
+    ranks: tuple[int, ...] = ()
+    """The ranks at fault, where it is not the job's; then the judge writes all of them."""
     change: JobChange
     cautious: JobChange | None = None
     hopeful: JobChange | None = None
-    changes_numerics: bool = False
-    may_slow: bool = False
-    """As of a Proposal."""
-    rare_ns: float = 0.0
-    """As of a Proposal; of the rank that loses most."""
     source_locations: tuple[SourceLocation, ...] = ()
     """The lines that most of it comes from."""
-    samples_times: float = 1.0
-    memory: MemoryChange | None = None
-    """As of a Proposal."""
     lacks_stacks: bool = False
     """Stacks would name those lines, and none were recorded."""
-    alternative_to: tuple[str, ...] = ()
-    """Codes of findings whose cost this fixes in another way: where one of them stands, this is
-    said with it, else by itself."""
-    listed_last: bool = False
-    """As of a Proposal."""
 
 
 def without_collectives(job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -107,8 +109,15 @@ def _answers(job: JobCase) -> list[list[Answer]]:
     answers: list[list[Answer]] = [[] for _ in rules]
     asked = [(i, rule) for i, of_rank in enumerate(rules) for rule in of_rank]
     for i, rule in counted("judging", asked, len(asked)):
-        answers[i].append(rule.propose(job.cases[i]))
+        answers[i].append(_signed(rule, rule.propose(job.cases[i])))
     return answers
+
+
+def _signed(rule: ModuleType, answer: Any) -> Any:
+    """With the rule's code, and its bound where a proposal names no other."""
+    if not isinstance(answer, Proposal | JobProposal):
+        return answer
+    return replace(answer, code=rule.CODE, bound=answer.bound or rule.BOUND)
 
 
 def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
@@ -184,8 +193,13 @@ def _about_all(job: JobCase) -> list[JobProposal]:
     if job.is_alone:
         return []
     has_device = all(case.unprofiled is not None for case in job.cases)
-    proposals = [rule.propose_job(job) for rule in job_rules(has_device=has_device)]
-    return [proposal for proposal in proposals if proposal is not None]
+    rules = job_rules(has_device=has_device)
+    proposals = [_signed(rule, rule.propose_job(job)) for rule in rules]
+    return [
+        replace(proposal, ranks=proposal.ranks or job.ranks)
+        for proposal in proposals
+        if proposal is not None
+    ]
 
 
 def _about_ranks(job: JobCase, answers: Sequence[Sequence[Answer]]) -> list[JobProposal]:

@@ -22,22 +22,18 @@ LEAST_SHARE = 0.05
 """Of a finding's cost, below which a place is not worth a line."""
 
 
-class Proposal(Struct, frozen=True, kw_only=True):
-    """A fault with its fix, and what the fix does to the graph."""
+class Fix(Struct, frozen=True, kw_only=True):
+    """A fault with its fix, of a rank or of the job."""
 
-    code: str
-    bound: str
+    code: str = ""
+    bound: str = ""
+    """Both its rule's, which the judge writes, where the rule names no other."""
     summary: str
     """One sentence: what is wrong, with its size."""
     action: str
     """What to do, the cheapest first: the knob and the value to try."""
     evidence: tuple[str, ...]
     """What was seen, each with a number."""
-    change: Change
-    cautious: Change | None = None
-    """The same fix giving less; the same as `change` when None."""
-    hopeful: Change | None = None
-    """The same fix giving more."""
     changes_numerics: bool = False
     may_slow: bool = False
     """It brings work of its own, as casts are: the step may become longer by it."""
@@ -47,18 +43,28 @@ class Proposal(Struct, frozen=True, kw_only=True):
     listed_last: bool = False
     """It makes another training of it, on an inference: said after the fixes that do not, however
     much it gives."""
+    rare_ns: float = 0.0
+    """A step, over all of them, that the fix saves of what only some steps hold, and that the
+    replayed ones do not have; of the rank that loses most."""
+    samples_times: float = 1.0
+    """Samples of a step after the fix, over today's; the change is of the step per sample then."""
+    memory: MemoryChange | None = None
+    """What the fix does to the peak, where that is known."""
+
+
+class Proposal(Fix, frozen=True, kw_only=True):
+    """A rank's, and what the fix does to its graph."""
+
+    change: Change
+    cautious: Change | None = None
+    """The same fix giving less; the same as `change` when None."""
+    hopeful: Change | None = None
+    """The same fix giving more."""
     events: Int64 | None = None
     """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no
     line could fix it."""
     events_ns: Float64 | None = None
     """What each of them costs; how long it was recorded to take when None."""
-    rare_ns: float = 0.0
-    """A step, over all of them, that the fix saves of what only some steps hold, and that the
-    replayed ones do not have."""
-    samples_times: float = 1.0
-    """Samples of a step after the fix, over today's; the change is of the step per sample then."""
-    memory: MemoryChange | None = None
-    """What the fix does to the peak, where that is known."""
     locations: tuple[SourceLocation, ...] = ()
     """The lines that it comes from, where they are known without stacks."""
 

@@ -7,8 +7,8 @@
 `NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
 False` that it has something to say of a rank whose steps cannot be replayed, `EXCLUDES` which
 rules' fixes cannot be applied with its own, `INCLUDES` which rules' faults its own repairs as well,
-`ANSWERS` which shares of the step beside its `BOUND` its fix is for. A new rule is its module and a
-line here.
+`ANSWERS` which shares of the step beside its `BOUND`
+its fix is for. A new rule is its module and a line here.
 """
 
 from __future__ import annotations

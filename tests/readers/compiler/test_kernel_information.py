@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.compiler import kernel_information
 from stepscope.readers.detect import formats_of
@@ -43,7 +44,9 @@ def samples() -> Iterator[tuple[str, str, bytes]]:
 def read(tmp_path: Path, value: object) -> Any:
     path = tmp_path / "kernel_information.json"
     path.write_text(value if isinstance(value, str) else json.dumps(value))
-    return kernel_information.read([Source(path=path, label=path.name)])
+    return CompilerReport(
+        recordings=(kernel_information.read_file(Source(path=path, label=path.name)),)
+    )
 
 
 def test_a_kernel_has_the_innermost_line_of_its_stack(tmp_path: Path) -> None:

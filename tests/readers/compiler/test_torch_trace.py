@@ -124,8 +124,9 @@ def test_log_trace_and_counters_of_one_run_are_one_report(job: Path) -> None:
         assert found is not None
         assert found.reader() is reader
     apart = [
-        reader.read([source])
-        for source, reader in zip((trace, log, counters), readers, strict=True)
+        torch_trace.read([trace]),
+        torch_logs.read([log]),
+        CompilerReport(recordings=(dynamo_counters.read_file(counters),)),
     ]
     whole = apart[0].joined(apart[1]).joined(apart[2])
     assert whole.num_processes == 1

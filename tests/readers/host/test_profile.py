@@ -32,7 +32,7 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 def of_text(folder: Path, text: str | bytes) -> SystemReport:
     path = folder / "host.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return host_profile.read([Source(path=path, label=str(path))])
+    return SystemReport(recordings=(host_profile.read_file(Source(path=path, label=str(path))),))
 
 
 def stacks_of(folder: Path, content: Any) -> HostStacks:
@@ -327,7 +327,7 @@ def test_stacks_that_torch_exported_are_seconds_of_lines(tmp_path: Path) -> None
     path = tmp_path / "stacks.txt"
     path.write_text(EXPORTED)
     assert host_profile.is_mine(EXPORTED.encode(), "stacks.txt")
-    (recording,) = host_profile.read([Source(path=path, label="stacks.txt")]).recordings
+    recording = host_profile.read_file(Source(path=path, label="stacks.txt"))
     (stacks,) = recording.stacks
     assert (stacks.tool, stacks.unit) == ("export_stacks", "seconds")
     assert stacks.amount == pytest.approx(4000e-6)

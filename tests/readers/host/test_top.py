@@ -11,7 +11,7 @@ from stepscope.core.recordings.processes import PROCESS, RANK, WORKER
 from stepscope.core.recordings.system import SystemReport
 from stepscope.core.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, UNCLEAR
 from stepscope.errors import FormatError
-from stepscope.readers.host.top import is_mine, read
+from stepscope.readers.host.top import is_mine, read_file
 from stepscope.readers.source import Source
 from stepscope.rules.triage.judge import judge
 
@@ -40,7 +40,7 @@ def of_text(folder: Path, text: str) -> SystemReport:
     path = folder / "top.txt"
     path.write_text(text)
     assert is_mine(text.encode(), "top.txt")
-    return read([Source(path=path, label="top.txt")])
+    return SystemReport(recordings=(read_file(Source(path=path, label="top.txt")),))
 
 
 def test_processes_are_averaged_over_all_screens_but_the_first(tmp_path: Path) -> None:

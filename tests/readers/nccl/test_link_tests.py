@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.recordings.auxiliary import Auxiliary
-from stepscope.core.recordings.system import LinkTest
+from stepscope.core.recordings.system import LinkTest, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.detect import detect
 from stepscope.readers.nccl import tests as nccl_tests
@@ -61,14 +61,16 @@ def samples() -> Iterator[tuple[str, str, bytes]]:
 def read(folder: Path, text: str, name: str = "all_reduce_perf.txt") -> LinkTest:
     path = folder / name
     path.write_text(text)
-    (test,) = nccl_tests.read([Source(path=path, label=str(path))]).link_tests
+    (test,) = SystemReport(
+        recordings=(nccl_tests.read_file(Source(path=path, label=str(path))),)
+    ).link_tests
     return test
 
 
 def advice(folder: Path, text: str) -> list[str]:
     path = folder / "all_reduce_perf.txt"
     path.write_text(text)
-    report = nccl_tests.read([Source(path=path, label=str(path))])
+    report = SystemReport(recordings=(nccl_tests.read_file(Source(path=path, label=str(path))),))
     return [each.summary for each in slow_link.advise(Auxiliary(system=report))]
 
 
@@ -154,7 +156,9 @@ def test_a_header_without_rows_is_said(tmp_path: Path) -> None:
 def test_the_report_has_each_size_against_the_link(tmp_path: Path) -> None:
     path = tmp_path / "all_reduce_perf.txt"
     path.write_text(output(A100, 8))
-    (text,) = texts_of(nccl_tests.read([Source(path=path, label=str(path))]))
+    (text,) = texts_of(
+        SystemReport(recordings=(nccl_tests.read_file(Source(path=path, label=str(path))),))
+    )
 
     lines = dict(text.lines)
     assert "of the 222 of NVLink of NVIDIA A100 SXM 80 GB, 300 GB/s" in lines["bus bandwidth"]

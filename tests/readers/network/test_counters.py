@@ -97,7 +97,7 @@ def read(folder: Path, text: str, name: str = "ports.txt") -> SystemReport:
     path = folder / name
     path.write_text(text)
     assert counters.is_mine(text.encode(), name)
-    return counters.read([Source(path=path, label=str(path))])
+    return SystemReport(recordings=(counters.read_file(Source(path=path, label=str(path))),))
 
 
 def port_of(folder: Path, text: str) -> PortSeries:

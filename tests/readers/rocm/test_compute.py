@@ -78,7 +78,9 @@ def read(folder: Path, text: str | bytes, system: str | None = SYSTEM) -> Kernel
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     if system is not None:
         (folder / "sysinfo.csv").write_text(system)
-    return rocprof_compute.read([Source(path=file, label="pmc_perf.csv")])
+    return KernelReport(
+        recordings=(rocprof_compute.read_file(Source(path=file, label="pmc_perf.csv")),)
+    )
 
 
 def test_counters_become_shares(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.recordings.kernels import KernelReport
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.pipeline.options import Options
@@ -250,10 +251,14 @@ def test_headers_are_claimed_by_one_reader_alone() -> None:
     assert not rocprof_stats.is_mine(KERNELS.encode(), "")
 
 
+def stats_of(file: Path) -> KernelReport:
+    return KernelReport(recordings=(rocprof_stats.read_file(Source(path=file, label="stats")),))
+
+
 def test_totals_are_of_kernels(tmp_path: Path) -> None:
     file = tmp_path / "1_kernel_stats.csv"
     file.write_text(STATS)
-    report = rocprof_stats.read([Source(path=file, label="stats")])
+    report = stats_of(file)
     assert [
         (one.name, one.count, one.total_ns, one.mean_ns, one.least_ns, one.most_ns)
         for one in report.totals
@@ -264,16 +269,16 @@ def test_totals_are_of_kernels(tmp_path: Path) -> None:
     assert texts_of(report)[0].tables[0].rows[0] == ("add", "1", "0.00", "3.0", "60.0%")
     assert any("1 line(s)" in note for note in report.recordings[0].notes)
     file.write_text(STATS.replace("Cijk_A.kd", "hipMalloc").replace('"add"', '"ncclAllReduce"'))
-    assert rocprof_stats.read([Source(path=file, label="stats")]).totals == ()
+    assert stats_of(file).totals == ()
     file.write_text(
         STATS.replace("Cijk_A.kd", "ncclDevKernel_Generic_1(x)").replace(
             '"add"', '"hip_add(float*)"'
         )
     )
-    assert len(rocprof_stats.read([Source(path=file, label="stats")]).totals) == 2
+    assert len(stats_of(file).totals) == 2
     file.write_text("a,b\n1,2\n")
     with pytest.raises(FormatError, match="no table of totals"):
-        rocprof_stats.read([Source(path=file, label="stats")])
+        stats_of(file)
 
 
 def test_a_chrome_trace_of_roctracer_is_told_by_its_processes(tmp_path: Path) -> None:
@@ -387,7 +392,7 @@ def test_counters_are_figures_of_kernels_and_never_a_timeline(tmp_path: Path) ->
         file = tmp_path / "counter_collection.csv"
         file.write_text(text)
         assert [each.name for each in formats_of(text.encode(), file.name)] == ["rocprof-compute"]
-        (recording,) = rocprof_compute.read([Source(path=file, label="c.csv")]).recordings
+        recording = rocprof_compute.read_file(Source(path=file, label="c.csv"))
         (kernel,) = recording.kernels
         assert kernel.metrics["SQ_WAVES"] == waves
         assert kernel.duration_ns == took
@@ -400,7 +405,7 @@ def test_counters_are_figures_of_kernels_and_never_a_timeline(tmp_path: Path) ->
 def test_a_counter_of_several_dies_is_one_sum(tmp_path: Path) -> None:
     file = tmp_path / "c.csv"
     file.write_text(COUNTERS + COUNTERS.splitlines()[1] + "\n")
-    (recording,) = rocprof_compute.read([Source(path=file, label="c.csv")]).recordings
+    recording = rocprof_compute.read_file(Source(path=file, label="c.csv"))
     assert recording.kernels[0].metrics["SQ_WAVES"] == 32
 
 

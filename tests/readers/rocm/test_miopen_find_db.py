@@ -17,8 +17,10 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
 from stepscope.core.recordings.find_db import ConvProblem, FindDb, together_of
+from stepscope.core.recordings.kernels import KernelReport
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers import stream
+from stepscope.readers.auxiliary import read_report
 from stepscope.readers.detect import formats_of, head_of
 from stepscope.readers.rocm import miopen_find_db, miopen_perf_db
 from stepscope.readers.rocm.miopen_keys import problem_of, solvers_of
@@ -296,9 +298,9 @@ def test_mutilated_lines_never_break_the_reader(tmp_path: Path) -> None:
         for _ in range(8):
             damaged[rolls.randrange(len(damaged))] = rolls.randrange(256)
         source = written(tmp_path, bytes(damaged[: rolls.randrange(1, len(damaged))]))
-        for reader in (miopen_find_db, miopen_perf_db):
+        for name in ("miopen-find-db", "miopen-perf-db"):
             with suppress(StepscopeError):
-                reader.read([source])
+                read_report(name, [source])
 
 
 def database(tmp_path: Path, name: str, *queries: str) -> Source:
@@ -334,7 +336,7 @@ def test_a_perf_db_is_told(tmp_path: Path, pack: object) -> None:
     assert [each.name for each in formats_of(head_of(source), source.path.name)] == [
         "miopen-perf-db"
     ]
-    (recording,) = texts_of(miopen_perf_db.read([source]))
+    (recording,) = texts_of(KernelReport(recordings=(miopen_perf_db.read_file(source),)))
     assert dict(recording.lines)["convolutions"] == "2, with 3 tuned solvers"
     assert "no times" in dict(recording.lines)["times"]
     assert recording.tables[0].rows == (("ConvAsm1x1U", "2"), ("X", "1"))
@@ -349,7 +351,7 @@ def test_a_perf_db_in_text_and_a_kernel_cache_are_told(tmp_path: Path) -> None:
     assert [each.name for each in formats_of(head_of(source), "gfx906_60.HIP.udb.txt")] == [
         "miopen-perf-db"
     ]
-    (recording,) = texts_of(miopen_perf_db.read([source]))
+    (recording,) = texts_of(KernelReport(recordings=(miopen_perf_db.read_file(source),)))
     assert dict(recording.lines)["convolutions"] == "1, with 2 tuned solvers"
     assert recording.notes == ("1 line(s) that are no convolution's parameters were left out",)
     kernels = (
@@ -362,7 +364,7 @@ def test_a_perf_db_in_text_and_a_kernel_cache_are_told(tmp_path: Path) -> None:
         kernels,
         "INSERT INTO kern_db (kernel_name) VALUES ('naive_conv.cpp.o')",
     )
-    (recording,) = texts_of(miopen_perf_db.read([cache]))
+    (recording,) = texts_of(KernelReport(recordings=(miopen_perf_db.read_file(cache),)))
     assert recording.lines == (
         (
             "compiled kernels",
@@ -377,7 +379,7 @@ def test_a_damaged_perf_db_is_one_clear_error(tmp_path: Path) -> None:
     data = source.path.read_bytes()
     source.path.write_bytes(data[: len(data) // 2])
     with pytest.raises(StepscopeError, match=r"miopen\.udb.*Copy it again") as caught:
-        miopen_perf_db.read([source])
+        miopen_perf_db.read_file(source)
     assert "nsys" not in str(caught.value)
 
 

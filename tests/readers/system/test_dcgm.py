@@ -37,7 +37,7 @@ DCGM_FI_DEV_GPU_UTIL{{gpu="3",GPU_I_ID="1",Hostname="node7"}} 5
 def of_text(folder: Path, text: str | bytes) -> SystemReport:
     path = folder / "dcgm.txt"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return dcgm.read([Source(path=path, label=str(path))])
+    return SystemReport(recordings=(dcgm.read_file(Source(path=path, label=str(path))),))
 
 
 def test_dmon_takes_columns_by_their_short_names(tmp_path: Path) -> None:

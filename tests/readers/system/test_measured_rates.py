@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import InputError
 from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
-from stepscope.readers.system.measured_rates import is_mine, read, read_roofs
+from stepscope.readers.system.measured_rates import is_mine, read_file, read_roofs
 from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
@@ -57,7 +58,7 @@ def test_given_like_a_recording_it_says_what_it_gives() -> None:
     path = SHARED / "lab" / "formats" / "peaks.json"
     told = json.loads(path.read_text())
     assert [each.name for each in formats_of(path.read_bytes(), path.name)] == ["measured-rates"]
-    report = read([Source(path=path, label=str(path))])
+    report = SystemReport(recordings=(read_file(Source(path=path, label=str(path))),))
     (rates,) = report.rates
     assert rates.roofs == read_roofs(path)
     assert not rates.is_hardware
@@ -75,7 +76,7 @@ def test_a_calibrated_machine_given_like_a_recording(tmp_path: Path) -> None:
 
     path = written(tmp_path, told())
     assert is_mine(path.read_bytes(), path.name)
-    report = read([Source(path=path, label=str(path))])
+    report = SystemReport(recordings=(read_file(Source(path=path, label=str(path))),))
     assert report.rates[0].is_hardware
     assert report.rates[0].roofs.peak_flops == pytest.approx(
         {"bf16": 2 * 4e9 / 2e-3, "fp8": 2 * 1e9 / 2e-3}
@@ -97,7 +98,7 @@ def test_damaged_rates_are_refused_in_words(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert is_mine(text.encode(), path.name)
     with pytest.raises(InputError, match=r"peaks\.json"):
-        read([Source(path=path, label=str(path))])
+        read_file(Source(path=path, label=str(path)))
 
 
 def test_other_json_is_not_claimed() -> None:

@@ -26,7 +26,7 @@ HEADER = (
 
 
 def read(path: Path) -> SystemReport:
-    return nvidia_smi.read([Source(path=path, label=str(path))])
+    return SystemReport(recordings=(nvidia_smi.read_file(Source(path=path, label=str(path))),))
 
 
 def of_text(folder: Path, text: str | bytes) -> SystemReport:

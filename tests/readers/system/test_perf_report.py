@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
-from stepscope.readers.system.perf_text import is_mine, read
+from stepscope.readers.system.perf_text import is_mine, read_file
 
 TEXT = """\
 # To display the perf.data header info, please use --header/--header-only options.
@@ -34,7 +35,7 @@ def test_functions_have_their_shares(tmp_path: Path, text: str, total: float) ->
     assert is_mine(text.encode(), "x")
     path = tmp_path / "report.txt"
     path.write_text(text)
-    (stacks,) = read([Source(path=path, label="report.txt")]).stacks
+    (stacks,) = SystemReport(recordings=(read_file(Source(path=path, label="report.txt")),)).stacks
     assert (stacks.tool, stacks.amount, stacks.kernel_share) == ("perf report", 4000.0, 0.125)
     first, second, third = stacks.functions
     assert first.name == "_PyEval_EvalFrameDefault"
@@ -48,7 +49,7 @@ def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "report.txt"
     path.write_text(TEXT.partition("    31")[0])
     with pytest.raises(FormatError, match="perf report --stdio"):
-        read([Source(path=path, label="report.txt")])
+        read_file(Source(path=path, label="report.txt"))
 
 
 def samples() -> Iterator[tuple[str, str, bytes]]:

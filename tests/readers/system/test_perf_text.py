@@ -111,7 +111,7 @@ pt_data loader 13891/13892 [000] 57969.020000:    5000000 cpu-clock:pppH:
 def of_text(folder: Path, text: str | bytes) -> SystemReport:
     path = folder / "perf.txt"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return perf_text.read([Source(path=path, label=str(path))])
+    return SystemReport(recordings=(perf_text.read_file(Source(path=path, label=str(path))),))
 
 
 def test_stat_gives_counters_and_their_ratios(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ METRIC = [
 
 def read(path: Path, text: str | bytes) -> SystemReport:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return rocm_smi.read([Source(path=path, label="smi")])
+    return SystemReport(recordings=(rocm_smi.read_file(Source(path=path, label="smi")),))
 
 
 def medians(one: DeviceSeries) -> tuple[float | None, ...]:

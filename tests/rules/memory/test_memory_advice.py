@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord, MemoryReport
-from stepscope.core.recordings.system import DeviceSeries
+from stepscope.core.recordings.system import DeviceSeries, SystemReport
 from stepscope.readers.memory.snapshot import read
 from stepscope.readers.source import Source
-from stepscope.readers.system.nvidia_smi import read as read_monitor
+from stepscope.readers.system.nvidia_smi import read_file as read_monitor
 from stepscope.rules.memory import fragmentation, memory_growth, memory_pressure
 from tests.memory_snapshots import FORWARD, MB, Story, pickled, source_of, training
 from tests.recordings import memory_report, system_report
@@ -133,7 +133,7 @@ def test_the_log_of_nvidia_smi_says_how_large_the_device_is(tmp_path: Path) -> N
     """As `nvidia-smi --query-gpu` writes it, with the H200's own total."""
     log = b"timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
     log += b"2026/11/15 02:01:04.497, 0, NVIDIA H200, 136000 MiB, 143771 MiB\n" * 2
-    system = read_monitor([source_of(tmp_path / "smi.csv", log)])
+    system = SystemReport(recordings=(read_monitor(source_of(tmp_path / "smi.csv", log)),))
     full = replace(counters(peak_bytes=136_000 * MB), system=system)
     assert (
         only(memory_pressure.advise(full)).summary

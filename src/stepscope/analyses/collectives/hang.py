@@ -76,7 +76,10 @@ def _find(dumps: Sequence[FlightDump]) -> Hang | None:
     blocked = [wait for wait in open_calls if wait.missing]
     differing = [each for each in disagreements(groups) if _is_first(each, blocked, by_rank)]
     if differing:
-        earliest = min(differing, key=_when)
+        earliest = min(
+            differing,
+            key=lambda each: min(call.created_ns or 0 for call, _ in each.sides),
+        )
         return words.of_disagreement(
             earliest, by_rank, _ranks(by_rank, open_calls, earliest.missing, earliest)
         )
@@ -92,10 +95,6 @@ def _is_first(
     waits for nobody, is the older trouble."""
     waiting = {wait.rank for wait in blocked}
     return all(rank in waiting for rank in disagreement.missing if rank in by_rank)
-
-
-def _when(disagreement: Disagreement) -> int:
-    return min(call.created_ns or 0 for call, _ in disagreement.sides)
 
 
 def _of_waits(

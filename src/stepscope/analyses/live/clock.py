@@ -39,7 +39,7 @@ class RankClock:
 class _DeviceClock:
     def __init__(self, rank: int, device: int) -> None:
         self._rank, self._device = rank, device
-        self._level = Level(_least)
+        self._level = Level(lambda middle: LOWER * abs(middle))
         self._slowed: list[float] = []
         self._told: Trouble | None = None
 
@@ -75,7 +75,3 @@ class _DeviceClock:
             unit="MHz",
         )
         return [self._told]
-
-
-def _least(middle: float) -> float:
-    return LOWER * abs(middle)

@@ -62,7 +62,8 @@ class SlowSteps:
             self._steps.append(step)
             self._num_coupled += step.is_coupled
             for rank, part in step.ranks.items():
-                self._levels.setdefault(rank, Level(_least)).add(part.own, step.at_s)
+                level = self._levels.setdefault(rank, Level(lambda middle: LATER * middle))
+                level.add(part.own, step.at_s)
         if not steps:
             return []
         return [*ended, *self._ended(), *self._began(), *self._compared()]
@@ -148,7 +149,3 @@ class SlowSteps:
             after=length,
         )
         return [self._from_start]
-
-
-def _least(middle: float) -> float:
-    return LATER * middle

@@ -154,7 +154,9 @@ def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> 
     rounds = _launch_pattern(trace, work, launch_time)
     if rounds is not None:
         return _HostSteps(
-            source="launch pattern", start=rounds, end=np.append(rounds[1:], _last_end(trace))
+            source="launch pattern",
+            start=rounds,
+            end=np.append(rounds[1:], int(trace.end_ns.max())),
         )
     events = np.flatnonzero(~trace.is_kind(Kind.OVERHEAD))
     end = np.array([int(trace.end_ns[events].max())] if len(events) else [], np.int64)
@@ -172,10 +174,6 @@ def _from_ends(trace: Trace, ends: Int64) -> tuple[Int64, Int64]:
     """Steps that end with these moments; the first begins with the recording."""
     first = int(trace.start_ns[0])
     return np.concatenate([[first], ends[:-1]]), ends
-
-
-def _last_end(trace: Trace) -> int:
-    return int(trace.end_ns.max())
 
 
 def _user_mark(trace: Trace, links: Links, marks: Bool, launch_time: Int64) -> _HostSteps | None:

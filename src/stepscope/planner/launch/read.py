@@ -45,7 +45,10 @@ def read_settings(path: Path) -> Settings:
         config = flags.get("config")
         if isinstance(config, str):
             tables["model"] = {"config": config}
-        mode = next((mode for mode in ("full", "none") if _ac(mode) in text), "selective")
+        mode = next(
+            (mode for mode in ("full", "none") if f"activation-checkpoint:{mode}" in text),
+            "selective",
+        )
         tables["activation_checkpoint"] = {"mode": mode}
         return read_torchtitan(tables, where)
     if "tensor-model-parallel-size" not in flags and "micro-batch-size" not in flags:
@@ -53,10 +56,6 @@ def read_settings(path: Path) -> Settings:
             f"{where}: no flags of Megatron-LM or torchtitan are in it; it must be {KNOWN}"
         )
     return read_megatron(flags, where, notes)
-
-
-def _ac(mode: str) -> str:
-    return f"activation-checkpoint:{mode}"
 
 
 def _read_toml(data: bytes, where: str) -> Settings:

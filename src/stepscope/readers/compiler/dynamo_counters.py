@@ -11,12 +11,11 @@ has these.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from stepscope.core.recordings.compiler import (
     CacheUse,
     CompilerRecording,
-    CompilerReport,
     Counted,
 )
 from stepscope.errors import FormatError
@@ -47,12 +46,7 @@ def is_mine(head: bytes, _name: str) -> bool:
     return NESTED.match(head) is not None and MINE.search(head) is not None
 
 
-def read(sources: Sequence[Source]) -> CompilerReport:
-    """Each file is one process."""
-    return CompilerReport(recordings=tuple(map(_read_file, sources)))
-
-
-def _read_file(source: Source) -> CompilerRecording:
+def read_file(source: Source) -> CompilerRecording:
     sections, odd, problem = _sections(source)
     notes = [f"{odd} entries are not counts and were left out"] if odd else []
     notes += [problem] if problem else []

@@ -11,10 +11,9 @@ A kernel is named as in a trace, with a number behind it that tells calls of one
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from stepscope.core.recordings.compiler import CompilerRecording, CompilerReport, KernelOrigin
+from stepscope.core.recordings.compiler import CompilerRecording, KernelOrigin
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_json
 
@@ -35,12 +34,7 @@ def is_mine(head: bytes, _name: str) -> bool:
     return MINE.match(head) is not None
 
 
-def read(sources: Sequence[Source]) -> CompilerReport:
-    """Each file is one package."""
-    return CompilerReport(recordings=tuple(map(_read_file, sources)))
-
-
-def _read_file(source: Source) -> CompilerRecording:
+def read_file(source: Source) -> CompilerRecording:
     kernels, _ = whole_json(source, MAX_BYTES, "unpack it from the .pt2 again")
     origins: dict[str, KernelOrigin] = {}
     odd = 0

@@ -11,10 +11,9 @@ has time.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 
-from stepscope.core.recordings.system import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_json import Profile, read_json
 from stepscope.readers.host.profile_stacks import (
@@ -68,11 +67,6 @@ def is_mine(head: bytes, _name: str) -> bool:
     return _is_collapsed(head)
 
 
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, one Recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
-
-
 def _is_collapsed(head: bytes) -> bool:
     """Every one of the first lines a stack with its count, and a file's line named among them."""
     lines = head.split(b"\n", SNIFFED_LINES + 1)
@@ -89,7 +83,7 @@ def _is_collapsed(head: bytes) -> bool:
     )
 
 
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     lines = TextLines(source, max_lines=MAX_LINES)
     profile = _collapsed(lines) if _starts_collapsed(source) else read_json(source)
     if not profile.tally.num_stacks or profile.tally.amount <= 0:

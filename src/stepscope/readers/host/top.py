@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from stepscope.core.recordings.processes import PROCESS, RANK, WORKER, HostUse, ProcessUse
-from stepscope.core.recordings.system import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
@@ -39,11 +39,6 @@ HINT = "Record with: top -b -d 2 -n 15 -w 200 > top.txt"
 
 def is_mine(head: bytes, _name: str) -> bool:
     return START.search(head) is not None
-
-
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, one Recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
 @dataclass(slots=True)
@@ -78,7 +73,7 @@ class _Screen:
         return True
 
 
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     lines, screens, num_bad = TextLines(source), list[_Screen](), 0
     for line in lines:
         if match := SCREEN.match(line):

@@ -17,14 +17,13 @@ It may stand in a log of NCCL (NCCL_DEBUG=INFO), whose lines another reader take
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
 
 from stepscope.core.calibrated import CollectivePoint, Timing, bus_factor
-from stepscope.core.recordings.system import LinkRow, LinkTest, SystemRecording, SystemReport
+from stepscope.core.recordings.system import LinkRow, LinkTest, SystemRecording
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import finite_text, read_regular
 from stepscope.readers.source import Source
@@ -249,12 +248,7 @@ def is_in(text: bytes) -> bool:
     return HEADER.search(text) is not None
 
 
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, a recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
-
-
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     data, problem = whole_text(source, MAX_BYTES, "keep the tests' own lines (grep -v NCCL)")
     name = source.label.replace("\\", "/").rsplit("/", 1)[-1]
     text = data.decode("utf-8", "replace")

@@ -195,7 +195,7 @@ def _read_file(parsed: ParsedLaunches, source: Source) -> None:
                 errors.append(line.removeprefix("==ERROR==").strip()[:300])
             if not line or line.startswith("==") or not (row := csv_cells(line)):
                 continue
-            if _is_header(row):
+            if row[0] == "ID" and "Kernel Name" in row:
                 _finish(parsed, table)
                 table = _table(row)
             elif table is not None:
@@ -207,10 +207,6 @@ def _read_file(parsed: ParsedLaunches, source: Source) -> None:
         raise FormatError(
             _nothing(source.label, table, [COMMAS] if COMMAS in parsed.counts else [], errors)
         )
-
-
-def _is_header(row: Sequence[str]) -> bool:
-    return row[0] == "ID" and "Kernel Name" in row
 
 
 def _table(row: Sequence[str]) -> Table:

@@ -16,10 +16,9 @@ comes a second time. Without times there are no rates.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from stepscope.core.recordings.system import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording
 from stepscope.errors import FormatError
 from stepscope.protocol.port_counters import PAUSE_US, RX, TX, counter_of
 from stepscope.protocol.untrusted import finite_text, whole_text
@@ -67,12 +66,7 @@ def is_mine(head: bytes, _name: str) -> bool:
     return HEAD.search(head) is not None
 
 
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, a recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
-
-
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     lines = TextLines(source, max_line_bytes=MAX_LINE_BYTES, max_lines=MAX_LINES)
     parser = _PortParser(source.label)
     for line in lines:

@@ -20,7 +20,6 @@ from stepscope.core.numbers import true_notes
 from stepscope.core.recordings.kernels import (
     KernelMetrics,
     KernelRecording,
-    KernelReport,
     KernelTotal,
 )
 from stepscope.errors import FormatError, InputError
@@ -68,12 +67,7 @@ def kind_of(header: Sequence[str]) -> str | None:
     return LAUNCHES if any(map(COUNTER.fullmatch, columns)) else None
 
 
-def read(sources: Sequence[Source]) -> KernelReport:
-    """All tables together."""
-    return KernelReport(recordings=tuple(map(_read_file, sources)))
-
-
-def _read_file(source: Source) -> KernelRecording:
+def read_file(source: Source) -> KernelRecording:
     stream = Stream(source.path, source.offset, source.length)
     table = Table(stream=stream)
     builder = _RecordingBuilder(table=table, device=_device_of(source))

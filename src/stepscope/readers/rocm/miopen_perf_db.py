@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from stepscope.core.recordings.kernels import KernelRecording, KernelReport, TunedSolvers
+from stepscope.core.recordings.kernels import KernelRecording, TunedSolvers
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.nsys.database import AGAIN, MAGIC, Database, opened
 from stepscope.readers.rocm.miopen_keys import FIND_DB_LINE, LINE, NAME, first_lines, problem_of
@@ -44,11 +44,7 @@ def is_mine(head: bytes, _name: str) -> bool:
     )
 
 
-def read(sources: Sequence[Source]) -> KernelReport:
-    return KernelReport(recordings=tuple(_read_file(source) for source in sources))
-
-
-def _read_file(source: Source) -> KernelRecording:
+def read_file(source: Source) -> KernelRecording:
     text = TextLines(source, max_line_bytes=MAX_LINE_BYTES)
     first = next(iter(text), "")
     if not first.encode("utf-8", "replace").startswith(MAGIC[:15]):

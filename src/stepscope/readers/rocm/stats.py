@@ -10,12 +10,10 @@ One line for each name: of kernels, or of calls where the table is of an API
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from stepscope.core.numbers import true_notes
 from stepscope.core.recordings.kernels import (
     KernelRecording,
-    KernelReport,
     KernelTotal,
     OtherTotals,
 )
@@ -36,12 +34,7 @@ def is_mine(head: bytes, _name: str) -> bool:
     return set(header_of(head)) >= COLUMNS
 
 
-def read(sources: Sequence[Source]) -> KernelReport:
-    """All tables together."""
-    return KernelReport(recordings=tuple(map(_read_file, sources)))
-
-
-def _read_file(source: Source) -> KernelRecording:
+def read_file(source: Source) -> KernelRecording:
     stream = Stream(source.path, source.offset, source.length)
     table = Table(stream=stream)
     totals: list[KernelTotal] = []

@@ -13,10 +13,10 @@ A value that DCGM calls blank (2^47 and above, 0x7ffffff0 and above) is one it d
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.recordings.system import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.system.columns import DCGM, values_of
@@ -43,11 +43,6 @@ MAX_COLUMNS = 400
 
 def is_mine(head: bytes, _name: str) -> bool:
     return DMON_START.search(head) is not None or METRIC_START.search(head) is not None
-
-
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, one Recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
 @dataclass(slots=True)
@@ -125,7 +120,7 @@ class _DcgmParser:
             self._end_scrape(key)
 
 
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     lines, parser = TextLines(source), _DcgmParser()
     for line in lines:
         parser.take(line)

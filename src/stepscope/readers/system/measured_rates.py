@@ -8,12 +8,12 @@ its roof. What `stepscope calibrate` writes is read too.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stepscope.core.hardware import DeviceRates
-from stepscope.core.recordings.system import MeasuredRates, SystemRecording, SystemReport
+from stepscope.core.recordings.system import MeasuredRates, SystemRecording
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
 from stepscope.readers.source import Source
@@ -33,12 +33,8 @@ def is_mine(head: bytes, _name: str) -> bool:
     return HEAD.match(head) is not None
 
 
-def read(sources: Sequence[Source]) -> SystemReport:
+def read_file(source: Source) -> SystemRecording:
     """Measured rates, given like a recording: what they are, and what they are for."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
-
-
-def _read(source: Source) -> SystemRecording:
     text = _text(source)
     rates = _of_hardware(source, text) if is_hardware(text) else _of_rates(source, text)
     return SystemRecording(format="measured-rates", paths=(source.label,), rates=(rates,))

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from stepscope.capture.counters.nvml import THROTTLE_REASONS
-from stepscope.core.recordings.system import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording
 from stepscope.readers.source import Source
 from stepscope.readers.system.columns import NVIDIA_DMON, NVIDIA_QUERY, number_of, values_of
 from stepscope.readers.system.device_samples import MAX_DEVICES, DeviceSamples, MonitorSamples
@@ -45,11 +45,6 @@ def is_mine(head: bytes, _name: str) -> bool:
     before it."""
     lines = head[:8192].decode("utf-8", "replace").splitlines()[:20]
     return any(_header(line) is not None or _dmon_header(line) is not None for line in lines)
-
-
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, one Recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
 @dataclass(slots=True)
@@ -116,7 +111,7 @@ class _SmiParser:
         return self.samples.device(self.identities.setdefault(identity[:80], len(self.identities)))
 
 
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     lines, parser = TextLines(source), _SmiParser()
     for line in lines:
         parser.take(line)

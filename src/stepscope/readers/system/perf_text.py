@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from stepscope.core.recordings.system import HostStacks, HotSpot, SystemRecording, SystemReport
+from stepscope.core.recordings.system import HostStacks, HotSpot, SystemRecording
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally
 from stepscope.readers.source import Source
@@ -61,12 +61,7 @@ def is_mine(head: bytes, _name: str) -> bool:
     return is_stat(head) or is_report(head) or SCRIPT_START.search(head) is not None
 
 
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, one Recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
-
-
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     start = b""
     for line in TextLines(source):
         start += line.encode("utf-8", "replace") + b"\n"

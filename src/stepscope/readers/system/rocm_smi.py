@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepscope.core.recordings.system import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording
 from stepscope.readers.rocm.table import Table, header_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -69,12 +69,7 @@ def is_mine(head: bytes, _name: str) -> bool:
     return _is_header([_plain(name) for name in header_of(head)])
 
 
-def read(sources: Sequence[Source]) -> SystemReport:
-    """All files, one Recording each."""
-    return SystemReport(recordings=tuple(map(_read, sources)))
-
-
-def _read(source: Source) -> SystemRecording:
+def read_file(source: Source) -> SystemRecording:
     parser = _AmdParser()
     stream = Stream(source.path, source.offset, source.length)
     with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:

@@ -46,14 +46,11 @@ def propose_job(job: JobCase) -> JobProposal | None:
     size = float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps
     num = int(in_forward.sum()) / graph.num_steps
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Each forward pass begins with {num:.0f} broadcasts of "
         f"buffers, {size / 1e6:.2f} MB.",
         action="DistributedDataParallel(..., broadcast_buffers=False), if the buffers may differ "
         "between ranks",
         evidence=(f"{num:.0f} broadcasts a step inside {FORWARD}",),
-        ranks=job.ranks,
         change=lambda job_graph: without_collectives(job_graph, masks),
         changes_numerics=True,
     )

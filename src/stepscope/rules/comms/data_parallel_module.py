@@ -62,8 +62,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     )
     per_step = busy / max(sum(part.graph.num_steps for part in job.job_graph.parts), 1) / 1e6
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"nn.DataParallel drives {devices} devices from one process and copies the model "
         "to them in every step.",
         action="DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
@@ -73,7 +71,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
                 f"{devices} devices"
             ),
         ),
-        ranks=job.ranks,
         change=lambda job_graph: _shorter(job_graph, masks, KEPT),
         cautious=lambda job_graph: job_graph,
         hopeful=lambda job_graph: _shorter(job_graph, masks, 0.0),

@@ -53,13 +53,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     num, size = len(sent[0]) / steps, float(sent[0].bytes.sum()) / steps / 1e6
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Every batch pays {took / 1e6:.1f} ms of gradient messages.",
         action=f"accumulate {BATCHES} batches for each exchange: with model.no_sync(): "
         "around all but the last (samples per second; each update sees as many times the samples)",
         evidence=(f"{num:.0f} gradient messages a step, {size:.0f} MB, whatever the batch",),
-        ranks=job.ranks,
         change=partial(_less_often, sent=sent, batches=BATCHES),
         cautious=partial(_less_often, sent=sent, batches=CAUTIOUS_BATCHES),
         changes_numerics=True,

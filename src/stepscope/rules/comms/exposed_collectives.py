@@ -46,8 +46,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     left = max(1.0 - hidden / moving, 0.0)
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Collectives {_doing(job)} for {exposed:.1f} ms of a step with no kernel running.",
         action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's "
         "prefetch; send fewer bytes (bf16"
@@ -59,7 +57,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
                 "hidden"
             ),
         ),
-        ranks=job.ranks,
         change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * left),
         cautious=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * (1 + left) / 2),
     )

@@ -85,8 +85,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if parameters is not None or _is_sharded(gradients):
         action = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)"
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{size / 1e6:.0f} MB of {' and '.join(names)} cross in 32 bits in each step.",
         action=f"{action}: half the bytes",
         evidence=(
@@ -97,7 +95,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
                 for each in halved
             ),
         ),
-        ranks=job.ranks,
         change=lambda job_graph: _in_16_bits(job, job_graph, halved, 0.5),
         cautious=lambda job_graph: _in_16_bits(job, job_graph, halved, 0.75),
         changes_numerics=True,

@@ -115,8 +115,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     largest, steps = float(sizes.max()), sum(p.graph.num_steps for p in job.job_graph.parts)
     after = float(took[is_large].sum()) / max(steps, 1) / 1e6
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Gradients cross in buckets of up to {largest / 1e6:.0f} MB, each sent when its "
         "last gradient is there.",
         action=f"DistributedDataParallel(..., bucket_cap_mb={USUAL_MB}), the default: most "
@@ -128,7 +126,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
             ),
             f"the oversized ones take {after:.2f} ms a step",
         ),
-        ranks=job.ranks,
         change=partial(_changed, splits=splits, cap_bytes=piece),
         # Kernels and transfers that run at once slow one another down.
         cautious=partial(_changed, splits=splits, cap_bytes=piece, spared=0.5),

@@ -56,8 +56,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     formula = (num_stages - 1) / (num + num_stages - 1)
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{num_stages} stages with {num} micro-batches: every stage waits "
         f"{bubble / 1e6:.1f} ms a step or longer.",
         action=f"More micro-batches of the same batch ({MORE * num}), or an interleaved or "
@@ -69,7 +67,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
             ),
             f"(p - 1) / (m + p - 1) is {formula:.0%}",
         ),
-        ranks=job.ranks,
         change=lambda job_graph: _finer(job, job_graph, MORE),
         cautious=lambda job_graph: _finer(job, job_graph, 2),
     )

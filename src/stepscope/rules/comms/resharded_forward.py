@@ -72,8 +72,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if num == int(regathered[0][0].sum()):
         part = ""
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{size:.0f} MB of parameters are gathered again for backward in each step.",
         action="fully_shard(..., reshard_after_forward=False) (FSDP1: "
         f"ShardingStrategy.SHARD_GRAD_OP){part}: the whole"
@@ -82,7 +80,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"{num / steps:.0f} all-gathers a step in backward, of the sizes that forward gathers",
             memory,
         ),
-        ranks=job.ranks,
         change=lambda job_graph: _kept(job, job_graph, masks),
         memory=_memory(job, masks, steps),
     )

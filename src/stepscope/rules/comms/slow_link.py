@@ -80,8 +80,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     factor = rate / link.bytes_per_s
     transports = {} if job.nccl is None else job.nccl.transports
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {link.words}.",
         action="NCCL_DEBUG=INFO shows the transport: where it says NET/Socket set "
         "NCCL_SOCKET_IFNAME or NCCL_IB_HCA to the fast cards, remove NCCL_IB_DISABLE and "
@@ -93,7 +91,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
                 for kind, count in transports.items()
             ),
         ),
-        ranks=job.ranks,
         change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * factor),
         cautious=lambda job_graph: with_moving_ns(
             job_graph, masks, lambda ns: ns * min(1.0, 2 * factor)

@@ -63,8 +63,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     unused = is_among(records.event, graph.task_event[masks[0]])
     size = sum(records.kinds[kind].bytes or 0 for kind in records.kind[unused])
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Gradients are exchanged after each of {num} micro-batches; the last exchange "
         "alone is used.",
         action="with model.no_sync(): around forward and backward of all micro-batches but the "
@@ -73,7 +71,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"{num} rounds of forward and backward for one optimizer step",
             f"{gone:.0f} exchanges a step are thrown away, {size / steps / 1e6:.0f} MB",
         ),
-        ranks=job.ranks,
         change=lambda job_graph: _only_last(job_graph, masks, around),
     )
 

@@ -91,8 +91,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     usual = ", the default" if best.cap_mb == USUAL_MB else ""
     num = len(sizes) / steps
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{num:.0f} gradient messages a step of {np.median(sizes) / 1e6:.2f} MB each pay "
         f"the latency of {cost.alpha_ns / 1e6:.2f} ms.",
         action=f"DistributedDataParallel(..., bucket_cap_mb={best.cap_mb}){usual}; DeepSpeed: "
@@ -107,7 +105,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
                 f"{cost.beta_bytes_per_ns:.2f} GB/s{caveat}"
             ),
         ),
-        ranks=job.ranks,
         change=best.change,
         hopeful=hopeful,
         alternative_to=() if usual else ("fp32-exchange", "exposed-collectives", "slow-link"),

@@ -61,8 +61,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     num, total = len(early[0]), late[0][1]
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{num / steps:.0f} all-gathers a step begin only when their layer needs them.",
         action="FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True; "
         "FSDP2: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's "
@@ -70,7 +68,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
         evidence=(
             f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step overlap with no compute",
         ),
-        ranks=job.ranks,
         change=lambda job_graph: with_graphs(
             job_graph,
             [

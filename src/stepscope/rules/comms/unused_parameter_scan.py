@@ -52,8 +52,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
         / 1e6
     )
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"DDP walks the graph for unused parameters in every step: {walked:.1f} ms of the "
         "host.",
         action="DistributedDataParallel(..., find_unused_parameters=False), if every parameter is "
@@ -62,7 +60,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"{walked:.1f} ms a step in the reducer's search_unused_parameters, as recorded",
             f"{int(masks[0].sum()) / steps:.0f} exchanges a step of what was used",
         ),
-        ranks=job.ranks,
         change=lambda job_graph: _unscanned(job_graph, scans, masks),
     )
 

@@ -73,8 +73,6 @@ def propose(case: Case) -> Proposal | None:
         return lambda before: with_task_ns(before, worth, times)
 
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{now_ms:.1f} ms a step are large products in 16 bits, and the device has fp8.",
         action="torchao.float8.convert_to_float8_training(model) with torch.compile, or "
         "Transformer Engine's fp8_autocast",

@@ -44,8 +44,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return ask_for_products(case, CODE)
     change = at_precision(case, roofs, products, half)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=products.summary,
         action=f"torch.autocast('cuda', dtype=torch.{DTYPES[half]}) around forward and loss",
         evidence=(

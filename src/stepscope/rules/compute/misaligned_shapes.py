@@ -63,8 +63,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     steps, sizes = max(graph.num_steps, 1), product_sizes(table, int(table.op[longest]))
     named = int(matching(table.trace, MISALIGNED_NAME)[graph.task_event[slow]].sum())
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step are products whose rows are no multiple of 16 bytes.",
         action=f"pad {_odd_words(sizes, table.precision[longest])} (a multiple of {PAD_TO})",
         evidence=(

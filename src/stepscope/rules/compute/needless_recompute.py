@@ -69,8 +69,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if fits <= 0:
         return None
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{again_ms:.1f} ms of kernels a step are forward work done again in backward.",
         action=_action(fits) if held is None else _blocks(fits, held.num_blocks),
         evidence=(

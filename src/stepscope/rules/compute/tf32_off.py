@@ -44,8 +44,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if products is None:
         return None
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=products.summary,
         action=_knobs(case.table, products.sized),
         evidence=(

@@ -138,8 +138,6 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     steps = max(graph.num_steps, 1)
     reach_ms = float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms of convolutions a step with algorithms that cuDNN guessed.",
         action="try torch.backends.cudnn.benchmark = True: one line, and it may give nothing",
         evidence=(
@@ -180,8 +178,6 @@ def _by_find_db(
     is_on = _flags(case.table, MIOPEN_FLAG_AT) == {True}
     first = "benchmark was on:" if is_on else "torch.backends.cudnn.benchmark = True, or"
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's "
         "find-db has (gain derived from it).",
         action=f"{first} {MIOPEN_READS}",

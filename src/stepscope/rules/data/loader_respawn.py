@@ -61,8 +61,6 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
             "depends on the steps an epoch has, which is not recorded)",
         )
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary="The loader's workers are started anew at each epoch: "
         f"{stall_ms:.1f} ms each time.",
         action="DataLoader(persistent_workers=True)",

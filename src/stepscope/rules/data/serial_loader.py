@@ -85,8 +85,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         few = min(num, few)
     pinned = "" if case.graph.on_host else ", pin_memory=True"
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
         f"which it {'trains' if case.graph.on_host else 'launches'} nothing.",
         action=f"DataLoader(num_workers={num}, persistent_workers=True{pinned}); "

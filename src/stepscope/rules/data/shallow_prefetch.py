@@ -59,8 +59,6 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
             "not show it)",
         )
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Batches come in bursts: every {every}. step waits "
         f"{wait_ms:.1f} ms for the loader.",
         action=f"DataLoader(prefetch_factor={2 * _depth(case)}), then {4 * _depth(case)} "

@@ -66,8 +66,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         more = max(now, workers.fewest(max(now, workers.most(case.metadata, now))))
         interval_ns = workers.interval_ns(more)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} "
         "ms a step for its batch.",
         action=_action(case.metadata, more, _times(case.step_interval_ns, waited_ms * 1e6)),

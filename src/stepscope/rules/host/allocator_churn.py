@@ -39,8 +39,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     spent_ns = float(case.graph.call_parts["allocator"].sum()) / max(case.graph.num_steps, 1)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Memory goes to and from the driver while the run trains: {spent_ns / 1e6:.2f} ms "
         "a step.",
         action="No torch.cuda.empty_cache() in the loop; else "

@@ -51,8 +51,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     seldom = rounded_up(once_ns / (BEARABLE_SHARE * between_ns))
     events = named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary="The step stops to save or load files: "
         f"{(inside_ns + rare_ns) / 1e6:.1f} ms a step {_over(stalls)}.",
         action=f"Save every {seldom} steps or more seldom, for {BEARABLE_SHARE:.0%} of the time at "

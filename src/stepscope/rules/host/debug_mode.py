@@ -71,8 +71,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
             "operators, noting their stack"
         )
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary="The run is in a debugging mode that makes the host wait "
         "for the device all the time.",
         action=action,

@@ -83,8 +83,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     whole = join(reading, feeding_ranges(case, read))
     num = float(waits.all.sum()) / case.graph.num_steps
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The host stops {num:.3g} times a step to read from the device, and launches "
         "nothing meanwhile.",
         action="Read numbers every 50th step (.item(), float(), print); sum them on the device "

@@ -78,8 +78,6 @@ def propose(case: Case) -> Proposal | None:
     inside = loops.call_loop != NONE
     waits = int((inside & (graph.call_wait != NONE)).sum()) / steps
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{loops.num / steps:.0f} loops a step go over {loops.num_experts / loops.num:.0f} "
         "experts one by one.",
         action="sort the tokens by expert and use grouped products (torch._grouped_mm); Hugging "

@@ -39,8 +39,6 @@ def propose(case: Case) -> Proposal | None:
     share = stalls.step_ns / (case.step_interval_ns + stalls.step_ns)
     seldom = rounded_up(stalls.once_ns / (BEARABLE_SHARE * case.step_interval_ns))
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Evaluations take {share:.0%} of the run: {stalls.once_ns / 1e6:.1f} ms every "
         f"{stalls.every:.3g} steps.",
         action=f"Evaluate every {seldom} steps or more seldom, for {BEARABLE_SHARE:.0%} of "

@@ -72,8 +72,6 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return None if held_ns * graph.num_steps <= SHORT_GAP_NS else _unfelt(graph, pauses, stalls)
     events = named_events(case, COLLECTOR_RANGE, Kind.PYTHON, Kind.MARK, Kind.OP)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Python's garbage collector holds the host for {held_ns / 1e6:.1f} ms a step.",
         action="No gc.collect() in the step; gc.freeze() after setup; or gc.disable() and "
         "gc.collect() every 500th step, on all ranks at once",

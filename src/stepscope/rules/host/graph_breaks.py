@@ -101,8 +101,6 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     eager = join(between, _their_backward(case, between))
     steps = graph.num_steps
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{len(resumed) / steps:.3g} times a step a compiled region goes on in another: "
         "torch.compile broke off there.",
         action="TORCH_LOGS=graph_breaks names the breaks; remove them (.item(), branches, print) "

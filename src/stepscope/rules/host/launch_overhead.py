@@ -72,8 +72,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     whole = launches_of_kernels(case)
     by_hand = case.speedup(_in_graphs(graph, whole))
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=_summary(case, graph),
         action=_action(steady=steady, waits=waits > 0),
         evidence=(

@@ -85,8 +85,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     now_ns = float(case.graph.task_ns[loop.tasks].sum()) / steps
     num = int(loop.tasks.sum()) / steps
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The optimizer launches {num:.0f} kernels a step for {loop.num_parameters:.0f} "
         "parameters, one at a time.",
         action="fused=True for torch.optim's Adam, AdamW and SGD; else foreach=True",

@@ -84,8 +84,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     whole = subtract(ranges_of(case, gaps, whole=True), pauses)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside "
         f"operators{'' if graph.on_host else ', launching nothing'}.",
         action=_action(case),

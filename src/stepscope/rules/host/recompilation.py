@@ -108,8 +108,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     rows = case.facts.host.compile
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The model is compiled again while it trains: {compiling_ns / 1e6:.1f} ms a step.",
         action=ACTION,
         evidence=tuple(

@@ -48,7 +48,10 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.batch_size import (
-    SIZES,
+    CAUTIOUS_ROOF_SHARE,
+    FACTORS,
+    ROOF_SHARE,
+    UNKNOWN_HOST,
     Batch,
     at_size,
     batches,
@@ -86,8 +89,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if folds < 2:
         return _larger(case, micro)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Each step runs {folds} micro-batches one after another, none of which fills the "
         "device.",
         action=f"Micro-batches {folds} times as large and no accumulation; where memory does not "
@@ -96,8 +97,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{folds} rounds of forward and backward for each optimizer step",
             f"{float((micro >= 0).sum()) / graph.num_steps / folds:.0f} launches in each",
         ),
-        change=lambda before: _folded(case, before, micro, folds, SIZES.roof_share),
-        cautious=lambda before: _folded(case, before, micro, 2, SIZES.cautious_roof_share),
+        change=lambda before: _folded(case, before, micro, folds, ROOF_SHARE),
+        cautious=lambda before: _folded(case, before, micro, 2, CAUTIOUS_ROOF_SHARE),
         hopeful=lambda before: with_input(_folded(case, before, micro, folds, 1.0), 1.0 / folds),
         changes_numerics=True,
     )
@@ -109,7 +110,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         return None
     memory, replayed = case.facts.memory, case.facts.replayed
     host_share = 0.0 if replayed is None else replayed.shares.get(BOUND, 0.0)
-    if has_room(memory, SIZES.factors[0]) is None and host_share < SIZES.unknown_host:
+    if has_room(memory, FACTORS[0]) is None and host_share < UNKNOWN_HOST:
         return None
     tried = batches(case, memory)
     if not tried:
@@ -119,8 +120,6 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
     knows_room = has_room(memory, best.times) is not None
     fits = knows_room or surely_fits(case, best.times)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"A batch {best.times} times as large takes {best.times / best.gain:.1f} times as "
         f"long. Samples a second: {', '.join(f'x{each.times} {each.gain:.2f}' for each in tried)} "
         "times today's.",
@@ -131,8 +130,8 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
             *(() if knows_room or not fits else (_held_words(case, best.times),)),
             _room_words(memory),
         ),
-        change=change_to(case, best.times, SIZES.roof_share),
-        cautious=change_to(case, best.times, SIZES.cautious_roof_share),
+        change=change_to(case, best.times, ROOF_SHARE),
+        cautious=change_to(case, best.times, CAUTIOUS_ROOF_SHARE),
         hopeful=change_to(case, best.times, 1.0),
         changes_numerics=True,
         alternative_to=() if fits else INSTEAD_OF,

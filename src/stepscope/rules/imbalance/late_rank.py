@@ -90,8 +90,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return at_speed(job, job_graph, index, usual)
 
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Rank {rank} holds the others up: its own step takes "
         f"{speeds.alone_ns[index] / 1e6:.1f} ms, theirs {usual / 1e6:.1f} ms.",
         action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node)"

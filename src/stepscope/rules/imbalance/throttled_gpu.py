@@ -75,7 +75,6 @@ def propose(case: Case) -> Proposal | Remark | None:
         )
     slowed = case.kinds.arithmetic
     return Proposal(
-        code=CODE,
         bound="compute",
         summary=f"The device's clock is held down: {clocks}.",
         action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other processes; "
@@ -98,8 +97,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
     index, slowdown = slow
     rank = job.ranks[index]
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Rank {rank}'s device takes {slowdown.factor:.2f} times as long as the others for "
         "the same kernels.",
         action=f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on rank {rank}'s node: cooling, power "

@@ -85,8 +85,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
         halfway = (speeds.alone_ns[index] + speeds.others(speeds.alone_ns, index)) / 2
         cautious = partial(at_speed, job, index=index, target_ns=halfway)
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The ranks' kernels take unlike times: {most:.1f} ms a step on the rank with most,"
         f" {per_step.mean() / 1e6:.1f} ms on average.",
         action="Share the work out evenly: batches of equal tokens (a balanced or bucketing "
@@ -107,8 +105,6 @@ def _extra_work(job: JobCase, index: int, extra: ExtraKernels, others_ns: float)
     the least it is shared out."""
     rank = job.ranks[index]
     return JobProposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Rank {rank} does work that no other rank does: {extra.ns / 1e6:.1f} ms a step.",
         action=f"Take what rank {rank} alone does (metrics, sampling, an evaluation) out of the "
         "step or do it every so many steps; or share it out over the ranks",

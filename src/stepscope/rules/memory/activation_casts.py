@@ -63,8 +63,6 @@ def propose(case: Case) -> Proposal | None:
     nothing = np.zeros_like(casts)
     back_ms = per_step_ms(graph, casts & table.backward)
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step only cast activations between fp32 and 16 bits.",
         action="model.to(torch.bfloat16) in place of autocast, with fp32 weights kept by the "
         "optimizer; or norms outside autocast, in bf16",
@@ -91,7 +89,6 @@ def _launches(case: Case, graph: Graph, table: TaskTable) -> Proposal | None:
         return None
     steps = max(graph.num_steps, 1)
     return Proposal(
-        code=CODE,
         bound="host",
         summary=f"{int(both.sum()) // steps} launches a step only cast between fp32 and 16 bits.",
         action="model.to(torch.bfloat16) in place of autocast, with fp32 weights kept by the "

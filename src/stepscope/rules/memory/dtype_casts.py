@@ -99,8 +99,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         "that uses it"
     )
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step cast weights that have not changed; {once_ms:.1f} ms "
         "cast each weight once.",
         action="cast the frozen weights once, before training: frozen.to(torch.bfloat16)"

@@ -49,8 +49,6 @@ def propose(case: Case) -> Proposal | None:
         return None
     longest = int(np.flatnonzero(copies)[np.argmax(graph.task_ns[copies])])
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step only copy tensors into another order of dimensions.",
         action="leave out contiguous() where the next operator takes strides; one memory format "
         "from end to end",

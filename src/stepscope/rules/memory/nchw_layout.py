@@ -144,8 +144,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return lambda before: with_launches(turned(before), table.optimizer, launches)
 
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{turning_ms:.1f} ms a step turn tensors for the convolutions, "
         f"{norms_ms + shorter_ms:.1f} ms are norms, depthwise and pointwise convolutions in NCHW.",
         action="model.to(memory_format=torch.channels_last), and the input batch too",

@@ -106,8 +106,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         (group.batch, group.queries, group.keys, group.dim, group.precision) for group in groups
     ).most_common(1)[0][0]
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{per_step_ms(graph, mask):.1f} ms a step of attention written out as separate "
         "kernels.",
         action='attn_implementation="sdpa" where the model has that knob, else '

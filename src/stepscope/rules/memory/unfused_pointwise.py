@@ -82,8 +82,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     longest = np.where(runs.several, runs.now_ns, -1.0).argmax()
     longest_ops = table.op[runs.task[(runs.run == longest) & runs.begins_op][:8]].tolist()
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step of small operations in runs "
         "that could each be one kernel.",
         action="model = torch.compile(model), or compile the module with these runs alone",

@@ -92,8 +92,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     widest = max(vocabularies.values(), key=lambda vocabulary: vocabulary.size)
     gigabytes = max(widest.rows) * widest.size * 4 / 1e9
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step move logits over a vocabulary of {widest.size} through "
         "memory.",
         action="torch.compile the head and the loss together, in one function; or a fused linear "

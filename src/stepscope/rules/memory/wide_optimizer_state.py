@@ -61,8 +61,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     rate = BANDWIDTH_SHARE * roofs.spec.bandwidth_bytes_per_s.value / 1e9
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"The update moves {size_words(2 * states)} of fp32 states in each step.",
         action="torchao.optim.AdamW8bit (or bitsandbytes'), or states in bf16; compare the loss",
         evidence=(

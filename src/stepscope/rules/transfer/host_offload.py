@@ -68,8 +68,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     copied_ms = per_step(case.graph, float(case.graph.task_ns[out | back].sum())) / 1e6
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{moved / 1e6:.0f} MB a step go to the host and come back: {copied_ms:.1f} ms of "
         "copies, and the work there.",
         action="turn the offload off if its state fits on the device (FSDP: no CPUOffloadPolicy / "

@@ -80,8 +80,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not np.isnan(size).all():
         mean = f"{float(np.nanmean(size)):.0f} bytes each"
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"{each:.0f} small copies to the device a step, each of which costs its start and "
         "hardly any bytes.",
         action="make constants once, on the device (device=x.device); gather the rest into one "

@@ -60,8 +60,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         moved = f"{per_step(graph, float(size[tasks].sum())) / 1e6:.1f} MB"
     likely = pinned(case, tasks, pinned_bytes_per_s(case))
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Copies from memory that is not pinned: {copied_ms:.1f} ms a step on the device, "
         "the host busy feeding them.",
         action="DataLoader(pin_memory=True) and batch.to(device, non_blocking=True); reuse pinned "

@@ -44,8 +44,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if copied_ns < LEAST_SHARE * case.step_interval_ns:
         return None
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Pinned copies stand in the computation's way: {copied_ns / 1e6:.1f} ms a step on "
         "its own stream.",
         action="send uint8, not float32, and convert on the device; copy the next batch on a side "
