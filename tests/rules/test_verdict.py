@@ -227,5 +227,5 @@ def test_the_headline_says_where_the_recording_or_the_first_finding_is_of_someth
     )
     assert of_findings([gain], ["memory"]) == ""
     assert of_findings([gain], ["host"]) == (
-        "; the largest gain found is of device memory: unfused-pointwise, 1.20x"
+        "; the first fix is of device memory: unfused-pointwise, 1.20x"
     )

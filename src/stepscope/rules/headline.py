@@ -137,6 +137,6 @@ def of_findings(findings: Sequence[Finding], named: Sequence[str]) -> str:
         words = f"; rank {late.ranks[0]} holds the others up"
     if first.bound not in named:
         resource = SHORT.get(first.bound, first.bound)
-        words += f"; the largest gain found is of {resource}: {first.code}, "
+        words += f"; the first fix is of {resource}: {first.code}, "
         words += f"{first.predicted_speedup:.2f}x"
     return words

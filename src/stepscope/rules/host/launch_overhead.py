@@ -48,6 +48,7 @@ BOUND = "host"
 EXCLUDES = ("unfused-pointwise",)
 """Compiled in one mode or the other, and capturing fuses too."""
 INCLUDES = OF_COMPILING
+SWEEPING = True
 
 
 class Policy(Struct, frozen=True, kw_only=True):
