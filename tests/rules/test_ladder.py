@@ -109,3 +109,15 @@ def test_an_alternative_to_nothing_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     other = named("exchange-each-batch", alternative_to=("slow-link",))
     judgement = judged(monkeypatch, other)
     assert [finding.code for finding in judgement.findings] == [other.code]
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.6, "slow-link"), (0.95, "unfused-pointwise")])
+def test_the_fix_of_one_fault_stands_before_a_change_of_the_model_that_gives_little_more(
+    monkeypatch: pytest.MonkeyPatch, share: float, first: str
+) -> None:
+    judgement = judged(
+        monkeypatch, named("unfused-pointwise", shorter(0.5)), named("slow-link", shorter(share))
+    )
+    gains = {finding.code: finding.predicted_speedup for finding in judgement.findings}
+    assert gains["unfused-pointwise"] > gains["slow-link"] > 1.0
+    assert judgement.findings[0].code == first

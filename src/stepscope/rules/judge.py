@@ -20,12 +20,15 @@ from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
-from stepscope.rules.registry import EXCLUDES, INCLUDES, job_rules, rank_rules
+from stepscope.rules.registry import EXCLUDES, INCLUDES, SWEEPING, job_rules, rank_rules
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
-MOST_OF = 0.5
+MOST_OF = 0.6
 """Of the logarithm of a fix's gain, from which another's fault that it repairs too is the cause."""
+NEARLY = 0.7
+"""Of the logarithm of what a change of the whole model gives, from which the fix of one fault
+stands before it: it is sooner made, and less of the model has to fit it."""
 NO_MORE = 1.15
 """Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
 same fix."""
@@ -39,7 +42,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     findings: tuple[Finding, ...] = ()
     """Largest gain first, all of them; a fix that repairs another's fault too after that one, where
-    it is most of the gain; what is listed last after the others worth naming."""
+    it is most of the gain; a change of the whole model after the fix of one fault that gives nearly
+    as much; what is listed last after the others worth naming."""
     ladder: tuple[float, ...] = ()
     """The speedup of the first fix worth naming, of the first two at once, and so on to all of
     them."""
@@ -80,7 +84,8 @@ def _place(pair: Pair) -> tuple[int, float]:
     finding, proposal = pair
     if finding.predicted_speedup < LEAST_SPEEDUP:
         return 2, -finding.predicted_speedup
-    return int(proposal.listed_last), -finding.predicted_speedup
+    gain = math.log(finding.predicted_speedup)
+    return int(proposal.listed_last), -gain * (NEARLY if finding.code in SWEEPING else 1.0)
 
 
 def _narrower_first(pairs: list[Pair]) -> list[Pair]:

@@ -7,8 +7,8 @@
 `NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
 False` that it has something to say of a rank whose steps cannot be replayed, `EXCLUDES` which
 rules' fixes cannot be applied with its own, `INCLUDES` which rules' faults its own repairs as well,
-`ANSWERS` which shares of the step beside its `BOUND`
-its fix is for. A new rule is its module and a line here.
+`SWEEPING = True` that its fix changes the whole model, `ANSWERS` which shares of the step beside
+its `BOUND` its fix is for. A new rule is its module and a line here.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ EXCLUDES: Mapping[str, frozenset[str]] = {
 INCLUDES: Mapping[str, frozenset[str]] = {
     rule.CODE: frozenset(getattr(rule, "INCLUDES", ())) for rule in RULES
 }
+SWEEPING = frozenset(rule.CODE for rule in RULES if getattr(rule, "SWEEPING", False))
 
 
 def rank_rules(case: Case) -> tuple[ModuleType, ...]:

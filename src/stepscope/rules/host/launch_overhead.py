@@ -47,6 +47,7 @@ BOUND = "host"
 EXCLUDES = ("unfused-pointwise",)
 """Compiled in one mode or the other, and capturing fuses too."""
 INCLUDES = OF_COMPILING
+SWEEPING = True
 LAUNCH_NS = 10_000.0
 """The host's time for one cudaGraphLaunch, besides what grows with the graph; lab/launch_tiny.fixed
 on an H200's host."""

@@ -56,6 +56,7 @@ from stepscope.rules.task_table import per_step_ms
 CODE = "unfused-pointwise"
 BOUND = "memory"
 INCLUDES = ("misaligned-shapes", "nchw-layout", "wide-logits")
+SWEEPING = True
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
