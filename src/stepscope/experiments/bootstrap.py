@@ -20,6 +20,7 @@ from stepscope.errors import InputError
 
 Floats = NDArray[np.float64]
 
+LEVEL = 0.95
 DRAWS = 2000
 POWER = 0.8
 """How often the smallest change that a sample could have shown would have been shown."""
@@ -33,28 +34,16 @@ MAX_CELLS = 4_000_000
 
 
 def ratio_of_medians(
-    before: Sequence[float],
-    after: Sequence[float],
-    *,
-    level: float = 0.95,
-    seed: int = 0,
-    draws: int = DRAWS,
+    before: Sequence[float], after: Sequence[float], *, draws: int = DRAWS
 ) -> Interval:
     """The medians' ratio of two samples of steps. It knows nothing of how runs differ."""
-    return _ratio(before, after, lambda rows: np.median(rows, axis=1), level, seed, draws)
+    return _ratio(before, after, lambda rows: np.median(rows, axis=1), draws)
 
 
-def ratio_of_trimmed_means(
-    before: Sequence[float],
-    after: Sequence[float],
-    *,
-    level: float = 0.95,
-    seed: int = 0,
-    draws: int = DRAWS,
-) -> Interval:
+def ratio_of_trimmed_means(before: Sequence[float], after: Sequence[float]) -> Interval:
     """The same for trimmed means, which see a wait that comes with every fourth step; a median does
     not."""
-    return _ratio(before, after, _trimmed_means, level, seed, draws)
+    return _ratio(before, after, _trimmed_means, DRAWS)
 
 
 def around(middle: float, half: float, level: float) -> Interval:
@@ -63,14 +52,14 @@ def around(middle: float, half: float, level: float) -> Interval:
     return Interval(value=math.exp(middle), low=low, high=high, level=level)
 
 
-def smallest_shown(interval: Interval, power: float = POWER) -> float:
+def smallest_shown(interval: Interval) -> float:
     """The smallest true ratio above 1 that an interval this wide would have separated from 1, with
-    this probability."""
+    a probability of POWER."""
     if interval.low <= 0 or not math.isfinite(interval.high):
         return math.inf
     half = (math.log(interval.high) - math.log(interval.low)) / 2
     normal = statistics.NormalDist()
-    return math.exp(half * (1 + normal.inv_cdf(power) / normal.inv_cdf(0.5 + interval.level / 2)))
+    return math.exp(half * (1 + normal.inv_cdf(POWER) / normal.inv_cdf(0.5 + interval.level / 2)))
 
 
 def trimmed_mean(steps: Sequence[float]) -> float:
@@ -81,7 +70,9 @@ def trimmed_mean(steps: Sequence[float]) -> float:
 def log_mean_variance(steps: Sequence[float], *, seed: int = 0, draws: int = 200) -> float:
     """The variance of the logarithm of a run's pace that its steps alone give."""
     array = _clean(steps)
-    return _spread(array, np.random.default_rng(seed), draws) if len(array) >= LEAST_STEPS else 0.0
+    if len(array) < LEAST_STEPS:
+        return 0.0
+    return float(np.var(np.log(_drawn(array, _trimmed_means, np.random.default_rng(seed), draws))))
 
 
 @lru_cache(maxsize=4096)
@@ -105,35 +96,26 @@ def student_level(t: float, freedom: float) -> float:
     return 1 - _beta(freedom / (freedom + t * t), freedom / 2, 0.5)
 
 
-def _spread(steps: Floats, generator: np.random.Generator, draws: int) -> float:
-    """The variance of the logarithm of a run's pace that its steps alone give."""
-    return float(np.var(np.log(_drawn(steps, _trimmed_means, generator, draws))))
-
-
 def _ratio(
     before: Sequence[float],
     after: Sequence[float],
     middle: Callable[[Floats], Floats],
-    level: float,
-    seed: int,
     draws: int,
 ) -> Interval:
     first, second = _clean(before), _clean(after)
     value = float(middle(first[None, :])[0] / middle(second[None, :])[0])
     if min(len(first), len(second)) < LEAST_STEPS:
-        return Interval(value=value, low=0.0, high=math.inf, level=level)
-    drawn = _drawn_logs(first, second, middle, np.random.default_rng(seed), draws)
-    tails = (1 - level) / 2
+        return Interval(value=value, low=0.0, high=math.inf, level=LEVEL)
+    drawn = _drawn_logs(first, second, middle, np.random.default_rng(0), draws)
+    tails = (1 - LEVEL) / 2
     low, high = (float(edge) for edge in np.quantile(drawn, (tails, 1 - tails)))
-    wider, log_value = (
-        _widening(level, min(_num_blocks(first), _num_blocks(second))),
-        math.log(value),
-    )
+    wider = _widening(min(_num_blocks(first), _num_blocks(second)))
+    log_value = math.log(value)
     return Interval(
         value=value,
         low=math.exp(log_value - wider * max(log_value - low, 0.0)),
         high=math.exp(log_value + wider * max(high - log_value, 0.0)),
-        level=level,
+        level=LEVEL,
     )
 
 
@@ -155,13 +137,13 @@ def _drawn_logs(
     return sign * logs
 
 
-def _widening(level: float, num: float) -> float:
+def _widening(num: float) -> float:
     """Percentiles of few draws are too narrow: by the factor of n / (n - 1), and Student's t over
     the normal's.
 
     Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 5.3."""
-    normal = statistics.NormalDist().inv_cdf(0.5 + level / 2)
-    return student(level, num - 1) / normal * math.sqrt(num / (num - 1))
+    normal = statistics.NormalDist().inv_cdf(0.5 + LEVEL / 2)
+    return student(LEVEL, num - 1) / normal * math.sqrt(num / (num - 1))
 
 
 def _clean(steps: Sequence[float]) -> Floats:

@@ -47,14 +47,12 @@ def fixes(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
     return tried.get(code)
 
 
-def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
+def fix_reasons(code: str) -> dict[str, str]:
     """Why these values are tried where there is no run to go by, for each setting of the fix."""
-    tried = fixes(code, num_ranks=num_ranks) or {}
+    tried = fixes(code) or {}
     cores = own_cores()
     what = "one core" if cores == 1 else f"{cores} cores"
     basis = f"the {what} that this process may use"
-    if num_ranks > 1:
-        basis += f", shared by {num_ranks} ranks"
     serial = f"{basis}, less one for the training process, and {MOST_WORKERS} at most"
     given = {
         ("serial-loader", "num_workers"): serial,

@@ -98,13 +98,13 @@ def read_tail(path: Path | str, most_bytes: int) -> str:
         return file.read(most_bytes).decode("utf-8", "replace")
 
 
-def last_line(path: Path, most_chars: int = 300) -> str | None:
+def last_line(path: Path) -> str | None:
     """The last line of a text that somebody left; None where there is none to read."""
     try:
         lines = read_tail(path, 16_000).strip().splitlines()
     except OSError:
         return None
-    return lines[-1][:most_chars] if lines else None
+    return lines[-1][:300] if lines else None
 
 
 def parse_json(data: bytes | str, *, is_strict: bool = False) -> Any:

@@ -73,17 +73,17 @@ def shorten(text: str, width: int, dots: str = "...") -> str:
     return _head(text, room - cell_len(tail)) + dots + tail
 
 
-def first_clauses(text: str, width: int, dots: str = "...") -> str:
+def first_clauses(text: str, width: int) -> str:
     """The text in `width` cells: as many whole clauses as there is room for, or words where clauses
     would leave much of it empty."""
     if cell_len(text) <= width:
         return text
-    head = _head(text, max(0, width - len(dots) - 1))
+    head = _head(text, max(0, width - 4))
     clauses = (i for i, char in _outside(head) if char in ".;:," and text[i + 1 : i + 2] == " ")
     end = max(clauses, default=0)
     if end < len(head) * 2 // 3:
         end = head.rfind(" ")
-    return f"{head[:end]} {dots}" if end > 0 else shorten(text, width, dots)
+    return f"{head[:end]} ..." if end > 0 else shorten(text, width)
 
 
 def _head(text: str, width: int) -> str:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from stepscope.cli.serve.server import Server
 
 ANSWER_S = 5.0
 """A client that does not go on is let go after this."""
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: Any) -> None:
-        """A client that went away is nothing to tell."""
 
 
 def serve(host: str, port: int, text: Callable[[], str], content_type: str) -> Server:

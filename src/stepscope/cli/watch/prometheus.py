@@ -10,7 +10,7 @@ from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
-    from stepscope.cli.watch.metrics_server import Server
+    from stepscope.cli.serve.server import Server
     from stepscope.core.live import LiveView
 
 LOOPBACK = "127.0.0.1"
@@ -45,7 +45,7 @@ class Metrics:
             why = getattr(problem, "strerror", None) or problem
             say(f"metrics cannot be served on {host}:{port}: {why}. All else goes on")
             return None
-        return int(self._server.server_address[1])
+        return self._server.port
 
     def close(self) -> None:
         if self._server is not None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from stepscope.core.constraints import AboveZero, Count, Gain, keys_of, one_of
 from stepscope.core.contract.codec import Contract
 from stepscope.core.contract.gate import Gate
 from stepscope.core.experiments.comparison import (
-    HOWS,
-    PAIRED_BY,
     VERDICTS,
+    Changed,
     Held,
     Knob,
     RanksChange,
-    Work,
+    Row,
 )
 
 Verdict = Annotated[str, one_of(*VERDICTS)]
@@ -78,17 +77,6 @@ class Throughput(Struct, frozen=True, kw_only=True):
     """Why there is no interval, or no ratio."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
-    """One line of an account."""
-
-    name: str
-    before_ns: int | None
-    """Nanoseconds a step; null where that run has none of it."""
-    after_ns: int | None
-    change_ns: int
-    """After less before: negative is less time."""
-
-
 class Account(Struct, frozen=True, kw_only=True):
     """One way to split a time: the rows and the rest sum to the totals, exactly."""
 
@@ -99,21 +87,6 @@ class Account(Struct, frozen=True, kw_only=True):
     rest: Row
     num_left_out: Count
     """Rows that are in the rest."""
-
-
-class Changed(Struct, frozen=True, kw_only=True):
-    """Work of the two runs that belongs together."""
-
-    name: str
-    phase: Annotated[str, one_of("forward", "backward", "optimizer", "recompute")] | None
-    module: str | None
-    how: Annotated[tuple[Annotated[str, one_of(*HOWS)], ...], Meta(min_length=1)]
-    paired_by: Annotated[str, one_of(*PAIRED_BY)]
-    before_ns: int
-    after_ns: int
-    change_ns: int
-    before: Work | None
-    after: Work | None
 
 
 class Device(Struct, frozen=True, kw_only=True):

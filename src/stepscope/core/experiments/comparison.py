@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from stepscope.core.constraints import one_of
 
@@ -68,15 +69,17 @@ class Speedup(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of an account. None is "not measured on that side"."""
+    """One line of an account."""
 
     name: str
     before_ns: int | None
+    """Nanoseconds a step; null where that run has none of it."""
     after_ns: int | None
+    change_ns: int = 0
+    """After less before: negative is less time."""
 
-    @property
-    def change_ns(self) -> int:
-        return (self.after_ns or 0) - (self.before_ns or 0)
+    def __post_init__(self) -> None:
+        force_setattr(self, "change_ns", (self.after_ns or 0) - (self.before_ns or 0))
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -123,26 +126,22 @@ class Changed(Struct, frozen=True, kw_only=True):
     """Work of the two runs that belongs together."""
 
     name: str
-    phase: str | None
+    phase: Annotated[str, one_of("forward", "backward", "optimizer", "recompute")] | None
     module: str | None
-    how: tuple[str, ...]
-    """Of HOWS; the first says most."""
-    paired_by: str
-    """One of PAIRED_BY."""
+    # The first says most.
+    how: Annotated[tuple[Annotated[str, one_of(*HOWS)], ...], Meta(min_length=1)]
+    paired_by: Annotated[str, one_of(*PAIRED_BY)]
+    before_ns: int = 0
+    after_ns: int = 0
+    change_ns: int = 0
     before: Work | None
     after: Work | None
 
-    @property
-    def before_ns(self) -> int:
-        return 0 if self.before is None else self.before.ns
-
-    @property
-    def after_ns(self) -> int:
-        return 0 if self.after is None else self.after.ns
-
-    @property
-    def change_ns(self) -> int:
-        return self.after_ns - self.before_ns
+    def __post_init__(self) -> None:
+        before_ns, after_ns = (0 if work is None else work.ns for work in (self.before, self.after))
+        force_setattr(self, "before_ns", before_ns)
+        force_setattr(self, "after_ns", after_ns)
+        force_setattr(self, "change_ns", after_ns - before_ns)
 
 
 class DeviceChange(Struct, frozen=True, kw_only=True):

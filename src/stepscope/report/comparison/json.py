@@ -10,12 +10,10 @@ from msgspec.structs import asdict
 from stepscope.core.contract.codec import S, encode, filled
 from stepscope.core.contract.comparison import (
     Account,
-    Changed,
     Compared,
     ComparisonContract,
     Device,
     RankMemory,
-    Row,
     Run,
     Speedup,
     Throughput,
@@ -54,9 +52,9 @@ def _compared(comparison: core.Comparison) -> Compared:
         speedup=_speedup(Speedup, comparison.speedup),
         throughput=_throughput(comparison),
         same_work=not comparison.unequal,
-        changed=() if device is None else tuple(filled(Changed, work) for work in device.changed),
-        device=None if device is None else _device(device),
-        accounts={account.by: _account(account) for account in comparison.accounts},
+        changed=() if device is None else device.changed,
+        device=None if device is None else filled(Device, device),
+        accounts={account.by: filled(Account, account) for account in comparison.accounts},
         memory=tuple(_memory(comparison)),
         predicted=comparison.held,
     )
@@ -79,14 +77,3 @@ def _throughput(comparison: core.Comparison) -> Throughput | None:
     if comparison.throughput is None:
         return None
     return _speedup(Throughput, comparison.throughput, unit=comparison.throughput_unit)
-
-
-def _device(device: core.DeviceChange) -> Device:
-    return filled(
-        Device, device, rest=filled(Row, device.rest), overlap=filled(Row, device.overlap)
-    )
-
-
-def _account(account: core.Account) -> Account:
-    rows = tuple(filled(Row, row) for row in account.rows)
-    return filled(Account, account, rows=rows, rest=filled(Row, account.rest))

@@ -18,7 +18,6 @@ from stepscope.core.experiments.comparison import (
 from stepscope.core.facts import PARTS
 from stepscope.core.numbers import number_ranges
 from stepscope.report.comparison.words import (
-    STATUS_WORDS,
     calls_words,
     changed_name,
     distinct_kernels,
@@ -321,7 +320,7 @@ class _Tables:
             low, high = ratio(held.predicted_low), ratio(held.predicted_high)
             predicted = f"{ratio(held.predicted)} ({low} to {high})"
             given = NOT_MEASURED if held.measured is None else measured
-            row = (held.code, STATUS_WORDS[held.status], predicted, given, held_words(held))
+            row = (held.code, held.status, predicted, given, held_words(held))
             rows.append(row)
         last: tuple[Cell, ...] = ()
         if comparison.predicted_together is not None:

@@ -46,12 +46,6 @@ NO_TELLING = frozenset(
     {"anonymous", "c10", "const", "double", "float", "lambda", "namespace", "native", "std", "void"}
 )
 """Words of kernels' names that tell nothing of what they do."""
-STATUS_WORDS = {
-    "gone": "gone",
-    "still there": "still there",
-    "not judged": "not judged",
-    "new": "new",
-}
 LEAST_TOLD = 0.005
 """Without an interval, a ratio nearer to 1 than this is not called faster or slower."""
 MOST_DIGITS = 6

@@ -71,7 +71,7 @@ def _bars(stretches: tuple[Mapping[str, float], ...]) -> Iterator[dict[str, Any]
             if height:
                 yield {
                     "x": number,
-                    "y": round(y, 2),
+                    "y": round(max(y, 0.0), 2),
                     "height": round(height, 2),
                     "part": colour(what),
                     "word": PART_WORDS[what],
