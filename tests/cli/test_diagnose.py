@@ -142,6 +142,23 @@ def test_a_trace_without_work_does_not_pass_for_a_good_one(
     assert "nothing could be judged" in capsys.readouterr().err
 
 
+def test_steps_without_work_in_them_are_no_verdict_at_any_door(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marks = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1}
+        | {"tid": 1, "ts": number * 100, "dur": 90}
+        for number in range(4)
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": marks}))
+    assert main(["diagnose", str(path), "--no-cache", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"]["bound"], told["verdict"]["shares"]) == ("unknown", {})
+    assert main(["compare", str(path), str(path), "--no-cache"]) in (0, 1)
+    assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
+
+
 def test_a_trace_without_steps_has_no_step_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

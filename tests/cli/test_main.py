@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +44,24 @@ def test_the_environment_stays_as_it_was() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_a_stream_that_was_closed_stays_closed_for_the_job_and_ends_nothing(
+    stream: str, tmp_path: Path
+) -> None:
+    number = ("stdin", "stdout", "stderr").index(stream)
+    told = tmp_path / "told"
+    job = f"import sys; open({str(told)!r}, 'w').write(str(sys.{stream})); sys.exit(3)"
+    words = ["-m", "stepscope", "run", "--no-diagnose", "--out", str(tmp_path / "run"), "--"]
+    command = shlex.join([sys.executable, *words, sys.executable, "-c", job])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {number}{'<' if number == 0 else '>'}&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 3, done.stderr
+    assert told.read_text() == "None"
+    assert "Traceback" not in done.stderr

@@ -264,7 +264,7 @@ def test_half_characters_do_not_break_it(
 def test_nothing_found_is_not_said_where_nothing_was_judged(tmp_path: Path) -> None:
     trace = tmp_path / "empty.pt.trace.json"
     trace.write_text('{"traceEvents": []}')
-    assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
+    assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html")]) == 2
     text = " ".join(Reader((tmp_path / "r.html").read_text()).text["p"])
     assert "Nothing could be judged" in text
     assert "worth fixing" not in text

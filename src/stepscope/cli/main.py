@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from stepscope import __version__
@@ -66,6 +67,7 @@ GC_OBJECTS = 100_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
+    _hold_closed_streams()
     gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     atexit.register(_leave_cycles)
     words = sys.argv[1:] if argv is None else argv
@@ -92,14 +94,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing to say. What is still buffered must
-        # not be tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (`| head`): nothing to say.
+        _drop_output()
         return 141
     except OSError as problem:
         say(f"cannot write the report: {problem.strerror or problem}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return StepscopeError.exit_code
+
+
+def _hold_closed_streams() -> None:
+    """Where stdin, stdout or stderr was closed (`2>&-`), no file that is opened later may take its
+    number, and we can print. A job that is started finds it closed: the number is not inherited."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        held = os.open(os.devnull, os.O_RDWR)
+        if held != number:
+            os.dup2(held, number, inheritable=False)
+            os.close(held)
+        setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _drop_output() -> None:
+    """What is still buffered must not be tried again at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _import_numpy() -> None:

@@ -116,6 +116,11 @@ class Partition(Struct, frozen=True, kw_only=True):
             assert sum(values) == total, f"window {i}: the parts sum to {sum(values)}, not {total}"
 
 
+CLOCK_MARGIN = 0.05
+"""How far above its peak a device may seem to work: peaks are told for one clock, and it has
+several."""
+
+
 class KernelRow(Struct, frozen=True, kw_only=True):
     """Kernels of one name launched by one operator, inside the measured windows."""
 
@@ -131,6 +136,15 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     bytes: float | None
     floor_ns: float | None
     """The least time its arithmetic or its traffic needs on this device."""
+
+    @property
+    def roof_share(self) -> float | None:
+        """That time as a share of what it took. None where it is not known, and where it took
+        clearly less: its bytes lay in a cache, or it did other work than was counted."""
+        if self.floor_ns is None or not self.total_ns:
+            return None
+        share = self.floor_ns / self.total_ns
+        return min(share, 1.0) if share <= 1 + CLOCK_MARGIN else None
 
 
 class CategoryRow(Struct, frozen=True, kw_only=True):

@@ -161,7 +161,10 @@ def _compare(ranks: Sequence[_Rank]) -> None:
     matched = _match(ranks)
     for rank in ranks:
         assert rank.collective_records is not None
-        mine = matched if matched is not None and rank.rank in matched.of else None
+        # Without any of its own, a second trace of a rank would be given the first one's.
+        mine = matched if len(rank.collective_records) else None
+        if mine is not None and rank.rank not in mine.of:
+            mine = None
         rank.rows["collectives"] = {
             **rank.rows["collectives"],
             **meeting_rows(rank.collective_records, mine),

@@ -20,6 +20,7 @@ from stepscope.cli.query.command import ask, split_sql
 from stepscope.cli.query.prompt import converse, next_question
 from stepscope.notebook.run import load
 from tests.builders import kernel, trace_text, write
+from tests.scaling_jobs import write_job
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
 
 parquet = pytest.importorskip("pyarrow.parquet", reason="the extra sql is not installed")
@@ -277,3 +278,17 @@ def test_nothing_but_the_answer_is_said() -> None:
         [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, check=True
     )
     assert (asked.stdout.splitlines()[0].strip(), asked.stderr) == ("num", "")
+
+
+def test_a_second_trace_of_a_rank_without_collectives_is_given_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_job(tmp_path / "job", 2, moving_us=500)
+    header = {"distributedInfo": {"rank": 1, "world_size": 2}}
+    text = trace_text([kernel(70, 10, 20, "k")], header)
+    write(tmp_path / "job" / "again.json", text)
+    counted = "select count(*), count(distinct rank) from collectives"
+    found = json.loads(asked(capsys, folder, counted, "--format", "json"))
+    num, num_ranks = found["rows"][0]
+    assert num > 0
+    assert num_ranks == 2

@@ -137,7 +137,7 @@ def join(parts: Sequence[Pieces]) -> Pieces | None:
 def pieces_of(context: RankContext, facts: RankFacts) -> Pieces | None:
     """One rank's pieces, from its trace; None where no step was measured."""
     num = len(facts.steps.windows)
-    if num == 0:
+    if num == 0 or facts.partition is None:
         return None
     if facts.steps.where == "device":
         return _on_device(context, facts, num)

@@ -122,7 +122,7 @@ def _detail(key: bytes) -> Detail:
             registers=_int(registers),
             shared_bytes=_int(shared),
             occupancy_pct=float(occupancy)
-            if isinstance(occupancy, int | float) and abs(occupancy) < 2**63
+            if isinstance(occupancy, int | float) and 0 <= occupancy <= 100
             else None,
         )
     kind, stream, correlation = map(_value, parts)

@@ -22,7 +22,7 @@ def kernel_sections(rank: RankFacts, lines: Mapping[str, str] | None = None) -> 
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return
-    compute = sum(rank.partition.parts["compute"]) if rank.partition is not None else 0
+    compute = compute_ns(rank)
     if rank.categories:
         yield _categories(rank, num_steps, compute)
     if rank.kernels:
@@ -33,6 +33,15 @@ def kernel_sections(rank: RankFacts, lines: Mapping[str, str] | None = None) -> 
         yield _ranges("Marks", rank.marks, num_steps)
     if not rank.categories and not rank.kernels and rank.steps.where == "host":
         yield from _operators(rank, num_steps)
+
+
+def compute_ns(rank: RankFacts) -> int:
+    """What a kernel's share of compute is a share of: the time in which any ran, or what they took
+    together where several ran at once; 0 where it was not measured."""
+    if rank.partition is None:
+        return 0
+    together = sum(row.total_ns for row in rank.categories if row.category != COLLECTIVE)
+    return max(sum(rank.partition.parts["compute"]), together)
 
 
 def _section(title: str, aside: str, *blocks: Block) -> Section:
@@ -69,9 +78,7 @@ def _longest(rank: RankFacts, num_steps: int, compute: int, lines: Mapping[str, 
             per_step(row.count, num_steps),
             _ms(row.total_ns, num_steps),
             _share(row.category, row.total_ns, compute),
-            percent(row.floor_ns / row.total_ns)
-            if row.floor_ns is not None and row.total_ns
-            else "-",
+            "-" if row.roof_share is None else percent(row.roof_share),
         )
         for row in ordered[:MAX_ROWS]
     )

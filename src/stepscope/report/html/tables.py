@@ -6,7 +6,7 @@ from typing import Any
 
 from stepscope.core.facts import RangeRow, RankFacts
 from stepscope.core.views import KernelView, OperatorView, ProfilerViews
-from stepscope.report.diagnosis.kernels import COLLECTIVE
+from stepscope.report.diagnosis.kernels import COLLECTIVE, compute_ns
 from stepscope.report.names import kernel_name
 
 MAX_KERNELS = 500
@@ -21,7 +21,7 @@ def kernel_rows(
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return [], 0
-    compute = sum(rank.partition.parts["compute"]) if rank.partition is not None else 0
+    compute = compute_ns(rank)
     kernels = () if views is None else views.kernels
     figures = {(view.name, view.op): view for view in kernels}
     ordered = sorted(rank.kernels, key=lambda row: -row.total_ns)
@@ -34,9 +34,7 @@ def kernel_rows(
             "calls": row.count / num_steps,
             "ms": row.total_ns / num_steps / 1e6,
             "share": row.total_ns / compute if compute and row.category != COLLECTIVE else None,
-            "roof": row.floor_ns / row.total_ns
-            if row.floor_ns is not None and row.total_ns
-            else None,
+            "roof": row.roof_share,
             "mean_us": row.total_ns / row.count / 1e3 if row.count else None,
             **_call_figures(figures.get((row.name, row.op))),
         }
