@@ -38,7 +38,6 @@ def test_folders_of_two_machines_are_one_run(tmp_path: Path) -> None:
     assert run.path == tmp_path
     assert [rank.rank for rank in run.ranks] == [0, 1]
     assert run.metadata == {
-        "command": ["python", "train.py"],
         "started_wall_ns": WALL_NS,
         "ended_wall_ns": WALL_NS + 61 * S,
         "exit_code": 3,
@@ -51,14 +50,6 @@ def test_a_machine_that_has_not_ended_leaves_the_end_open(tmp_path: Path) -> Non
     assert run is not None
     assert run.metadata["ended_wall_ns"] is None
     assert run.metadata["exit_code"] is None
-
-
-def test_commands_that_differ_are_no_command_of_the_job(tmp_path: Path) -> None:
-    run = joined(
-        machine(tmp_path / "a", 0), machine(tmp_path / "b", 1, command=["torchrun", "-n1"])
-    )
-    assert run is not None
-    assert "command" not in run.metadata
 
 
 @pytest.mark.parametrize(

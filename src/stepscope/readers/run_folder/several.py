@@ -51,12 +51,9 @@ def _are_one_job(runs: Sequence[RunRecord]) -> bool:
 
 
 def _metadata(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the whole: the command where all have one, the first start, the last end, and the exit
-    code of whichever failed."""
+    """Of the whole: the first start, the last end, and the exit code of whichever failed. No
+    command: none of them starts the others."""
     metadata: dict[str, Any] = {}
-    command = each[0].get("command")
-    if all(one.get("command") == command for one in each):
-        metadata["command"] = command
     begun = [whole(one.get(STARTED)) for one in each]
     ended = [whole(one.get(ENDED)) for one in each]
     codes = [whole(one.get(CODE)) for one in each]
