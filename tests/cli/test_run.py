@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.run import missing_script
+from stepscope.cli.run import diagnose_run, missing_script
 from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.readers.run_folder import folder as run_folder
 from stepscope.report.diagnosis.short import next_commands, short_document
@@ -56,6 +57,20 @@ def test_a_job_that_failed_is_said_first_and_is_to_be_run_again() -> None:
     assert "Nothing to judge: the job itself failed (exit code 1" in text
     assert "stepscope run -- python t.py" in text
     assert "--start-step" not in text
+
+
+def test_a_job_that_a_signal_ended_is_not_sent_to_its_output() -> None:
+    text = ended(143, RankMetadata(rank=0, num_steps=2))
+    assert "Nothing to judge: the job was ended by SIGTERM (exit code 143): it ended" in text
+    assert "the job itself failed (exit code 255" in ended(255, RankMetadata(rank=0))
+
+
+def test_an_installation_that_cannot_diagnose_leaves_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "stepscope.pipeline.page", None)
+    diagnose_run(tmp_path)
+    assert "the diagnosis failed" in capsys.readouterr().err
 
 
 def test_a_job_that_ended_well_is_told_how_to_be_recorded() -> None:

@@ -174,6 +174,22 @@ def record(
 def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = False) -> None:
     """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the
     job's exit code stands."""
+    try:
+        _diagnose(folder, hardware, verbose=verbose)
+    except StepscopeError as problem:
+        say(str(problem))
+    except KeyboardInterrupt:
+        say(f"interrupted; the run is kept in {folder}: stepscope diagnose {folder}")
+    except OSError as problem:
+        say(f"the diagnosis or its report could not be kept in {folder}: {problem.strerror}")
+    except Exception as problem:  # noqa: BLE001 - the job has ended as it did, and its exit code is what the caller waits for
+        say(
+            f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: "
+            f"{problem}"
+        )
+
+
+def _diagnose(folder: Path, hardware: Path | None, *, verbose: bool) -> None:
     from rich.console import Console
 
     from stepscope.cli.progress import progress_bar
@@ -191,38 +207,26 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
 
     if not is_run(folder):
         return
-    try:
-        options = ReadingOptions(use_cache=False, hardware=hardware, progress=progress_bar)
-        with Recording([str(folder)], options) as recording:
-            diagnosis, report = recording.diagnosis, folder / REPORT_FILE
-            say(f"the run is kept in {folder}")
-            document = diagnosis_document(diagnosis)
-            if not verbose:
-                whole = f"stepscope diagnose {shlex.quote(str(folder))} -v"
-                document = short_document(
-                    diagnosis, next_commands(diagnosis, whole, shlex.quote(str(report)))
-                )
-            try:
-                show(document, Console(stderr=True))
-            except (OSError, SystemExit):
-                # Nobody reads stderr any more, which rich takes for an end; the folder gets the
-                # diagnosis all the same.
-                drop()
-            (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
-            keep(render_page(page_of(page_of_recording(recording))), report)
-            if verbose:
-                say(f"the report is {report}")
-    except StepscopeError as problem:
-        say(str(problem))
-    except KeyboardInterrupt:
-        say(f"interrupted; the run is kept in {folder}: stepscope diagnose {folder}")
-    except OSError as problem:
-        say(f"the diagnosis or its report could not be kept in {folder}: {problem.strerror}")
-    except Exception as problem:  # noqa: BLE001 - the job has ended as it did, and its exit code is what the caller waits for
-        say(
-            f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: "
-            f"{problem}"
-        )
+    options = ReadingOptions(use_cache=False, hardware=hardware, progress=progress_bar)
+    with Recording([str(folder)], options) as recording:
+        diagnosis, report = recording.diagnosis, folder / REPORT_FILE
+        say(f"the run is kept in {folder}")
+        document = diagnosis_document(diagnosis)
+        if not verbose:
+            whole = f"stepscope diagnose {shlex.quote(str(folder))} -v"
+            document = short_document(
+                diagnosis, next_commands(diagnosis, whole, shlex.quote(str(report)))
+            )
+        try:
+            show(document, Console(stderr=True))
+        except (OSError, SystemExit):
+            # Nobody reads stderr any more, which rich takes for an end; the folder gets the
+            # diagnosis all the same.
+            drop()
+        (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
+        keep(render_page(page_of(page_of_recording(recording))), report)
+        if verbose:
+            say(f"the report is {report}")
 
 
 def keep_result(path: Path, text: str) -> None:

@@ -4,7 +4,6 @@ the ranks' work by piece, timed steps, settings, memory."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -36,7 +35,7 @@ def read_side(recording: Recording, label: str) -> CompareSide:
         knobs = knobs_of_run(run)
         failed = _failure(run)
         if diagnosis.step.source != "given":
-            steps, odd = steps_of(Path(run.path)), odd_of(Path(run.path))
+            steps, odd = steps_of(run), odd_of(run)
     side = side_of(
         label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks
     )

@@ -26,6 +26,7 @@ from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
     REPORT_FILE,
     RUN_FILE,
+    TAGS_FILE,
     is_run,
 )
 from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
@@ -33,6 +34,7 @@ from stepscope.readers.formats import BY_NAME, KINETO, NCCL, TRACE
 from stepscope.readers.log_dir import newest_recordings
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
 from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_special_files
+from stepscope.readers.run_folder.several import one_job
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
@@ -48,7 +50,7 @@ DISK_RESERVE_BYTES = 2 << 30
 """Left free on the disk that a compressed archive is unpacked to."""
 IN_RUN = "run folder"
 TLPARSE = {"compile_directory.json", "raw.log", "raw.jsonl"}
-OWN_FILES = (RUN_FILE, CONTROL_FILE, ALERTS_FILE, DIAGNOSIS_FILE, REPORT_FILE)
+OWN_FILES = (RUN_FILE, CONTROL_FILE, ALERTS_FILE, DIAGNOSIS_FILE, REPORT_FILE, TAGS_FILE)
 WANTED = (
     "Give a trace (.json, .json.gz, .json.zst), several, a folder or a tar of them, or a run that "
     "`stepscope runs` lists."
@@ -67,7 +69,8 @@ class FoundSources:
     others: tuple[Source, ...] = ()
     """What other tools recorded: their formats are no traces."""
     run: RunRecord | None = None
-    """The recorded run, where the folder of one was named, and no other trace."""
+    """The recorded run, where its folder was named, or those of all its machines, and no other
+    trace."""
     _held: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     def close(self) -> None:
@@ -90,6 +93,9 @@ def find_sources(paths: Sequence[str | Path]) -> FoundSources:
         sources = [
             source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)
         ]
+        job = one_job(runs)
+        for run in runs if job is None else [job]:
+            sources += _windows(run)
         sources = [
             part for source in _without_repeats(sources, notes) for part in _in_parts(source, notes)
         ]
@@ -98,15 +104,13 @@ def find_sources(paths: Sequence[str | Path]) -> FoundSources:
         others = tuple(
             source for source in sources if source.format != NCCL and not _is_trace(source)
         )
-        run = None
-        if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces):
-            run = runs[0]
+        is_run_alone = all(trace.rank_source == IN_RUN for trace in traces)
         return FoundSources(
             sources=traces,
             notes=tuple(notes),
             logs=logs,
             others=others,
-            run=run,
+            run=job if is_run_alone else None,
             _held=held.pop_all(),
         )
 
@@ -115,14 +119,11 @@ def _of_path(
     path: Path | str, notes: list[str], held: ExitStack, runs: list[RunRecord]
 ) -> list[Source]:
     try:
-        if isinstance(path, Path) and path.is_dir():
-            refuse_special_files(path)
-        if isinstance(path, Path) and is_run(path):
-            runs.append(read_run(path))
-            return _in_run(runs[-1], notes)
-        return (
-            _of_url(path, notes, held) if isinstance(path, str) else _of_readable(path, notes, held)
-        )
+        if isinstance(path, str):
+            return _of_url(path, notes, held)
+        if path.is_dir():
+            return _of_folder(path, notes, runs)
+        return _of_readable(path, notes, held)
     except FileNotFoundError:
         raise InputError(f"{shown(str(path))} does not exist. {WANTED}") from None
     except (OSError, ValueError) as problem:
@@ -142,13 +143,25 @@ def _of_url(url: str, notes: list[str], held: ExitStack) -> list[Source]:
     return _of_file(files[0], notes, held)
 
 
+def _of_folder(path: Path, notes: list[str], runs: list[RunRecord]) -> list[Source]:
+    """A run's folder; or one of traces, and of runs, as a job on several machines leaves it."""
+    refuse_special_files(path)
+    folders = [path] if is_run(path) else [each for each in path.iterdir() if is_run(each)]
+    sources = []
+    for folder in sorted(folders, key=lambda each: _natural(each.name)):
+        runs.append(read_run(folder))
+        notes.extend(runs[-1].notes)
+        sources += _of_tools(folder, notes)
+    if path in folders:
+        return sources
+    files = [file for file in _walk(path, notes) if not {*file.parents} & {*folders}]
+    if not folders:
+        return _in_folder(path, [(file, str(file.relative_to(path))) for file in files], notes)
+    return sources + _sources_in(path, [file for file in files if _may_be_recording(file)], notes)
+
+
 def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        return _in_folder(
-            path, [(file, str(file.relative_to(path))) for file in _walk(path, notes)], notes
-        )
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(path.stat().st_mode):
         raise InputError(
             f"{path} is not a regular file (a pipe or a device?). Write it to a file first."
         )
@@ -170,6 +183,13 @@ def _in_folder(
 ) -> list[Source]:
     """Those of a folder's files, each with its name in it, that are traces or logs."""
     files = [path for path, _ in sorted(named, key=lambda pair: _natural(pair[1]))]
+    sources = _sources_in(folder, files, notes)
+    if not sources:
+        raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
+    return sources
+
+
+def _sources_in(folder: Path | str, files: Sequence[AnyPath], notes: list[str]) -> list[Source]:
     archives = [path for path in files if ARCHIVE_NAME.search(path.name)]
     if archives:
         notes.append(
@@ -183,26 +203,26 @@ def _in_folder(
         if path not in archives
     ):
         sources += _kept(_with_formats(source, notes), source.path.name)
-    if not sources:
-        raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
     return sources
 
 
-def _in_run(run: RunRecord, notes: list[str]) -> list[Source]:
-    """One recording for each rank, and NCCL's logs where the job wrote them there."""
-    notes.extend(run.notes)
-    chosen = run.chosen_windows()
-    sources = [
+def _windows(run: RunRecord) -> list[Source]:
+    """One recording for each rank."""
+    return [
         Source(path=path, label=str(path), rank=rank, rank_source=IN_RUN, named=True)
-        for rank, path in chosen.items()
+        for rank, path in run.chosen_windows().items()
     ]
+
+
+def _of_tools(folder: Path, notes: list[str]) -> list[Source]:
+    """What other tools wrote into a run's folder, such as NCCL's logs."""
     candidates = [
         Source(path=path, label=str(path), named=False)
-        for path in sorted(run.path.iterdir())
+        for path in sorted(folder.iterdir())
         if _may_be_recording(path)
     ]
     recordings = [recording for source in candidates for recording in _with_formats(source, notes)]
-    return [*sources, *(source for source in recordings if _is_of_a_tool(source))]
+    return [source for source in recordings if _is_of_a_tool(source)]
 
 
 def _may_be_recording(path: Path) -> bool:

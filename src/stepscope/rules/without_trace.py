@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from signal import Signals
+
 from stepscope.analyses.peak_waterfall import log_waterfall
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
@@ -20,6 +22,9 @@ LEAST_SHARE = 0.5
 """Of a step spent in the loader from which it is the bound, on a machine without a device: there
 the host does one thing after the other, so the step without its wait is that much shorter. With a
 device it may be busy meanwhile."""
+
+SIGNAL_CODE = 128
+"""A shell's exit code for a job that a signal ended is so much more than the signal's number."""
 
 
 def diagnose_without_trace(
@@ -66,9 +71,18 @@ def timed_verdict(run: RunFacts) -> Verdict:
 def _cause(run: RunFacts) -> str:
     """Why nothing was recorded, where that is known; it comes before what followed from it."""
     if run.exit_code:
-        return f"the job itself failed (exit code {run.exit_code}: see its own output): "
+        return f"{_end_of(run.exit_code)}: "
     problem = next((rank.problem for rank in run.ranks if rank.problem is not None), None)
     return "" if problem is None else f"stepscope's recording stopped ({problem}): "
+
+
+def _end_of(exit_code: int) -> str:
+    """A signal is sent from outside, as at a time limit: the job's output does not tell of it."""
+    try:
+        name = Signals(exit_code - SIGNAL_CODE).name
+    except ValueError:
+        return f"the job itself failed (exit code {exit_code}: see its own output)"
+    return f"the job was ended by {name} (exit code {exit_code})"
 
 
 def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:

@@ -17,7 +17,7 @@ from stepscope.process.launch import environment, finish, prepare
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, WARM_STEPS, Options
 from stepscope.protocol.run_folder import STDERR_FILE, STDOUT_FILE
 from stepscope.protocol.settings import checked, environment_of
-from stepscope.readers.run_folder.folder import read_run
+from stepscope.readers.run_folder.folder import RunRecord, read_run
 
 CALL_S = 0.5
 """Between two calls of on_steps, and two writes of the job while somebody listens."""
@@ -90,17 +90,17 @@ def _check_start(words: Sequence[str], folder: Path) -> None:
         )
 
 
-def steps_of(folder: Path, warm_up_steps: int = 0) -> tuple[int, ...]:
-    """The usual timed steps of a run folder that is there already, of the rank whose pace is the
+def steps_of(run: RunRecord, warm_up_steps: int = 0) -> tuple[int, ...]:
+    """The usual timed steps of a run that is there already, of the rank whose pace is the
     median."""
-    _, steps, _ = median_rank(read_run(folder), warm_up_steps)
+    _, steps, _ = median_rank(run, warm_up_steps)
     return steps
 
 
-def odd_of(folder: Path) -> float:
-    """What steps that save or evaluate, which are not usual, add to the mean step of a run folder
-    that is there already."""
-    rank, steps, _ = median_rank(read_run(folder), 0)
+def odd_of(run: RunRecord) -> float:
+    """What steps that save or evaluate, which are not usual, add to the mean step of a run that is
+    there already."""
+    rank, steps, _ = median_rank(run, 0)
     return 0.0 if rank is None else odd_ns(rank.rows, 0, None, steps)
 
 

@@ -244,7 +244,10 @@ def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -
 
 
 def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    command = shlex.join(masked_words(run.command)) or "python train.py"
+    """How to start it again; nothing where no one command did."""
+    if not run.command:
+        return
+    command = shlex.join(masked_words(run.command))
     if run.exit_code and not diagnosis.facts.ranks:
         yield "once it runs", f"stepscope run -- {command}"
     elif run.ranks and not diagnosis.facts.ranks:

@@ -195,11 +195,11 @@ def _step_words(rank: RankFacts, *, is_tight: bool) -> str:
     seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
     if not steps.windows:
         return f"{seen}, none of them whole"
-    if len(steps.windows) == steps.num_seen:
-        return seen
+    is_all = len(steps.windows) == steps.num_seen
     if is_tight:
-        return f"{len(steps.windows)} of {plural(steps.num_seen, 'step')}"
-    return f"{seen}, {len(steps.windows)} measured"
+        num = plural(steps.num_seen, "step")
+        return num if is_all else f"{len(steps.windows)} of {num}"
+    return seen if is_all else f"{seen}, {len(steps.windows)} measured"
 
 
 def _common_folder(paths: list[str]) -> str:
