@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -329,20 +328,17 @@ def _run_rows(path: Path, out: Path | None) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything
     looks at a row."""
     from stepscope.cli.report import put_or_write
+    from stepscope.core.progress import counted
     from stepscope.planner.rows import predict, read_rows
     from stepscope.protocol.json_text import json_text
 
     lines = []
-    shows_progress = sys.stderr.isatty()
-    for number, row in enumerate(read_rows(path), 1):
+    rows = list(read_rows(path))
+    for row in counted("rows", rows, len(rows)):
         row.pop("measured", None)
         lines.append(json_text(predict(row)))
         if out is None:
             printing.put(lines.pop() + "\n")
-        if shows_progress and number % 50 == 0:
-            printing.progress(f"{number} rows")
-    if shows_progress:
-        printing.progress("")
     if out is not None:
         put_or_write("".join(f"{line}\n" for line in lines), out)
     return 0
