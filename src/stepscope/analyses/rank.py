@@ -49,7 +49,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     measured = _within(trace, context.charges.work, low, high)
     charges, origins = context.charges.only(measured), context.origins.only(measured)
     kernels = context.kernels.only(_within(trace, context.kernels.kernels, low, high))
-    step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
+    step = step_ns or (steps.step_interval_ns if steps.is_step_interval else None)
     launches = launch_facts(
         trace, links, context.sets.busy, charges.work, context.host, (low, high)
     )
@@ -119,7 +119,7 @@ def _in_windows(steps: Steps, covered: Intervals) -> tuple[int, ...]:
 def _step_time_notes(steps: Steps, context: RankContext, step_ns: int | None) -> tuple[str, ...]:
     """Says when the given step time cannot be this run's."""
     busy = steps.typical(_in_windows(steps, context.sets.busy))
-    if step_ns is None or busy is None or not steps.is_pitch or step_ns >= 0.9 * busy:
+    if step_ns is None or busy is None or not steps.is_step_interval or step_ns >= 0.9 * busy:
         return ()
     return (
         (
@@ -206,14 +206,14 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
             f"no steps could be detected: all that was recorded is taken as one ({RECORD_MORE})",
         ),
         (
-            steps.windows and not steps.is_pitch and steps.source != WHOLE_TRACE,
+            steps.windows and not steps.is_step_interval and steps.source != WHOLE_TRACE,
             (
                 f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in "
                 f"for the step time ({RECORD_MORE})"
             ),
         ),
         (
-            steps.is_pitch and steps.num_seen == 1,
+            steps.is_step_interval and steps.num_seen == 1,
             f"one step was recorded: no gain can be predicted ({RECORD_MORE})",
         ),
         (

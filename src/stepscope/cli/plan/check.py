@@ -23,7 +23,7 @@ def run_check(arguments: argparse.Namespace, output: Output) -> int:
     from stepscope.report.plan.check import check_document, check_json
 
     if arguments.emit is not None or arguments.recorded_memory is not None:
-        raise UsageError("--check reads one configuration: leave out --emit and --beside")
+        raise UsageError("--check reads one configuration: leave out --emit and --recorded-memory")
     if output.format == "html":
         raise UsageError("--check has text and JSON: leave out --format html")
     settings = read_settings(arguments.check)

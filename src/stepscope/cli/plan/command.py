@@ -5,9 +5,9 @@ MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10
 NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of
 the layout; what is not pinned is searched. --from RUN starts from a recorded run instead, and says
 what its step becomes at other widths. --rows FILE predicts published results, one JSON line each.
---beside FILE compares the plan's memory with a recording of it. --emit writes the chosen layout's
-launch line and configuration; --check reads a configuration and says what is wrong with it.
---collective says what one collective takes by each of NCCL's algorithms.
+--recorded-memory FILE compares the plan's memory with a recording of it. --emit writes the chosen
+layout's launch line and configuration; --check reads a configuration and says what is wrong with
+it. --collective says what one collective takes by each of NCCL's algorithms.
 """
 
 from __future__ import annotations
@@ -217,11 +217,18 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
         "--explain", metavar="LAYOUT", help="the whole account of one, by its name in the table"
     )
     group.add_argument(
-        "--beside",
-        dest="recorded_memory",
+        "--recorded-memory",
         nargs="+",
         metavar="FILE",
         help="a memory snapshot, memory_stats or memory timeline to compare the plan with",
+    )
+    # As it was called before.
+    group.add_argument(
+        "--beside",
+        dest="recorded_memory",
+        nargs="+",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
     )
     group.add_argument(
         "--tokens",
@@ -264,13 +271,14 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.model or arguments.cluster or arguments.from_run or arguments.recorded_memory:
             raise UsageError(
                 "each row has its own model and cluster: leave out --model, --cluster, --from and "
-                "--beside"
+                "--recorded-memory"
             )
         return _run_rows(arguments.rows, output.out)
     if arguments.from_run is not None and arguments.model is None:
         if arguments.recorded_memory is not None:
             raise UsageError(
-                "--beside compares a model's plan with a recording: give --model and --cluster too"
+                "--recorded-memory compares a model's plan with a recording: give --model and "
+                "--cluster too"
             )
         from stepscope.cli.plan.from_run import run_from
 

@@ -24,7 +24,7 @@ def run_emit(arguments: argparse.Namespace, output: Output) -> int:
     from stepscope.report.plan.launch import launch_document
 
     if arguments.recorded_memory is not None:
-        raise UsageError("--emit writes files and --beside compares memory: give one of the two")
+        raise UsageError("--emit writes files, --recorded-memory compares: give one of the two")
     if output.format == "html":
         raise UsageError("--emit has text and JSON: leave out --format html")
     target = arguments.emit

@@ -14,7 +14,7 @@ from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memor
 
 
 def plan_json(plan: Plan, measured: MeasuredMemory | None = None) -> str:
-    """The document as indented text; `beside` is there where it was asked for."""
+    """The document as indented text; `recorded_memory` is there where it was asked for."""
     return encode(plan_contract(plan, measured))
 
 
@@ -39,7 +39,7 @@ def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanCon
             hardware=plan.hardware or None,
         ),
         layout_words=None if named is None else spelled_out(named.layout),
-        beside=UNSET if measured is None else measured_memory_contract(measured),
+        recorded_memory=UNSET if measured is None else measured_memory_contract(measured),
     )
 
 

@@ -49,7 +49,7 @@ def measured_memory_section(measured: MeasuredMemory) -> Section:
 
 
 def measured_memory_contract(measured: MeasuredMemory) -> document.RecordedMemory:
-    """The key `beside` of the JSON."""
+    """The key `recorded_memory` of the JSON."""
     rows = tuple(filled(document.RecordedMemoryRow, row) for row in measured.rows)
     return filled(document.RecordedMemory, measured, rows=rows)
 
