@@ -53,13 +53,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     launches = launch_facts(
         trace, links, context.sets.busy, charges.work, context.host, (low, high)
     )
-    inside = inclusive(trace, links, charges)
-    marks = inclusive_rows(trace, links, inside, mark_ranges(trace))[:MAX_ROWS]
-    modules = None
-    if trace.meta.has_stacks:
-        if context.origins is not context.charges:
-            inside = inclusive(trace, links, origins)
-        modules = inclusive_rows(trace, links, inside, module_ranges(trace))[:MAX_ROWS]
+    marks, modules = _range_rows(context, charges, origins)
     return RankFacts(
         rank=rank,
         path=trace.meta.path,
@@ -89,6 +83,21 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         + bug_notes(context.trace, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
+
+
+def _range_rows(
+    context: RankContext, charges: Charges, origins: Charges
+) -> tuple[tuple[RangeRow, ...], tuple[RangeRow, ...] | None]:
+    """Of the marks, and of the modules where stacks were recorded. What is inside each range is
+    as large as the trace, and is let go of here."""
+    trace, links = context.trace, context.links
+    inside = inclusive(trace, links, charges)
+    marks = inclusive_rows(trace, links, inside, mark_ranges(trace))[:MAX_ROWS]
+    if not trace.meta.has_stacks:
+        return marks, None
+    if context.origins is not context.charges:
+        inside = inclusive(trace, links, origins)
+    return marks, inclusive_rows(trace, links, inside, module_ranges(trace))[:MAX_ROWS]
 
 
 def _within(trace: Trace, events: Int64, low: int, high: int) -> slice:
