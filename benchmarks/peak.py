@@ -50,7 +50,7 @@ def faults(facts: Facts) -> Iterator[str]:
 
 def _mfu_faults(rank: RankFacts) -> Iterator[str]:
     split, mfu, step_ns = rank.compute_split, rank.roofline.mfu, rank.steps.step_interval_ns
-    if split is None or mfu is None or not step_ns or not rank.steps.is_pitch:
+    if split is None or mfu is None or not step_ns or not rank.steps.is_step_interval:
         return
     used_ns = sum(sum(split.parts[part]) for part in ("achieved", "precision"))
     by_split = used_ns / len(rank.steps.windows) / step_ns

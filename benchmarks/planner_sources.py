@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-VTRAIN = {"model": {"vocab": 50257}, "habits": {"pads_vocab": False, "drops_rest": True}}
+VTRAIN = {"model": {"vocab": 50257}, "conventions": {"pads_vocab": False, "drops_rest": True}}
 """Its repository says the vocabulary (src/config.py), and that tensor ranks get as much of it as
 comes out even (src/model/gpt_modeling.py)."""
 FACTS: dict[str, dict[str, Any]] = {
     "vtrain-single": VTRAIN,
     "vtrain-multi": VTRAIN,
     # Its chronicles: nodes hung unless CUDA_LAUNCH_BLOCKING=1 was set.
-    "bloom-176b-sweep": {"habits": {"waits": True}},
+    "bloom-176b-sweep": {"conventions": {"waits": True}},
     # nanotron's launch scripts for that cluster have FI_PROVIDER="efa".
     "ultrascale-sweep": {"cluster": {"network": "efa"}},
     # When the papers were written; their rows say Megatron-LM alone.

@@ -202,7 +202,7 @@ def rank_facts(
         num_seen=num_windows + 1,
         num_marked=num_windows + 1,
         windows=windows,
-        is_pitch=True,
+        is_step_interval=True,
     )
     facts = RankFacts(
         rank=rank,
@@ -762,7 +762,12 @@ def zero_events() -> Diagnosis:
         {}, num_windows=0, partition=None, num_events=0, launches=None, device_name=None
     )
     steps = Steps(
-        source="whole trace", where="host", num_seen=0, num_marked=0, windows=(), is_pitch=False
+        source="whole trace",
+        where="host",
+        num_seen=0,
+        num_marked=0,
+        windows=(),
+        is_step_interval=False,
     )
     return diagnosis(
         "unknown",
@@ -791,19 +796,21 @@ def unknown_device() -> Diagnosis:
 def one_step() -> Diagnosis:
     """One step, cut from its first work to its last."""
     rank = rank_facts({"compute": 1412.0, "idle_launch": 96.0, "idle_io": 0.2}, num_windows=1)
-    rank = replace(rank, steps=replace(rank.steps, num_seen=1, num_marked=1, is_pitch=False))
+    rank = replace(
+        rank, steps=replace(rank.steps, num_seen=1, num_marked=1, is_step_interval=False)
+    )
     return diagnosis(
         "compute",
         "The device computes 94 % of the step.",
         [rank],
-        notes=["one step only: its length is not a pitch"],
+        notes=["one step only: its length is not a step interval"],
     )
 
 
 def device_without_steps() -> Diagnosis:
     """Device work, but no whole step to measure it in."""
     rank = rank_facts({"compute": 5.0, "idle_launch": 3.0}, num_windows=1)
-    steps = replace(rank.steps, num_seen=1, num_marked=1, windows=(), is_pitch=False)
+    steps = replace(rank.steps, num_seen=1, num_marked=1, windows=(), is_step_interval=False)
     rank = replace(rank, steps=steps, partition=None, busy_ns=(), comms_hidden_ns=(), launches=None)
     return diagnosis(
         "unknown", "What limits this run is not known: no whole step was recorded.", [rank]

@@ -532,6 +532,7 @@ def test_the_options_are_pinned() -> None:
             *(
                 "--ranks-per-node",
                 "--recompute",
+                "--recorded-memory",
                 "--rows",
                 "--scaling",
                 "--schedule",

@@ -84,8 +84,7 @@ def _prints(path: Path) -> list[str]:
 
 
 def test_the_commands_have_one_door() -> None:
-    found = {path.name: calls for path in CLI.glob("*.py") if (calls := _prints(path))}
-    assert found == {"printing.py": ["sys.stderr.write"]}
+    assert not {path.name: calls for path in CLI.glob("*.py") if (calls := _prints(path))}
     reports = {path.name for path in (CLI.parent / "report").rglob("*.py") if _prints(path)}
     assert not reports
 

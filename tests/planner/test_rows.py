@@ -183,16 +183,16 @@ def test_a_row_may_say_what_its_framework_did_differently() -> None:
 
 
 @pytest.mark.parametrize(
-    ("habits", "why"),
+    ("conventions", "why"),
     [
-        ({"speed": 2}, "habits: a framework has no speed"),
-        ({"name": "x"}, "habits: a framework has no name"),
-        ({"waits": "yes"}, "habits: Expected `bool`, got `str` - at `$.waits`"),
+        ({"speed": 2}, "conventions: a framework has no speed"),
+        ({"name": "x"}, "conventions: a framework has no name"),
+        ({"waits": "yes"}, "conventions: Expected `bool`, got `str` - at `$.waits`"),
         ([1], "not what it should be"),
     ],
 )
-def test_habits_that_no_framework_has_are_named(habits: Any, why: str) -> None:
-    assert why in predict({**ROW, "habits": habits})["unsupported"]
+def test_conventions_that_no_framework_has_are_named(conventions: Any, why: str) -> None:
+    assert why in predict({**ROW, "conventions": conventions})["unsupported"]
 
 
 def test_what_a_source_says_elsewhere_is_added_by_the_benchmark() -> None:

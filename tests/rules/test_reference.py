@@ -56,7 +56,7 @@ def test_lab_partitions_sum_exactly_and_steps_agree(path: Path) -> None:
     assert parts is not None
     assert sum(parts.values()) == facts.steps.step_interval_ns
     assert facts.steps.source == "ProfilerStep"
-    assert facts.steps.is_pitch
+    assert facts.steps.is_step_interval
     assert facts.launches is not None
     assert facts.launches.num_unlinked == 0
 
@@ -74,7 +74,7 @@ DEVICE_BOUND = (
 
 @needs_shared
 @pytest.mark.parametrize("case", DEVICE_BOUND)
-def test_where_the_device_is_the_limit_the_pitch_is_the_unprofiled_step(case: str) -> None:
+def test_where_the_device_is_the_limit_the_interval_is_the_unprofiled_step(case: str) -> None:
     name, variant = case.split(".")
     facts = facts_of(SHARED / "lab" / "single" / f"{case}.pt.trace.json.gz")
     assert facts.steps.step_interval_ns == pytest.approx(

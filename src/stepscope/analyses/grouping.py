@@ -53,6 +53,15 @@ def grouped(values: Integers) -> tuple[Int64, Int64]:
     return order, np.flatnonzero(_begins(values[order]))
 
 
+def grouped_pairs(
+    outer: Integers, num_outer: int, inner: Integers, num_inner: int
+) -> tuple[Int64, Int64]:
+    """The same of pairs of codes, by the outer one and then by the inner."""
+    order = stable_order(inner, num_inner)
+    order = order[stable_order(outer[order], num_outer)]
+    return order, np.flatnonzero(_begins(outer[order]) | _begins(inner[order]))
+
+
 def sums(codes: Integers, values: Int64, num_codes: int) -> Int64:
     """The sum of the values of each code, exact."""
     if len(values) == 0:

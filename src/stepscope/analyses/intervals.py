@@ -52,10 +52,13 @@ def union(start: Int64, end: Int64) -> Intervals:
         start, end = start[keep], end[keep]
     if len(start) == 0:
         return empty()
-    if not bool((start[1:] >= start[:-1]).all()):
+    if bool((start[1:] >= start[:-1]).all()):
+        reach = np.maximum.accumulate(end)
+    else:
         order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end)
+        start, reach = start[order], end[order]
+        del order
+        np.maximum.accumulate(reach, out=reach)
     first = np.empty(len(start), np.bool_)
     first[0] = True
     np.greater(start[1:], reach[:-1], out=first[1:])

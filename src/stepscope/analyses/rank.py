@@ -49,17 +49,11 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     measured = _within(trace, context.charges.work, low, high)
     charges, origins = context.charges.only(measured), context.origins.only(measured)
     kernels = context.kernels.only(_within(trace, context.kernels.kernels, low, high))
-    step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
+    step = step_ns or (steps.step_interval_ns if steps.is_step_interval else None)
     launches = launch_facts(
         trace, links, context.sets.busy, charges.work, context.host, (low, high)
     )
-    inside = inclusive(trace, links, charges)
-    marks = inclusive_rows(trace, links, inside, mark_ranges(trace))[:MAX_ROWS]
-    modules = None
-    if trace.meta.has_stacks:
-        if context.origins is not context.charges:
-            inside = inclusive(trace, links, origins)
-        modules = inclusive_rows(trace, links, inside, module_ranges(trace))[:MAX_ROWS]
+    marks, modules = _range_rows(context, charges, origins)
     return RankFacts(
         rank=rank,
         path=trace.meta.path,
@@ -91,6 +85,21 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     )
 
 
+def _range_rows(
+    context: RankContext, charges: Charges, origins: Charges
+) -> tuple[tuple[RangeRow, ...], tuple[RangeRow, ...] | None]:
+    """Of the marks, and of the modules where stacks were recorded. What is inside each range is
+    as large as the trace, and is let go of here."""
+    trace, links = context.trace, context.links
+    inside = inclusive(trace, links, charges)
+    marks = inclusive_rows(trace, links, inside, mark_ranges(trace))[:MAX_ROWS]
+    if not trace.meta.has_stacks:
+        return marks, None
+    if context.origins is not context.charges:
+        inside = inclusive(trace, links, origins)
+    return marks, inclusive_rows(trace, links, inside, module_ranges(trace))[:MAX_ROWS]
+
+
 def _within(trace: Trace, events: Int64, low: int, high: int) -> slice:
     """Those of the events, which are in order of time, that begin in the window."""
     begin, end = np.searchsorted(trace.start_ns, (low, high))
@@ -119,7 +128,7 @@ def _in_windows(steps: Steps, covered: Intervals) -> tuple[int, ...]:
 def _step_time_notes(steps: Steps, context: RankContext, step_ns: int | None) -> tuple[str, ...]:
     """Says when the given step time cannot be this run's."""
     busy = steps.typical(_in_windows(steps, context.sets.busy))
-    if step_ns is None or busy is None or not steps.is_pitch or step_ns >= 0.9 * busy:
+    if step_ns is None or busy is None or not steps.is_step_interval or step_ns >= 0.9 * busy:
         return ()
     return (
         (
@@ -210,14 +219,14 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
             f"no steps could be detected: all that was recorded is taken as one ({RECORD_MORE})",
         ),
         (
-            steps.windows and not steps.is_pitch and steps.source != WHOLE_TRACE,
+            steps.windows and not steps.is_step_interval and steps.source != WHOLE_TRACE,
             (
                 f"the trace shows too few steps by {steps.source}: the span of what ran stands in "
                 f"for the step time ({RECORD_MORE})"
             ),
         ),
         (
-            steps.is_pitch and steps.num_seen == 1,
+            steps.is_step_interval and steps.num_seen == 1,
             f"one step was recorded: no gain can be predicted ({RECORD_MORE})",
         ),
         (

@@ -5,7 +5,7 @@ A and B are what `diagnose` takes: a run that `stepscope run` recorded, traces (
 with one file per rank, a tar), or a diagnosis that was kept as JSON. Each further run is compared
 with the first. A speedup is before / after.
 
-Where A is a plan that `stepscope plan --format json` printed, B is held against it: which part of
+Where A is a plan that `stepscope plan --format json` printed, B is compared with it: which part of
 the step was off, and with --recalibrate FILE the planner's rates after it.
 
 Exit code 1 where the steps of a run cannot be compared with A's, where they are other work, or
@@ -131,7 +131,7 @@ def run(options: Options) -> int:
 
 
 def _plan_of(options: Options) -> bytes | None:
-    """The plan that runs are held against, where A is one."""
+    """The plan that runs are compared with, where A is one."""
     plan = _plan_bytes(options.paths[0])
     if plan is None and options.recalibrate is not None:
         raise UsageError(
@@ -183,7 +183,7 @@ def _refuse_contradictions(options: Options) -> None:
         raise UsageError("compare needs two runs or more: stepscope compare BEFORE AFTER")
     is_plan = _plan_of(options) is not None
     if is_plan and len(options.step_ms) > 1:
-        raise UsageError("a plan is held against one run: give --step-ms once, of the run")
+        raise UsageError("a plan is compared with one run: give --step-ms once, of the run")
     if options.step_ms and len(options.step_ms) != num and not is_plan:
         raise UsageError(
             f"{len(options.step_ms)} step times for {num} runs: give --step-ms one for each, in "

@@ -32,9 +32,10 @@ def option(
     about: str,
     read: Callable[[str], Any] | None = None,
     default: Any = None,
+    was: str | None = None,
     **more: Any,
 ) -> Any:
-    """A field that the command line gives.
+    """A field that the command line gives; `was` is a name it had before, which is still read.
 
     | `names` | what it is |
     |---|---|
@@ -57,7 +58,8 @@ def option(
         given["action"] = "append"
     settings = {**given, "help": about, **more}
     return field(
-        default_factory=lambda: settings["default"], metadata={"flags": flags, "settings": settings}
+        default_factory=lambda: settings["default"],
+        metadata={"flags": flags, "settings": settings, "was": was},
     )
 
 
@@ -107,6 +109,9 @@ def add_options(parser: argparse._ActionsContainer, shape: type[Any]) -> None:
                 add_options(parsers.add_parser(name, help=about), action)
         elif of["flags"]:
             parser.add_argument(*of["flags"].split("/"), dest=each.name, **of["settings"])
+            if of["was"]:
+                hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+                parser.add_argument(of["was"], dest=each.name, **of["settings"] | hidden)
         else:
             parser.add_argument(each.name, **of["settings"])
 

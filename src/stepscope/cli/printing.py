@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.report.document.blocks import Document
 
-__all__ = ["Parser", "harmless", "note", "print_answer", "print_document", "progress", "put", "say"]
+__all__ = ["Parser", "harmless", "note", "print_answer", "print_document", "put", "say"]
 T = TypeVar("T")
 PIECE = 1 << 16
 """Characters that are made harmless at once: each copy of them is memory."""
-CLEAR_LINE = "\r\033[K"
 
 
 def put(text: str, stream: TextIO | None = None, *, errors: str = "replace") -> None:
@@ -34,14 +33,6 @@ def put(text: str, stream: TextIO | None = None, *, errors: str = "replace") -> 
     for start in range(0, len(text), PIECE):
         piece = text[start : start + PIECE]
         stream.write(harmless(piece).encode(encoding, errors).decode(encoding))
-
-
-def progress(words: str) -> None:
-    """How far it is, in place of what stood on stderr's last line; without words that line is
-    cleared."""
-    sys.stderr.write(CLEAR_LINE)
-    put(words, sys.stderr)
-    sys.stderr.flush()
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,6 +10,7 @@ Without one, the job of this machine is looked for. Nothing is restarted and not
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -78,20 +79,28 @@ def measure(
     ranks: Sequence[Process], seconds: float, flame: Path | None = None
 ) -> tuple[SystemReport, list[str]]:
     """Processes, devices and stacks at once, for so long; and what could not be measured."""
+    from stepscope.core.progress import followed
     from stepscope.core.recordings.processes import RANK
     from stepscope.core.recordings.system import SystemRecording, SystemReport
     from stepscope.readers.host.processes import Watch
     from stepscope.readers.system.live_devices import LiveDevices
 
-    devices = LiveDevices()
-    with sampled([process.pid for process in ranks], seconds, flame) as spied:
+    devices, began_s = LiveDevices(), time.monotonic()
+    with (
+        sampled([process.pid for process in ranks], seconds, flame) as spied,
+        followed("watching", round(seconds), is_long=True) as advance,
+    ):
         watch = Watch(ranks)
-        host = watch.for_seconds(seconds, devices.sample)
+
+        def sample() -> None:
+            devices.sample()
+            advance(int(time.monotonic() - began_s))
+
+        host = watch.for_seconds(seconds, sample)
     stacks, refused = spied
-    told = [one.uses_device for one in host.of_role(RANK)]
-    series = (
-        () if told and not any(use is not False for use in told) else devices.of_job(watch.pids)
-    )
+    uses = [rank.uses_device for rank in host.of_role(RANK)]
+    uses_none = bool(uses) and all(use is False for use in uses)
+    series = () if uses_none else devices.of_job(watch.pids)
     recording = SystemRecording(format="live", paths=(), devices=series, hosts=(host,))
     system = SystemReport(recordings=(recording,)).joined(SystemReport(recordings=tuple(stacks)))
     return system, [*devices.notes, *refused]

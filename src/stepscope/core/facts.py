@@ -65,7 +65,7 @@ class Steps(Struct, frozen=True, kw_only=True):
     num_marked: int
     """Steps the host went through, whether or not they launched work."""
     windows: tuple[tuple[int, int], ...]
-    is_pitch: bool
+    is_step_interval: bool = field(name="is_pitch")
     """Whether a window is the distance between the same point of two steps, or merely all there
     is."""
     host_ns: tuple[int, ...] = ()
@@ -423,7 +423,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         timed = [r for r in self.ranks if r.steps.step_interval_ns is not None]
         # The span of a rank that shows no step of its own is no step time.
         timed = sorted(
-            [r for r in timed if r.steps.is_pitch] or timed,
+            [r for r in timed if r.steps.is_step_interval] or timed,
             key=lambda r: (r.steps.step_interval_ns or 0, r.rank),
         )
         return timed[(len(timed) - 1) // 2] if timed else self.ranks[0]

@@ -122,7 +122,9 @@ def ranks_figure(diagnosis: Diagnosis) -> Any:
     Ranks that come last stand out.
     In a job that runs in step all ranks take as long: a straggler is the one that does not wait.
     """
-    ranks = [rank for rank in diagnosis.facts.ranks if rank.steps.is_pitch and rank.steps.windows]
+    ranks = [
+        rank for rank in diagnosis.facts.ranks if rank.steps.is_step_interval and rank.steps.windows
+    ]
     if not ranks:
         raise InputError("no whole step was measured on any rank: record two steps or more")
     comms = diagnosis.facts.comms

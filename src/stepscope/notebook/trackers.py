@@ -60,7 +60,7 @@ def scalars(subject: Run | Diagnosis) -> Iterator[Scalar]:
 
 def _of_rank(rank: RankFacts) -> Iterator[Scalar]:
     start = f"{PREFIX}/rank{rank.rank}"
-    if rank.steps.is_pitch:
+    if rank.steps.is_step_interval:
         for number, ns in enumerate(rank.steps.step_intervals, 1):
             yield Scalar(name=f"{start}/step_ms", value=ns / 1e6, step=number)
     parts = rank.typical_parts_ns or {}

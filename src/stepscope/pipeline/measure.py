@@ -278,7 +278,7 @@ def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) ->
         return logged
     if (
         steps.step_interval_ns is None
-        or not steps.is_pitch
+        or not steps.is_step_interval
         or logged_ns <= MAX_SHORTENED * steps.step_interval_ns
     ):
         return logged

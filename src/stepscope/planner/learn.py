@@ -1,4 +1,4 @@
-"""A plan held against a run of it: which part was off, and the planner's rates after it.
+"""A plan compared with a run of it: which part was off, and the planner's rates after it.
 
 Compute, collectives and launches each get one factor, measured over planned. A factor changes the
 efficiencies that datasheets do not give; what overlaps is planned anew with them.

@@ -107,13 +107,14 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
     """The framework's conventions, and whether it has attention in a single kernel."""
     framework, has_flash = _named_framework(row)
-    conventions = row.get("habits") or {}
+    # As it was called before.
+    conventions = row.get("conventions") or row.get("habits") or {}
     if unknown := conventions.keys() - FRAMEWORK_FIELDS:
-        raise UnsupportedError(f"habits: a framework has no {', '.join(sorted(unknown))}")
+        raise UnsupportedError(f"conventions: a framework has no {', '.join(sorted(unknown))}")
     try:
         return convert(asdict(framework) | conventions, Framework), has_flash
     except ValidationError as problem:
-        raise UnsupportedError(f"habits: {problem}") from None
+        raise UnsupportedError(f"conventions: {problem}") from None
 
 
 def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:

@@ -168,7 +168,7 @@ def build(
 ) -> Graph | None:
     """The graph of all recorded steps;
     None when no two of them follow one another, or no launch was recorded."""
-    if cut.steps.where != "device" or cut.steps.num_seen < 2 or not cut.steps.is_pitch:
+    if cut.steps.where != "device" or cut.steps.num_seen < 2 or not cut.steps.is_step_interval:
         return None
     tasks = np.flatnonzero(trace.device_work & (links.launch != NONE) & (cut.step_of >= 0))
     tasks = tasks[trace.kind[links.launch[tasks]] == Kind.RUNTIME]

@@ -35,7 +35,7 @@ def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | Non
     if (
         steps.where != "host"
         or steps.num_seen < 2
-        or not steps.is_pitch
+        or not steps.is_step_interval
         or not trace.is_kind(Kind.OP).any()
     ):
         return None

@@ -68,7 +68,7 @@ def read_quantities(
     }
     if rank is not None and rank.partition_ms is not None and values["comms_wait_ms"] is None:
         why["comms_wait_ms"] = (
-            "was not told from moving bytes: it needs the traces of the other ranks"
+            "was not separated from moving bytes: it needs the traces of the other ranks"
         )
     finite = {
         name: value if value is not None and math.isfinite(value) else None

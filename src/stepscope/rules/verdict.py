@@ -221,7 +221,7 @@ def _lacking(rank: RankFacts) -> str:
     """What would have let the replay judge."""
     if rank.steps.where == "host":
         return "the device's work was not recorded"
-    if not rank.steps.is_pitch or rank.steps.num_seen < 2:
+    if not rank.steps.is_step_interval or rank.steps.num_seen < 2:
         return "two steps in a row are needed to see what they wait for"
     if is_blind(rank):
         return "no marks distinguish the host's loader from its other work"

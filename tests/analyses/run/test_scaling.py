@@ -246,7 +246,7 @@ def test_the_medians_interval_needs_seven_steps() -> None:
     # Of 20 the fifth and the sixteenth: the sixth and fifteenth would miss the median in 4 % of all
     # cases.
     assert median_interval(steps_of(*range(1, 21))) == (5, 16)
-    assert median_interval(structs.replace(steps_of(*range(10, 17)), is_pitch=False)) == (
+    assert median_interval(structs.replace(steps_of(*range(10, 17)), is_step_interval=False)) == (
         None,
         None,
     )
@@ -269,7 +269,7 @@ def test_an_efficiency_has_an_interval_where_both_steps_have() -> None:
 
 def test_what_was_recorded_without_a_step_is_no_step() -> None:
     rank = rank_facts({"compute": 100})
-    steps = structs.replace(rank.steps, source="whole trace", is_pitch=False)
+    steps = structs.replace(rank.steps, source="whole trace", is_step_interval=False)
     facts = Facts(ranks=(structs.replace(rank, steps=steps),))
     assert run_step(facts).ns is None
     assert mean_parts(facts.ranks, run_step(facts)) is None

@@ -43,16 +43,16 @@ def test_unlinked_work_follows_the_work_before_it_on_its_stream() -> None:
     assert cut(trace).step_of[index_of(trace, "lost")] == 0
 
 
-def test_one_step_with_work_of_the_one_before_still_has_a_pitch() -> None:
+def test_one_step_with_work_of_the_one_before_still_has_an_interval() -> None:
     before = kernel("before", -40, 2, 999)
     steps = cut(trace_of(before, *run_ahead(1))).steps
     assert steps.windows == ((2, 105),)
-    assert steps.is_pitch
+    assert steps.is_step_interval
 
 
-def test_one_step_alone_has_no_pitch() -> None:
+def test_one_step_alone_has_no_interval() -> None:
     steps = cut(trace_of(*run_ahead(1))).steps
-    assert not steps.is_pitch
+    assert not steps.is_step_interval
     assert steps.num_seen == 1
 
 
@@ -171,7 +171,7 @@ def test_without_a_device_the_host_marks_are_the_windows() -> None:
     assert steps.windows == ((0, 100), (100, 200), (200, 295))
 
 
-def test_steps_without_device_work_do_not_stretch_the_pitch() -> None:
+def test_steps_without_device_work_do_not_stretch_the_interval() -> None:
     """Steps 0 and 1 launch work, 2 to 4 none, 5 and 6 again: the window from 1 to 5 is no step."""
     events: list[Event] = [mark(f"ProfilerStep#{i}", i * 100, i * 100 + 99) for i in range(7)]
     for number, i in enumerate((0, 1, 5, 6)):

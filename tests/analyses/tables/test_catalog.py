@@ -170,7 +170,7 @@ def test_a_step_is_the_distance_between_the_ends_of_two_steps_work() -> None:
     for one in steps:
         assert (
             sum(one[f"{part}_ns"] for part in PARTS)
-            == one["pitch_ns"]
+            == one["step_interval_ns"]
             == one["end_ns"] - one["start_ns"]
         )
 
@@ -339,7 +339,9 @@ def test_steps_without_a_device_count_from_the_host(tmp_path: Path) -> None:
     found = rows(
         load(write(tmp_path / "a.json", trace_text(marks + ops, header={})), cache=False), "steps"
     )
-    assert [(one["step"], one["number"], one["pitch_ns"], one["busy_ns"]) for one in found] == [
+    assert [
+        (one["step"], one["number"], one["step_interval_ns"], one["busy_ns"]) for one in found
+    ] == [
         (0, 4, 100_000, None),
         (1, 5, 100_000, None),
         (2, 6, 100_000, None),

@@ -1,5 +1,5 @@
-"""`stepscope plan --beside`: the plan's memory compared with recordings, and reasons where it
-cannot be."""
+"""`stepscope plan --recorded-memory`: the plan's memory compared with recordings, and reasons where
+it cannot be."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_the_plan_of_the_labs_model_is_near_what_was_recorded(
 ) -> None:
     """The counters of the same run tell peak and reserved independently of the snapshot."""
     counters = json.loads((FORMATS / "memory_stats.json").read_text())
-    found = told(capsys, *job, "--beside", str(FORMATS / "memory_snapshot.pickle.gz"))
-    rows = {row["part"]: row for row in found["beside"]["rows"]}
+    found = told(capsys, *job, "--recorded-memory", str(FORMATS / "memory_snapshot.pickle.gz"))
+    rows = {row["part"]: row for row in found["recorded_memory"]["rows"]}
     assert list(rows) == PARTS
     assert rows["peak"]["most_bytes"] == counters["allocated_bytes.all.peak"]
     assert rows["reserved"]["most_bytes"] == counters["reserved_bytes.all.peak"]
@@ -74,9 +74,11 @@ def test_the_plan_of_the_labs_model_is_near_what_was_recorded(
     # Four bytes of a weight are recorded, six are planned: autocast's copy is one of the forward
     # pass's tensors.
     assert rows["weights"]["ratio"] == pytest.approx(1.5, abs=0.02)
-    assert any("autocast's half-precision copies" in note for note in found["beside"]["notes"])
+    assert any(
+        "autocast's half-precision copies" in note for note in found["recorded_memory"]["notes"]
+    )
     assert rows["gradients"]["at_peak_bytes"] < 0.01 * rows["gradients"]["most_bytes"]
-    assert any("before the backward pass" in note for note in found["beside"]["notes"])
+    assert any("before the backward pass" in note for note in found["recorded_memory"]["notes"])
     assert rows["peak"]["ratio"] == pytest.approx(1, abs=0.1)
     assert rows["reserved"]["ratio"] == pytest.approx(1, abs=0.1)
 
@@ -84,10 +86,10 @@ def test_the_plan_of_the_labs_model_is_near_what_was_recorded(
 def test_parts_are_the_accounts_and_add_up(
     job: list[str], snapshot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = told(capsys, *job, "--beside", snapshot)
-    beside, memory = found["beside"], found["explained"]["memory_parts_bytes"]
-    assert (beside["layout"], beside["recordings"]) == (LAYOUT, [snapshot])
-    rows = {row["part"]: row for row in beside["rows"]}
+    found = told(capsys, *job, "--recorded-memory", snapshot)
+    recorded, memory = found["recorded_memory"], found["explained"]["memory_parts_bytes"]
+    assert (recorded["layout"], recorded["recordings"]) == (LAYOUT, [snapshot])
+    rows = {row["part"]: row for row in recorded["rows"]}
     assert rows["weights"]["planned_bytes"] == pytest.approx(memory["weights"], abs=1)
     assert rows["activations"]["planned_bytes"] == pytest.approx(
         memory["activations"] + memory["logits"], abs=1
@@ -111,9 +113,10 @@ def test_parts_are_the_accounts_and_add_up(
 def test_the_best_layout_stands_beside_where_none_is_asked_about(
     job: list[str], snapshot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # As the option was called before.
     found = told(capsys, *job[:-2], "--beside", snapshot)
-    assert found["beside"]["layout"] == found["best"]["name"]
-    assert "beside" not in told(capsys, *job)
+    assert found["recorded_memory"]["layout"] == found["best"]["name"]
+    assert "recorded_memory" not in told(capsys, *job)
 
 
 def test_nothing_planned_is_nothing_not_zero(
@@ -130,11 +133,11 @@ def test_nothing_planned_is_nothing_not_zero(
         "--global-batch",
         "1",
     )
-    beside = told(capsys, *job, "--beside", snapshot, code=1)["beside"]
-    assert beside["layout"] is None
-    assert {row["planned_bytes"] for row in beside["rows"]} == {None}
-    assert {row["ratio"] for row in beside["rows"]} == {None}
-    assert beside["rows"][0]["most_bytes"] == 100 * MB
+    recorded = told(capsys, *job, "--recorded-memory", snapshot, code=1)["recorded_memory"]
+    assert recorded["layout"] is None
+    assert {row["planned_bytes"] for row in recorded["rows"]} == {None}
+    assert {row["ratio"] for row in recorded["rows"]} == {None}
+    assert recorded["rows"][0]["most_bytes"] == 100 * MB
 
 
 def test_counters_tell_the_whole_and_no_part(
@@ -144,13 +147,13 @@ def test_counters_tell_the_whole_and_no_part(
     path.write_text(
         json.dumps({"allocated_bytes.all.peak": 4 << 30, "reserved_bytes.all.peak": 5 << 30})
     )
-    beside = told(capsys, *job, "--beside", str(path))["beside"]
-    rows = {row["part"]: row for row in beside["rows"]}
+    recorded = told(capsys, *job, "--recorded-memory", str(path))["recorded_memory"]
+    rows = {row["part"]: row for row in recorded["rows"]}
     assert list(rows) == PARTS
     assert [rows[part]["most_bytes"] for part in PARTS] == [None] * 5 + [4 << 30, 5 << 30]
     assert rows["peak"]["ratio"] == pytest.approx(rows["peak"]["planned_bytes"] / (4 << 30))
     assert [rows[part]["ratio"] for part in PARTS[:5]] == [None] * 5
-    assert beside["notes"] == [
+    assert recorded["notes"] == [
         "what the memory was used for is not recorded: a memory snapshot with stacks has it"
     ]
 
@@ -162,10 +165,10 @@ def test_a_peak_of_another_file_is_said(
     path.write_text(
         json.dumps({"allocated_bytes.all.peak": 4 << 30, "reserved_bytes.all.peak": 5 << 30})
     )
-    beside = told(capsys, *job, "--beside", snapshot, str(path))["beside"]
-    rows = {row["part"]: row for row in beside["rows"]}
+    recorded = told(capsys, *job, "--recorded-memory", snapshot, str(path))["recorded_memory"]
+    rows = {row["part"]: row for row in recorded["rows"]}
     assert (rows["weights"]["most_bytes"], rows["peak"]["most_bytes"]) == (100 * MB, 4 << 30)
-    assert f"the parts are those of {snapshot}, the peak is that of {path}" in beside["notes"]
+    assert f"the parts are those of {snapshot}, the peak is that of {path}" in recorded["notes"]
 
 
 def test_what_nobody_can_name_has_no_ratio(
@@ -176,15 +179,15 @@ def test_what_nobody_can_name_has_no_ratio(
     story.alloc(10 * MB, FORWARD)
     path = tmp_path / "s.pickle"
     path.write_bytes(pickled(story.snapshot()))
-    beside = told(capsys, *job, "--beside", str(path))["beside"]
-    assert [row["ratio"] is None for row in beside["rows"]] == [True] * 5 + [False] * 2
-    assert any("of unknown use" in note for note in beside["notes"])
+    recorded = told(capsys, *job, "--recorded-memory", str(path))["recorded_memory"]
+    assert [row["ratio"] is None for row in recorded["rows"]] == [True] * 5 + [False] * 2
+    assert any("of unknown use" in note for note in recorded["notes"])
 
 
 def test_the_table_is_in_the_terminal_and_on_the_page(
     job: list[str], snapshot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*job, "--beside", snapshot]) == 0
+    assert main([*job, "--recorded-memory", snapshot]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     lines = [
@@ -192,7 +195,7 @@ def test_the_table_is_in_the_terminal_and_on_the_page(
     ]
     weights = next(line for line in lines if line[:1] == ["weights"])
     assert weights == ["weights", "0.79", "GiB", "0.10", "GiB", "0.10", "GiB", "8.13x"]
-    assert main([*job, "--beside", snapshot, "--format", "html"]) == 0
+    assert main([*job, "--recorded-memory", snapshot, "--format", "html"]) == 0
     page = capsys.readouterr().out
     assert "The account: compared with the recording" in page
     section = page[page.index("The account: compared with the recording") :].partition(
@@ -214,7 +217,7 @@ def test_a_hostile_files_name_is_text(
     path.write_bytes(pickled(training(2).snapshot()))
     # A long path would be shortened, and the name with it.
     monkeypatch.chdir(tmp_path)
-    assert main([*job, "--beside", path.name, "--format", style]) == 0
+    assert main([*job, "--recorded-memory", path.name, "--format", style]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert ("<script>x" in out) == (style == "terminal")
@@ -233,15 +236,15 @@ def test_what_is_no_recording_of_memory_is_refused_in_words(
         (tmp_path / "config.json", ". Give"),
         (log, "its format is nvidia-smi"),
     ):
-        message = refused(capsys, *job, "--beside", snapshot, str(wrong))
+        message = refused(capsys, *job, "--recorded-memory", snapshot, str(wrong))
         assert str(wrong) in message
         assert "no recording of memory" in message
         assert "memory snapshot" in message
         assert word in message
-    assert "does not exist" in refused(capsys, *job, "--beside", str(tmp_path / "none"))
+    assert "does not exist" in refused(capsys, *job, "--recorded-memory", str(tmp_path / "none"))
     broken = tmp_path / "broken.pickle"
     broken.write_bytes(Path(snapshot).read_bytes()[:4000])
-    assert "broken.pickle" in refused(capsys, *job, "--beside", str(broken))
+    assert "broken.pickle" in refused(capsys, *job, "--recorded-memory", str(broken))
 
 
 def test_other_files_of_a_folder_are_left_out_and_counted(
@@ -251,21 +254,21 @@ def test_other_files_of_a_folder_are_left_out_and_counted(
     folder.mkdir()
     (folder / "snapshot.pickle").write_bytes(Path(snapshot).read_bytes())
     (folder / "trace.json.gz").write_bytes(DEMO.read_bytes())
-    beside = told(capsys, *job, "--beside", str(folder))["beside"]
-    assert beside["recordings"] == [str(folder / "snapshot.pickle")]
-    assert any(note.startswith("1 other file(s)") for note in beside["notes"])
+    recorded = told(capsys, *job, "--recorded-memory", str(folder))["recorded_memory"]
+    assert recorded["recordings"] == [str(folder / "snapshot.pickle")]
+    assert any(note.startswith("1 other file(s)") for note in recorded["notes"])
 
 
 def test_it_needs_a_model(
     snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "give --model" in refused(
-        capsys, "plan", "--from", str(DEMO), "--nodes", "2", "--beside", snapshot
+        capsys, "plan", "--from", str(DEMO), "--nodes", "2", "--recorded-memory", snapshot
     )
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
-    assert "--beside" in refused(
-        capsys, "plan", "--rows", str(rows), "--format", "json", "--beside", snapshot
+    assert "--recorded-memory" in refused(
+        capsys, "plan", "--rows", str(rows), "--format", "json", "--recorded-memory", snapshot
     )
 
 

@@ -74,7 +74,7 @@ def assert_same_facts(trace: Trace, path: Path, *, old: bool = False) -> None:
         if name not in NOT_RECORDED_ALIKE:
             assert getattr(found, name) == getattr(expected, name), name
     assert expected.device.busy > 0
-    assert expected.steps.is_pitch
+    assert expected.steps.is_step_interval
     assert expected.launches is not None
     assert expected.launches.num_unlinked < expected.launches.num_device_events / 2
 

@@ -234,7 +234,7 @@ def test_both_exports_of_a_recording_give_the_same_facts(
     )
     for name in ("steps", "kernels", "ops", "marks", "phases", "launches", "categories", "copies"):
         assert getattr(lines, name) == getattr(databases, name), name
-    assert lines.steps.is_pitch
+    assert lines.steps.is_step_interval
     assert lines.kernels
 
 

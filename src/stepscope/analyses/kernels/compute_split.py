@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.intervals import bounds, lengths_in
@@ -32,6 +34,8 @@ TILE = re.compile(r"(?<![0-9a-z])(?:tilesize|MT)?(\d{2,3})x(\d{2,3})(?![0-9])", 
 """A product's tile of the output in its kernel's name: `_128x256_64x4`, `tilesize128x128x32`,
 `MT256x128x64`."""
 TILE_SIZES = range(16, 513)
+BATCH = 1 << 17
+"""Kernels whose parts are worked out at once."""
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -52,8 +56,12 @@ def compute_split(context: RankContext) -> ComputeSplit | None:
         return ComputeSplit(parts={"unknown_work": tuple(compute.tolist())})
     work = _Kernels.of(context)
     filled = _filled(context, work, roofs)
-    charged, arithmetic = _charged(work, roofs, reference, filled)
-    rows = [_in_window(work, charged, arithmetic, window) for window in steps.windows]
+    rows = list[tuple[Int64, int]]()
+    for windows in _batches(work, steps.windows):
+        some = _running(work, windows[0][0], windows[-1][1])
+        kernels = work.only(some)
+        charged, arithmetic = _charged(kernels, roofs, reference, filled[some])
+        rows += [_in_window(kernels, charged, arithmetic, window) for window in windows]
     parts = {part: tuple(int(row[0][at]) for row in rows) for at, part in enumerate(COMPUTE_PARTS)}
     if np.isnan(filled).all():
         parts.pop("not_filled")
@@ -129,6 +137,25 @@ class _Kernels(Struct, frozen=True, kw_only=True):
             is_matrix=work.is_matrix[row],
             recomputed=recomputed,
         )
+
+    def only(self, some: slice) -> _Kernels:
+        columns = {
+            name: column[some]
+            for name in self.__struct_fields__
+            if isinstance(column := getattr(self, name), np.ndarray)
+        }
+        return replace(self, **columns)
+
+
+def _batches(
+    work: _Kernels, windows: Sequence[tuple[int, int]]
+) -> Iterator[Sequence[tuple[int, int]]]:
+    """Windows in a row with not many more than BATCH kernels: what is charged to a kernel has many
+    columns, and a long trace millions of kernels."""
+    ends = np.searchsorted(work.start_ns, [high for _, high in windows])
+    borders = np.flatnonzero(np.diff(ends // BATCH)) + 1
+    for first, last in pairwise([0, *borders.tolist(), len(windows)]):
+        yield windows[first:last]
 
 
 def _leads(op: Int64, dur: Int64) -> tuple[Int64, Int64]:
@@ -217,11 +244,16 @@ def _in_window(
     return np.diff(edges, prepend=0), min(int(limited), total)
 
 
+def _running(work: _Kernels, low: int, high: int) -> slice:
+    """From the first kernel that ends after `low` to the last that begins before `high`."""
+    begin = int(np.searchsorted(work.reach_ns, low, side="right"))
+    return slice(begin, max(begin, int(np.searchsorted(work.start_ns, high))))
+
+
 def _overlapping(work: _Kernels, low: int, high: int) -> Int64:
     """The kernels that run in the window."""
-    begin = int(np.searchsorted(work.reach_ns, low, side="right"))
-    end = int(np.searchsorted(work.start_ns, high))
-    chosen = np.arange(begin, max(begin, end))
+    running = _running(work, low, high)
+    chosen = np.arange(running.start, running.stop)
     return chosen[(work.end_ns[chosen] > low) & (work.dur_ns[chosen] > 0)]
 
 

@@ -76,7 +76,7 @@ def median_interval(steps: Steps) -> tuple[int, int] | tuple[None, None]:
     """
     step_intervals = sorted(steps.step_intervals)
     num = len(step_intervals)
-    if not steps.is_pitch:
+    if not steps.is_step_interval:
         return None, None
     outside, rank = 0.0, 0
     while rank < num and outside + 2 * comb(num, rank) / 2**num <= 1 - CONFIDENCE:

@@ -73,7 +73,7 @@ class _Windows(Struct, frozen=True, kw_only=True):
     bounds: tuple[tuple[int, int], ...]
     step: tuple[int, ...]
     num_seen: int
-    is_pitch: bool
+    is_step_interval: bool
 
 
 def cut_steps(trace: Trace, links: Links) -> StepCut:
@@ -98,7 +98,7 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
         num_seen=min(windows.num_seen, 1) if whole else windows.num_seen,
         num_marked=len(host.start),
         windows=windows.bounds,
-        is_pitch=windows.is_pitch and not whole,
+        is_step_interval=windows.is_step_interval and not whole,
         host_ns=tuple((host.end - host.start).tolist()),
     )
     return StepCut(
@@ -281,7 +281,10 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
     seen = step[inside][order[begins]]
     if len(seen) == 0:
         return _Windows(
-            bounds=((int(start.min()), int(end.max())),), step=(), num_seen=0, is_pitch=False
+            bounds=((int(start.min()), int(end.max())),),
+            step=(),
+            num_seen=0,
+            is_step_interval=False,
         )
     finish = np.maximum.accumulate(np.maximum.reduceat(end[inside][order], begins))
     following = np.flatnonzero(np.diff(seen) == 1)
@@ -291,7 +294,7 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
             bounds=bounds,
             step=tuple(seen[following + 1].tolist()),
             num_seen=len(seen),
-            is_pitch=True,
+            is_step_interval=True,
         )
     before = end[~inside]
     first, final = int(seen[0]), int(seen[-1])
@@ -299,14 +302,17 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
         # Work of the step before was still running when the recording began:
         # its end is the same point of the step before.
         return _Windows(
-            bounds=((int(before.max()), int(finish[0])),), step=(first,), num_seen=1, is_pitch=True
+            bounds=((int(before.max()), int(finish[0])),),
+            step=(first,),
+            num_seen=1,
+            is_step_interval=True,
         )
     begin = min(int(start[inside].min()), int(edges[first]))
     return _Windows(
         bounds=((begin, int(finish[-1])),),
         step=tuple(range(first, final + 1)),
         num_seen=len(seen),
-        is_pitch=False,
+        is_step_interval=False,
     )
 
 
@@ -315,14 +321,14 @@ def _host_windows(host: _HostSteps) -> _Windows:
     ends where the next one begins, so its last one is whole too."""
     n = len(host.start)
     if n == 0:
-        return _Windows(bounds=(), step=(), num_seen=0, is_pitch=False)
+        return _Windows(bounds=(), step=(), num_seen=0, is_step_interval=False)
     if n == 1 or host.source == "ProfilerStep":
         stops = np.append(host.start[1:], max(int(host.end[-1]), int(host.start[-1])))
         bounds = tuple(zip(host.start.tolist(), stops.tolist(), strict=True))
-        return _Windows(bounds=bounds, step=tuple(range(n)), num_seen=n, is_pitch=n > 1)
+        return _Windows(bounds=bounds, step=tuple(range(n)), num_seen=n, is_step_interval=n > 1)
     points = host.end if host.source == "Optimizer.step" else host.start
     bounds = tuple(zip(points[:-1].tolist(), points[1:].tolist(), strict=True))
     first = 1 if host.source == "Optimizer.step" else 0
     return _Windows(
-        bounds=bounds, step=tuple(range(first, first + n - 1)), num_seen=n, is_pitch=True
+        bounds=bounds, step=tuple(range(first, first + n - 1)), num_seen=n, is_step_interval=True
     )

@@ -208,14 +208,14 @@ COLLECTIVES = _table(
 )
 STEPS = _table(
     "steps",
-    "the measured steps, one row for each rank and step; the parts sum to `pitch_ns`",
+    "the measured steps, one row for each rank and step; the parts sum to `step_interval_ns`",
     _RANK,
     ("step", INT, "counted from the recording's first; missing where one window is all there is"),
     ("number", INT, "as the profiler's schedule counts it, alike on all ranks"),
     ("start_ns", INT, "the end of the work of the step before, on the rank's own clock"),
     ("end_ns", INT, "the end of this step's work"),
-    ("pitch_ns", INT, "from start to end: the step time"),
-    ("is_pitch", BOOL, "false where the trace's length stands in for a step"),
+    ("step_interval_ns", INT, "from start to end: the step time"),
+    ("is_step_interval", BOOL, "false where the trace's length stands in for a step"),
     ("is_median", BOOL, "one of the rank's median steps"),
     ("host_ns", INT, "how long the host spent in it: it runs ahead of the device"),
     ("busy_ns", INT, "with any device work; missing where nothing ran on a device"),

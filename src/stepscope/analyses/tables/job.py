@@ -112,8 +112,8 @@ def step_rows(facts: RankFacts) -> Rows:
     return {
         "start_ns": ints(start for start, _ in steps.windows),
         "end_ns": ints(end for _, end in steps.windows),
-        "pitch_ns": ints(steps.step_intervals),
-        "is_pitch": flags([steps.is_pitch] * num),
+        "step_interval_ns": ints(steps.step_intervals),
+        "is_step_interval": flags([steps.is_step_interval] * num),
         "is_median": flags(i in median for i in range(num)),
         "busy_ns": ints(facts.busy_ns if on_device else [None] * num),
         "comms_hidden_ns": ints(facts.comms_hidden_ns if on_device else [None] * num),
@@ -125,7 +125,7 @@ def window_steps(context: RankContext) -> Int64:
     """The step that each measured window is of; NONE where a window is of several, or of none."""
     steps, num = context.cut.steps, len(context.cut.steps.windows)
     nothing = np.full(num, NONE, np.int64)
-    if not steps.is_pitch:
+    if not steps.is_step_interval:
         return nothing
     if steps.where == "host":
         return np.arange(num, dtype=np.int64) + int(steps.source == "Optimizer.step")
@@ -163,11 +163,12 @@ def rank_rows(
         "world_size": ints(meta.world_size for meta in metas),
         "num_events": ints(rank.num_events for rank in facts),
         "num_steps": ints(
-            len(rank.steps.windows) if rank.steps.is_pitch else None for rank in facts
+            len(rank.steps.windows) if rank.steps.is_step_interval else None for rank in facts
         ),
         "step_source": texts(rank.steps.source for rank in facts),
         "step_ns": ints(
-            _rounded(rank.steps.step_interval_ns if rank.steps.is_pitch else None) for rank in facts
+            _rounded(rank.steps.step_interval_ns if rank.steps.is_step_interval else None)
+            for rank in facts
         ),
         "busy_ns": ints(
             None if rank is None else _rounded(rank.steps.typical(rank.busy_ns))

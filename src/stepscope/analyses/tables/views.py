@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from stepscope.analyses.grouping import sums
+from stepscope.analyses.grouping import grouped_pairs, sums
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import is_inside_namesake, module_ranges
@@ -124,14 +124,12 @@ def shape_views(context: RankContext, calls: Calls) -> tuple[ShapeView, ...] | N
         shape_of[detail] = codes.setdefault(dims or "", len(codes))
     shape_of[NONE] = codes.setdefault("", len(codes))
 
-    def keys(events: Int64) -> Int64:
-        made: Int64 = (
-            trace.name[events].astype(np.int64) * len(codes) + shape_of[trace.detail[events]]
-        )
-        return made
-
-    both = np.concatenate([keys(calls.ops), keys(calls.launcher)])
-    found, rows = np.unique(both, return_inverse=True)
+    events = np.concatenate([calls.ops, calls.launcher])
+    names, dims = trace.name[events], shape_of[trace.detail[events]]
+    order, begins = grouped_pairs(names, len(trace.names), dims, len(codes))
+    rows = np.empty(len(events), np.int64)
+    rows[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(events)))
+    found = order[begins]
     of_ops, of_work = rows[: len(calls.ops)], rows[len(calls.ops) :]
     counts = np.bincount(of_ops, minlength=len(found))
     own_host = sums(of_ops, calls.own_ns, len(found))
@@ -140,8 +138,8 @@ def shape_views(context: RankContext, calls: Calls) -> tuple[ShapeView, ...] | N
     shapes = list(codes)
     return tuple(
         ShapeView(
-            name=trace.names[int(found[row]) // len(codes)],
-            dims=shapes[int(found[row]) % len(codes)] or None,
+            name=trace.names[names[found[row]]],
+            dims=shapes[dims[found[row]]] or None,
             count=int(counts[row]),
             own_host_ns=int(own_host[row]),
             own_device_ns=int(device[row]),

@@ -24,7 +24,7 @@ WRONG = 1
 def run_check(options: Options, path: Path) -> int:
     output = options.output
     if options.launched.emit is not None or options.questions.recorded_memory is not None:
-        raise UsageError("--check reads one configuration: leave out --emit and --beside")
+        raise UsageError("--check reads one configuration: leave out --emit and --recorded-memory")
     if output.format == "html":
         raise UsageError("--check has text and JSON: leave out --format html")
     settings = read_settings(path)

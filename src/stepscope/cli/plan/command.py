@@ -5,14 +5,13 @@ MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10
 NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of
 the layout; what is not pinned is searched. --from RUN starts from a recorded run instead, and says
 what its step becomes at other widths. --rows FILE predicts published results, one JSON line each.
---beside FILE compares the plan's memory with a recording of it. --emit writes the chosen layout's
-launch line and configuration; --check reads a configuration and says what is wrong with it.
---collective says what one collective takes by each of NCCL's algorithms.
+--recorded-memory FILE compares the plan's memory with a recording of it. --emit writes the chosen
+layout's launch line and configuration; --check reads a configuration and says what is wrong with
+it. --collective says what one collective takes by each of NCCL's algorithms.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,13 +36,14 @@ def run(options: Options) -> int:
         if options.model or options.cluster or options.run.paths or recorded:
             raise UsageError(
                 "each row has its own model and cluster: leave out --model, --cluster, --from and "
-                "--beside"
+                "--recorded-memory"
             )
         return _run_rows(output.rows, output.out)
     if options.run.paths is not None and options.model is None:
         if recorded is not None:
             raise UsageError(
-                "--beside compares a model's plan with a recording: give --model and --cluster too"
+                "--recorded-memory compares a model's plan with a recording: give --model and "
+                "--cluster too"
             )
         from stepscope.cli.plan.from_run import run_from
 
@@ -97,20 +97,17 @@ def _run_rows(path: Path, out: Path | None) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything
     looks at a row."""
     from stepscope.cli.report import put_or_write
+    from stepscope.core.progress import counted
     from stepscope.planner.rows import predict, read_rows
     from stepscope.protocol.json_text import json_text
 
     lines = []
-    shows_progress = sys.stderr.isatty()
-    for number, row in enumerate(read_rows(path), 1):
+    rows = list(read_rows(path))
+    for row in counted("rows", rows, len(rows)):
         row.pop("measured", None)
         lines.append(json_text(predict(row)))
         if out is None:
             printing.put(lines.pop() + "\n")
-        if shows_progress and number % 50 == 0:
-            printing.progress(f"{number} rows")
-    if shows_progress:
-        printing.progress("")
     if out is not None:
         put_or_write("".join(f"{line}\n" for line in lines), out)
     return 0

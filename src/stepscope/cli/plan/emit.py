@@ -23,7 +23,7 @@ NOTHING_FITS = 1
 def run_emit(options: Options, target: str) -> int:
     output = options.output
     if options.questions.recorded_memory is not None:
-        raise UsageError("--emit writes files and --beside compares memory: give one of the two")
+        raise UsageError("--emit writes files, --recorded-memory compares: give one of the two")
     if output.format == "html":
         raise UsageError("--emit has text and JSON: leave out --format html")
     framework = options.framework or TARGETS[target].framework

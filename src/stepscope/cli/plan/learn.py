@@ -1,4 +1,4 @@
-"""What `compare PLAN.json RUN` does: a run held against its plan, and the plan's rates after it."""
+"""What `compare PLAN.json RUN` does: a run compared with its plan, and the rates after it."""
 
 from __future__ import annotations
 

@@ -113,8 +113,9 @@ class Questions:
         "--explain LAYOUT", "the whole account of one, by its name in the table"
     )
     recorded_memory: list[str] | None = declare.option(
-        "--beside FILE",
+        "--recorded-memory FILE",
         "a memory snapshot, memory_stats or memory timeline to compare the plan with",
+        was="--beside",
         nargs="+",
     )
     tokens: float | None = declare.option(

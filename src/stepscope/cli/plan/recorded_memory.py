@@ -1,4 +1,4 @@
-"""The plan's memory compared with a recording of it: what `plan --beside` reads, and the table.
+"""The plan's memory compared with a recording: what `plan --recorded-memory` reads, and the table.
 
 The plan's parts of one device add up to its peak of tensors; with the allocator's slack they are
 what is reserved.

@@ -119,9 +119,8 @@ class Judged:
     finding: str | None = declare.option(
         "--finding CODE",
         "the finding in --from that the candidate fixes, where --apply does not name it",
+        was="--mends",
     )
-    mends: str | None = declare.option("--mends CODE", argparse.SUPPRESS)
-    """As `finding` was called before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

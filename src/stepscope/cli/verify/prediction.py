@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def read_prediction(given: Judged, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
     """From --predicted, or the finding in --from that these codes name or one of these settings is
     for."""
-    finding = given.finding or given.mends
+    finding = given.finding
     if given.predicted is not None and given.predicted_by is not None:
         raise UsageError(
             "--predicted gives the speedup itself and --from says where it stands; leave one out"

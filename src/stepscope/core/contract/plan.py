@@ -199,5 +199,5 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     """What to do where nothing fits."""
     layout_words: str | None = None
     """The explained or the best layout's name, spelled out part by part."""
-    beside: RecordedMemory | UnsetType = UNSET
-    """There only with --beside."""
+    recorded_memory: RecordedMemory | UnsetType = UNSET
+    """There only with --recorded-memory."""

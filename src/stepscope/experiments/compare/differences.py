@@ -85,7 +85,7 @@ def _with_overlap(split: Callable[[Pieces], dict[str, float]], pieces: Pieces) -
 
 
 def _by_phase(pieces: Pieces) -> dict[str, float]:
-    return _by_sort(pieces, lambda sort: sort.phase or "not told")
+    return _by_sort(pieces, lambda sort: sort.phase or "not known")
 
 
 def _by_module(pieces: Pieces) -> dict[str, float]:

@@ -111,7 +111,7 @@ def side_of(
     """From a diagnosis with all its facts. `steps` are the unprofiled ones of a run folder."""
     facts = diagnosis.facts
     rank = facts.median_rank if facts.ranks else None
-    is_pitch = rank is not None and rank.steps.is_pitch
+    is_step_interval = rank is not None and rank.steps.is_step_interval
     step = run_step(facts) if rank is not None else None
     return CompareSide(
         label=label,
@@ -121,8 +121,8 @@ def side_of(
         unprofiled=tuple(steps),
         odd_ns=odd_ns,
         kept=kept_steps(facts.run),
-        recorded=rank.steps.step_intervals if rank is not None and is_pitch else (),
-        recorded_ns=rank.steps.step_interval_ns if rank is not None and is_pitch else None,
+        recorded=rank.steps.step_intervals if rank is not None and is_step_interval else (),
+        recorded_ns=rank.steps.step_interval_ns if rank is not None and is_step_interval else None,
         parts_ns=None if step is None else mean_parts(facts.ranks, step),
         bound=diagnosis.verdict.bound,
         findings=diagnosis.findings,
@@ -179,7 +179,7 @@ def _rank_side(rank: RankFacts, facts: Facts) -> RankSide:
         waits = parts["comms_wait"]
     return RankSide(
         rank=rank.rank,
-        step_ns=rank.steps.step_interval_ns if rank.steps.is_pitch else None,
+        step_ns=rank.steps.step_interval_ns if rank.steps.is_step_interval else None,
         wait_ns=waits,
     )
 

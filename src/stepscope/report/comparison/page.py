@@ -340,7 +340,9 @@ class _Tables:
     def _knobs(self) -> Iterator[ComparedTable]:
         rows = []
         for knob in self.comparison.knobs:
-            values = ("not told" if value is None else value for value in (knob.before, knob.after))
+            values = (
+                "not recorded" if value is None else value for value in (knob.before, knob.after)
+            )
             rows.append((knob.name, *values))
         if rows:
             columns = _names("setting", "A", self.name)

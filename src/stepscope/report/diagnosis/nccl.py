@@ -51,7 +51,7 @@ def nccl_lines(log: NcclLog) -> Iterator[tuple[str, str]]:
 
 def _entries(log: NcclLog) -> Iterator[tuple[str, str]]:
     hosts = f", {plural(len(log.hosts), 'host')}" if log.hosts else ""
-    yield "version", (log.version or "not told") + hosts
+    yield "version", (log.version or "not logged") + hosts
     for communicator in log.communicators[:MAX_COMMUNICATORS]:
         yield "communicator", _communicator(communicator)
     more = len(log.communicators) - MAX_COMMUNICATORS
@@ -107,7 +107,7 @@ def _communicator(communicator: NcclCommunicator) -> str:
 
 
 def _network(log: NcclLog) -> str:
-    words = _list([_word(name) for name in log.networks]) if log.networks else "not told"
+    words = _list([_word(name) for name in log.networks]) if log.networks else "not logged"
     if log.interfaces:
         words += f", over {_list([_word(name) for name in log.interfaces])}"
     if log.ib_devices is not None:

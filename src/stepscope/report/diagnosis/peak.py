@@ -16,7 +16,7 @@ KERNEL_WORDS = {
     "vector_arithmetic": "arithmetic outside the matrix units",
     "not_filled": "shapes and tiles that do not fill",
     "clock": "clock below the peak's",
-    "below_peak": "kernels below peak, cause not told",
+    "below_peak": "kernels below peak, cause not known",
     "unknown_work": "kernels whose work is not known",
     "unexplained": "all else, which no log tells",
     ACHIEVED: "achieved by the model's FLOPs",

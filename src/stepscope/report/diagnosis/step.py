@@ -82,7 +82,7 @@ def part_words(part: str, *, is_split: bool, on_host: bool) -> str:
 
 def _which_step(rank: RankFacts) -> str:
     num = len(rank.steps.windows)
-    if not rank.steps.is_pitch:
+    if not rank.steps.is_step_interval:
         if rank.steps.source == "whole trace":
             return "all that was recorded"
         return "the only step, from its first work to its last"
@@ -178,7 +178,7 @@ def _phase_words(phases: Phases, num_steps: int) -> str:
         ("forward", phases.forward_ns),
         ("backward", phases.backward_ns),
         ("optimizer", phases.optimizer_ns),
-        ("not told", phases.unknown_ns),
+        ("not known", phases.unknown_ns),
     )
     words = (
         ", ".join(f"{name} {ms(ns / num_steps)}" for name, ns in named if ns)

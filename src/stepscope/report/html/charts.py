@@ -73,7 +73,7 @@ def rank_chart(diagnosis: Diagnosis, peaks: Mapping[int, float]) -> dict[str, An
     numbers = [rank.rank for rank in ordered]
     steps = [
         rank.steps.step_interval_ns / 1e6
-        if rank.steps.step_interval_ns is not None and rank.steps.is_pitch
+        if rank.steps.step_interval_ns is not None and rank.steps.is_step_interval
         else None
         for rank in ordered
     ]

@@ -64,7 +64,7 @@
           "neighbours are joined into blocks, which keep their time.",
       );
     }
-    if (data.num_lanes_left_out) said.push(`${amount(data.num_lanes_left_out)} lanes with the least time are not shown.`);
+    if (data.num_lanes_left_out) said.push(`${amount(data.num_lanes_left_out)} tracks with the least time are not shown.`);
     if (data.gap_moved_ns) said.push(`In the row of the step, pieces stand up to ${time(data.gap_moved_ns)} from their place.`);
     if (data.num_frames) said.push(`${amount(data.num_frames)} Python frames are not drawn.`);
     return make("p", "t-help", said.join(" "));
@@ -116,7 +116,7 @@
     if (model.size.has(i)) rows.push(["Size", bytes(model.size.get(i))]);
     if (call >= 0) rows.push(["Launch", `${model.label(call)}, ${time(model.start[i] - model.start[call])} before it began`]);
     if (kernels) rows.push(["Launches", kernels.length > 1 ? `${amount(kernels.length)} slices` : model.label(kernels[0])]);
-    rows.push(["Lane", model.laneOf[model.row[i]].label], rank);
+    rows.push(["Track", model.laneOf[model.row[i]].label], rank);
     return rows.filter(([, value]) => value);
   }
 

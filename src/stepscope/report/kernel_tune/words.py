@@ -91,7 +91,7 @@ def row_words(
     before = None if result.baseline is None else result.times[result.baseline]
     name = "the reference" if index is None else settings_words(tuning.tryings[index])
     marks = "  <- winner" if index is not None and index == result.winner else ""
-    marks += "  (not told from it)" if index is not None and index in result.ties else ""
+    marks += "  (no clear difference)" if index is not None and index in result.ties else ""
     return (
         short_time(timed.ns),
         _spread(timed),

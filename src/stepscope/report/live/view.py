@@ -60,7 +60,7 @@ def _pace_words(view: LiveView) -> str:
     if not view.ranks:
         return "No rank has made a step yet."
     step = max((rank.step for rank in view.ranks if rank.step is not None), default=None)
-    words = "Step not told" if step is None else f"Step {step}"
+    words = "Step not known" if step is None else f"Step {step}"
     if view.step_ns is not None:
         words += f", {ms(view.step_ns)} a step, {number(1e9 / view.step_ns)}{NBSP}steps/s"
     if view.samples_per_s is not None:

@@ -13,7 +13,7 @@ from stepscope.report.plan.account import Account, Plan, Variant
 
 
 def plan_json(plan: Plan, measured: RecordedMemory | None = None) -> str:
-    """The document as indented text; `beside` is there where it was asked for."""
+    """The document as indented text; `recorded_memory` is there where it was asked for."""
     return encode(plan_contract(plan, measured))
 
 
@@ -37,7 +37,7 @@ def plan_contract(plan: Plan, measured: RecordedMemory | None = None) -> PlanCon
             hardware=plan.hardware or None,
         ),
         layout_words=None if named is None else spelled_out(named.layout),
-        beside=UNSET if measured is None else measured,
+        recorded_memory=UNSET if measured is None else measured,
     )
 
 

@@ -85,7 +85,7 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
                 (
                     _cut(each.graph_break.reason),
                     str(each.count),
-                    short(each.graph_break.location) or "not told",
+                    short(each.graph_break.location) or "not recorded",
                 )
                 for each in breaks[:MAX_ROWS]
             ),
@@ -103,8 +103,8 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
             (
                 (
                     _cut(origin.kernel),
-                    _cut("; ".join(origin.lines)) or "not told",
-                    _cut(", ".join(origin.nodes)) or "not told",
+                    _cut("; ".join(origin.lines)) or "not recorded",
+                    _cut(", ".join(origin.nodes)) or "not recorded",
                 )
                 for origin in recording.origins[:MAX_ROWS]
             ),
@@ -127,7 +127,7 @@ def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:
         changed,
         str(function.recompiles),
         seconds,
-        f"{function.name or 'not told'}, {short(function.location) or 'place not told'}",
+        f"{function.name or 'not recorded'}, {short(function.location) or 'line not recorded'}",
     )
 
 

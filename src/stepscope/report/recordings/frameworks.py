@@ -44,7 +44,7 @@ def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
     if log.step_ns is not None and log.step_source is not None:
         yield "step", f"{_ms(log.step_ns)} ms, {HOW[log.step_source].format(num=log.num_steps)}"
     else:
-        yield "step", "not told: no line gives the time of an optimizer step, or too few do"
+        yield "step", "not known: no line gives the time of an optimizer step, or too few do"
     if log.first_step is not None and log.last_step is not None:
         yield "steps", f"{log.first_step} to {log.last_step}, {log.num_lines} line(s)"
     slow = _slowest(log)
