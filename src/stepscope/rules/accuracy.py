@@ -12,22 +12,31 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from stepscope.core.run import RunFacts
 
-# The error of a promise, as the logarithm of what was got over what was promised.
-LEAST_ERROR = 0.12
-"""Of a fix that gives next to nothing."""
-PER_GAIN = 0.12
-"""More with the logarithm of the gain: more of the step is as the replay thinks."""
-LARGEST_GAIN = 1.5
-"""The logarithm from which on it grows no more: 4.5 times as fast."""
-LEAST_HELD_UP = 0.05
-"""Of the time in which the main thread had no core, from which a range is wider: on a machine of
-its own it is 1 % or 2 %."""
-MOST_HELD_UP = 0.5
-"""From which others that are not of the run take more than they leave: no gain is told then."""
-LEAST_OTHER_CORES = 0.25
-"""In use by processes that are not of the run, from which they are in its way."""
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """The error of a promise, as the logarithm of what was got over what was promised."""
+
+    least: float = 0.12
+    """Of a fix that gives next to nothing."""
+    per_gain: float = 0.12
+    """More with the logarithm of the gain: more of the step is as the replay thinks."""
+    largest_gain: float = 1.5
+    """The logarithm from which on it grows no more: 4.5 times as fast."""
+
+    least_held_up: float = 0.05
+    """Of the time in which the main thread had no core, from which a range is wider: on a machine
+    of its own it is 1 % or 2 %."""
+    most_held_up: float = 0.5
+    """From which others that are not of the run take more than they leave: no gain is told then."""
+    least_other_cores: float = 0.25
+    """In use by processes that are not of the run, from which they are in its way."""
+
+
+POLICY = Policy()
 
 
 def widened(
@@ -38,10 +47,10 @@ def widened(
     A host that could have run and did not for `held_up_share` of the time may take that much less
     of a step when nobody is in its way, and as much more of the next one.
     """
-    size = min(abs(math.log(gain)), LARGEST_GAIN)
-    error = math.exp(LEAST_ERROR + PER_GAIN * size)
-    if held_up_share is not None and held_up_share >= LEAST_HELD_UP:
-        error /= 1.0 - min(held_up_share, MOST_HELD_UP)
+    size = min(abs(math.log(gain)), POLICY.largest_gain)
+    error = math.exp(POLICY.least + POLICY.per_gain * size)
+    if held_up_share is not None and held_up_share >= POLICY.least_held_up:
+        error /= 1.0 - min(held_up_share, POLICY.most_held_up)
     return low / error, high * error
 
 
@@ -51,6 +60,6 @@ def is_withheld(run: RunFacts) -> bool:
     rank = run.most_held_up
     return (
         rank is not None
-        and (rank.queued_share or 0.0) >= MOST_HELD_UP
-        and (rank.other_cores or 0.0) >= LEAST_OTHER_CORES
+        and (rank.queued_share or 0.0) >= POLICY.most_held_up
+        and (rank.other_cores or 0.0) >= POLICY.least_other_cores
     )

@@ -10,7 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from stepscope.analyses.host.loader import LONG_WAIT, fetch_times, is_starved, waiting_fetches
+from stepscope.analyses.host.loader import POLICY as LOADER
+from stepscope.analyses.host.loader import fetch_times, is_starved, waiting_fetches
 from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
@@ -229,7 +230,7 @@ def _waits_unprofiled(context: RankContext, graph: Graph, step_ns: float) -> boo
     if not waiting_fetches(context.trace, context.host).any() or not inside.any():
         return False
     rest = play(without_host_parts(without_cost(graph, USUAL_COST_NS), "input"))
-    return step_ns - rest.step_interval_ns >= LONG_WAIT * step_ns
+    return step_ns - rest.step_interval_ns >= LOADER.long_wait * step_ns
 
 
 def _measured(steps: UnprofiledSteps) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Diagnosis
@@ -12,8 +13,14 @@ from stepscope.core.run import LoaderKnobs, RunAdvice, RunFacts, SlowSteps, Whol
 HOURS_A_DAY = 24.0
 ONCE = ("start_up", "first_batch", "compile", "warm_up", "shutdown", "recording")
 """What a run pays once, however long it is; what the recording takes is not the job's."""
-LEAST_SHARE = 0.02
-"""Of the run, from which a part has advice: as much as a finding must give."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.02
+    """Of the run, from which a part has advice: as much as a finding must give."""
+
+
+POLICY = Policy()
 
 
 def with_whole_run(diagnosis: Diagnosis, run: WholeRun | None) -> Diagnosis:
@@ -49,7 +56,7 @@ def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:
 
 
 def _priced(run: WholeRun, what: str, action: str, dur_ns: int) -> Iterator[RunAdvice]:
-    if dur_ns < LEAST_SHARE * run.dur_ns:
+    if dur_ns < POLICY.least_share * run.dur_ns:
         return
     hours = None
     if what not in ONCE:

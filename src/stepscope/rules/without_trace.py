@@ -13,7 +13,7 @@ from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
-from stepscope.rules.accuracy import LEAST_HELD_UP, LEAST_OTHER_CORES, is_withheld
+from stepscope.rules.accuracy import POLICY, is_withheld
 from stepscope.rules.advice import advise, advise_run
 from stepscope.rules.comms import shared_device, slow_link
 from stepscope.rules.imbalance.late_rank import late_by_own_time
@@ -171,15 +171,15 @@ def busy_note(run: RunFacts) -> str | None:
     """That others were in the way of the run; None where they were not, or that is not known."""
     rank = run.most_held_up
     share = None if rank is None else rank.held_up_share
-    if rank is None or share is None or share < LEAST_HELD_UP:
+    if rank is None or share is None or share < POLICY.least_held_up:
         return None
     who = f"rank {rank.rank}'s main thread" if len(run.ranks) > 1 else "the main thread"
     words = (
         f"the machine was busy: {who} was ready to run and had no core for {share:.0%} of the time"
     )
-    if rank.held_back_share is not None and rank.held_back_share >= LEAST_HELD_UP:
+    if rank.held_back_share is not None and rank.held_back_share >= POLICY.least_held_up:
         words += f", {rank.held_back_share:.0%} for the container's quota"
-    if rank.other_cores is not None and rank.other_cores >= LEAST_OTHER_CORES:
+    if rank.other_cores is not None and rank.other_cores >= POLICY.least_other_cores:
         words += f"; processes that are not of this run used {rank.other_cores:.1f} cores"
     if is_withheld(run):
         return f"{words}: no gain is predicted"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.run import RankMetadata
-from stepscope.rules.comms.oversized_buckets import TURN_MS, propose_job
+from stepscope.rules.comms.oversized_buckets import POLICY, propose_job
 from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import ACCUMULATE, NODE, Fleet, gain
 
@@ -91,7 +91,7 @@ def test_ranks_that_share_a_device_wait_for_their_turn_in_each_piece() -> None:
     gained = (job.step_interval_ns - job.step_interval_ns / gain(job, alone)) / 1e6
     left = (job.step_interval_ns - job.step_interval_ns / gain(job, shared)) / 1e6
     assert gained == pytest.approx(86, rel=0.02)
-    assert gained - left == pytest.approx(6 * 2 * TURN_MS, rel=0.02)
+    assert gained - left == pytest.approx(6 * 2 * POLICY.turn_ms, rel=0.02)
 
 
 def test_pieces_are_whole_gradients() -> None:

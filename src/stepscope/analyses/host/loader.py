@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.naming import matching
@@ -15,11 +16,18 @@ SERIAL = re.compile(r"_SingleProcessDataLoaderIter\.__next__")
 READY_NS = 300_000.0
 """Fetching a batch that a worker has ready: 0.05 ms for one small tensor (lab), here six times
 that: batches of many tensors were not measured."""
-MOST_STEPS = 0.5
-"""Share of the fetches that must wait, unless all waits together are long."""
-LONG_WAIT = 0.2
-"""Of a step, waited on average: several workers that take long each hand their batches over in a
-burst, so that one fetch waits for all; a burst that a deeper queue would smooth costs less."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_steps: float = 0.5
+    """Share of the fetches that must wait, unless all waits together are long."""
+    long_wait: float = 0.2
+    """Of a step, waited on average: several workers that take long each hand their batches over in
+    a burst, so that one fetch waits for all; a burst that a deeper queue would smooth costs
+    less."""
+
+
+POLICY = Policy()
 
 
 def next_calls(trace: Trace, host: HostActivity, pattern: re.Pattern[str]) -> Int64:
@@ -48,5 +56,5 @@ def is_starved(trace: Trace, host: HostActivity, step_interval_ns: float) -> boo
     fetches = fetch_times(trace, host)
     if len(fetches) == 0:
         return False
-    waits = float(waiting_fetches(trace, host).mean()) > MOST_STEPS
-    return waits or float(fetches.mean()) >= LONG_WAIT * step_interval_ns
+    waits = float(waiting_fetches(trace, host).mean()) > POLICY.most_steps
+    return waits or float(fetches.mean()) >= POLICY.long_wait * step_interval_ns

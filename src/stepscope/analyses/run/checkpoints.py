@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.intervals import Intervals, bounds, empty, union
@@ -25,14 +26,20 @@ CARRYING = re.compile(
     r"|^detach_?$"
 )
 """Operators that only carry a tensor over; any other one is work on what was fetched."""
-LEAST_COPIES = 8
-"""A model has many tensors; what somebody looks at is a few."""
-LEAST_BYTES = 1_000_000
-MOST_BACK = 0.5
-"""Of the bytes fetched in the whole recording, sent to the device: from there on they may be the
-same tensors, updated."""
-LEAST_QUIET = 0.2
-"""Of a save's time with no operator and no call recorded: the pickling and the writing."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_copies: int = 8
+    """A model has many tensors; what somebody looks at is a few."""
+    least_bytes: int = 1_000_000
+    most_back: float = 0.5
+    """Of the bytes fetched in the whole recording, sent to the device:
+    from there on they may be the same tensors, updated."""
+    least_quiet: float = 0.2
+    """Of a save's time with no operator and no call recorded: the pickling and the writing."""
+
+
+POLICY = Policy()
 
 
 def checkpoint_saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
@@ -43,7 +50,10 @@ def checkpoint_saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
     fetched = copies[matching(trace, TO_HOST)[copies]]
     sent = copies[matching(trace, TO_DEVICE)[copies]]
     total = int(trace.size_bytes[fetched].sum())
-    if len(fetched) < LEAST_COPIES or int(trace.size_bytes[sent].sum()) > MOST_BACK * total:
+    if (
+        len(fetched) < POLICY.least_copies
+        or int(trace.size_bytes[sent].sum()) > POLICY.most_back * total
+    ):
         return empty()
     top = _busy(trace, links, driving)
     stretches = [_stretch(trace, series, top) for series in _series(trace, links, fetched)]
@@ -60,7 +70,11 @@ def _series(trace: Trace, links: Links, fetched: Int64) -> list[Int64]:
     fetching = size[calls] > 0
     bounds = np.flatnonzero(np.diff(np.concatenate([[False], fetching, [False]]).astype(np.int8)))
     series = [calls[low:high] for low, high in bounds.reshape(-1, 2).tolist()]
-    return [s for s in series if len(s) >= LEAST_COPIES and int(size[s].sum()) >= LEAST_BYTES]
+    return [
+        s
+        for s in series
+        if len(s) >= POLICY.least_copies and int(size[s].sum()) >= POLICY.least_bytes
+    ]
 
 
 def _busy(trace: Trace, links: Links, driving: Bool) -> Int64:
@@ -88,4 +102,4 @@ def _stretch(trace: Trace, series: Int64, top: Int64) -> tuple[int, int] | None:
     low = int(trace.end_ns[top[first - 1]]) if first > 0 else int(starts[first])
     high = int(starts[last + 1]) if last + 1 < len(top) else int(trace.end_ns[top[last]])
     quiet = (high - low) - int((trace.end_ns[inside] - trace.start_ns[inside]).sum())
-    return (low, high) if quiet > LEAST_QUIET * (high - low) else None
+    return (low, high) if quiet > POLICY.least_quiet * (high - low) else None

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.replay.job import with_graphs
@@ -34,19 +35,25 @@ from stepscope.rules.shared.messages import launched_inside
 CODE = "data-parallel-module"
 BOUND = "comms"
 FORWARD = "DataParallel.forward"
-RANGES = (
-    "Broadcast",
-    "Scatter",
-    "Gather",
-    "BroadcastBackward",
-    "ScatterBackward",
-    "GatherBackward",
-    "ReduceAddCoalesced",
-)
-"""The autograd functions of torch.nn.parallel; their work is DataParallel's own."""
-KEPT = 0.5
-"""Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the
-trace."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    ranges: tuple[str, ...] = (
+        "Broadcast",
+        "Scatter",
+        "Gather",
+        "BroadcastBackward",
+        "ScatterBackward",
+        "GatherBackward",
+        "ReduceAddCoalesced",
+    )
+    """The autograd functions of torch.nn.parallel; their work is DataParallel's own."""
+    kept: float = 0.5
+    """Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the
+    trace."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -71,7 +78,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
                 f"{devices} devices"
             ),
         ),
-        change=lambda job_graph: _shorter(job_graph, masks, KEPT),
+        change=lambda job_graph: _shorter(job_graph, masks, POLICY.kept),
         cautious=lambda job_graph: job_graph,
         hopeful=lambda job_graph: _shorter(job_graph, masks, 0.0),
     )
@@ -86,7 +93,7 @@ def _own_work(job: JobCase, index: int) -> Bool:
     if FORWARD not in trace.names or len(np.unique(trace.device[trace.device_work])) < 2:
         return none
     assert case.kinds is not None
-    return launched_inside(job, index, lambda name: name in RANGES) | case.kinds.comms
+    return launched_inside(job, index, lambda name: name in POLICY.ranges) | case.kinds.comms
 
 
 def _shorter(job_graph: JobGraph, masks: Sequence[Bool], share: float) -> JobGraph:

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec import Struct
+
 from stepscope.replay.bisection import bisect
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.comms.sync_every_microbatch import unneeded_exchanges
@@ -30,13 +32,19 @@ from stepscope.rules.shared.messages import Messages, gradient_messages, times_n
 
 CODE = "exchange-each-batch"
 BOUND = "comms"
-BATCHES = 4
-"""For each exchange. More gives little more: three quarters of the cost are gone."""
-CAUTIOUS_BATCHES = 2
-LEAST_SHARE = 0.05
-"""Of the step in gradients' messages, from which so large a change is worth a word."""
-NUM_ROUNDS = 8
-"""Of bisection: the messages' time to 0.4 %."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    batches: int = 4
+    """For each exchange. More gives little more: three quarters of the cost are gone."""
+    cautious_batches: int = 2
+    least_share: float = 0.05
+    """Of the step in gradients' messages, from which so large a change is worth a word."""
+    num_rounds: int = 8
+    """Of bisection: the messages' time to 0.4 %."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -46,7 +54,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     sent = [gradient_messages(job, index) for index in range(len(job.cases))]
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     took = float(times_ns(job.job_graph, 0, sent[0]).sum()) / steps
-    if not all(len(own) for own in sent) or took < LEAST_SHARE * job.step_interval_ns:
+    if not all(len(own) for own in sent) or took < POLICY.least_share * job.step_interval_ns:
         return None
     if unneeded_exchanges(job, 0) is not None:
         # Batches are accumulated already, and exchanged all the same.
@@ -54,11 +62,11 @@ def propose_job(job: JobCase) -> JobProposal | None:
     num, size = len(sent[0]) / steps, float(sent[0].bytes.sum()) / steps / 1e6
     return JobProposal(
         summary=f"Every batch pays {took / 1e6:.1f} ms of gradient messages.",
-        action=f"accumulate {BATCHES} batches for each exchange: with model.no_sync(): "
+        action=f"accumulate {POLICY.batches} batches for each exchange: with model.no_sync(): "
         "around all but the last (samples per second; each update sees as many times the samples)",
         evidence=(f"{num:.0f} gradient messages a step, {size:.0f} MB, whatever the batch",),
-        change=partial(_less_often, sent=sent, batches=BATCHES),
-        cautious=partial(_less_often, sent=sent, batches=CAUTIOUS_BATCHES),
+        change=partial(_less_often, sent=sent, batches=POLICY.batches),
+        cautious=partial(_less_often, sent=sent, batches=POLICY.cautious_batches),
         changes_numerics=True,
         alternative_to=("fp32-exchange", "exposed-collectives", "slow-link"),
     )
@@ -74,7 +82,7 @@ def _less_often(job_graph: JobGraph, sent: list[Messages], batches: int) -> JobG
     def is_too_low(share: float) -> bool:
         return play_job(_shorter(job_graph, sent, share)).step_interval_ns < mean_ns
 
-    _, share = bisect(is_too_low, 0.0, 1.0, NUM_ROUNDS)
+    _, share = bisect(is_too_low, 0.0, 1.0, POLICY.num_rounds)
     return _shorter(job_graph, sent, share)
 
 

@@ -21,20 +21,27 @@ than the 6 ms of compute.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 
 CODE = "exposed-collectives"
 BOUND = "comms"
-LEAST_SHARE = 0.02
-"""Of the step in exposed collectives below which there is nothing to say."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.02
+    """Of the step in exposed collectives below which there is nothing to say."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """As much of the moving as there is compute to hide it behind is gone."""
     exposed = _exposed_ms(job)
-    if exposed * 1e6 < LEAST_SHARE * job.step_interval_ns:
+    if exposed * 1e6 < POLICY.least_share * job.step_interval_ns:
         return None
     masks = [
         job.tasks(index, np.ones(len(records), np.bool_))

@@ -42,14 +42,20 @@ from stepscope.rules.shared.rates import stream_ns
 CODE = "fp32-exchange"
 BOUND = "comms"
 HALVES = ("bf16", "fp16")
-LEAST_SHARE = 0.02
-"""Of the step in such messages below which there is nothing to say."""
-CAST_TRAFFIC = 4.0
-"""Bytes of memory traffic per byte of fp32 gradients: cast down, divided, cast up again."""
-SLOWEST_MEMORY = 300.0
-"""GB/s of a device that is not known: a T4 has 320."""
-LEAST_16_BIT = 0.5
-"""Of the matrix kernels' time in 16 bits, from which parameters need not cross in 32."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.02
+    """Of the step in such messages below which there is nothing to say."""
+    cast_traffic: float = 4.0
+    """Bytes of memory traffic per byte of fp32 gradients: cast down, divided, cast up again."""
+    slowest_memory: float = 300.0
+    """GB/s of a device that is not known: a T4 has 320."""
+    least_16_bit: float = 0.5
+    """Of the matrix kernels' time in 16 bits, from which parameters need not cross in 32."""
+
+
+POLICY = Policy()
 
 
 class _Halved(Struct, frozen=True, kw_only=True):
@@ -78,7 +84,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     halved = [each for each in (gradients, parameters) if each is not None]
     figures = [each.per_step(job) for each in halved]
     size, took = (sum(column) for column in zip(*figures, strict=True)) if figures else (0.0, 0.0)
-    if took < LEAST_SHARE * job.step_interval_ns:
+    if took < POLICY.least_share * job.step_interval_ns:
         return None
     names = ["gradients"] * (gradients is not None) + ["parameters"] * (parameters is not None)
     action = "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
@@ -127,7 +133,7 @@ def _computes_in_16_bits(job: JobCase) -> bool:
     table, graph = job.cases[0].table, job.job_graph.parts[0].graph
     half = np.array([precision in HALVES for precision in table.precision], np.bool_)
     whole = float(graph.task_ns[table.is_matrix].sum())
-    return float(graph.task_ns[table.is_matrix & half].sum()) > LEAST_16_BIT * whole
+    return float(graph.task_ns[table.is_matrix & half].sum()) > POLICY.least_16_bit * whole
 
 
 def _in_16_bits(job: JobCase, job_graph: JobGraph, halved: list[_Halved], left: float) -> JobGraph:
@@ -148,7 +154,7 @@ def _in_16_bits(job: JobCase, job_graph: JobGraph, halved: list[_Halved], left: 
 def _casts_ns(job: JobCase, size: Float64) -> Float64:
     """Per message, what casting it takes."""
     roofs = job.cases[0].context.roofs
-    traffic = CAST_TRAFFIC * size
+    traffic = POLICY.cast_traffic * size
     if roofs is None:
-        return traffic / SLOWEST_MEMORY
+        return traffic / POLICY.slowest_memory
     return np.array([stream_ns(roofs, moved) for moved in traffic.tolist()])

@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from msgspec import Struct
+
 from stepscope.core.numbers import times
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import PortSeries
@@ -32,14 +34,20 @@ from stepscope.core.run import RunFacts
 
 CODE = "link-errors"
 BOUND = "comms"
-BIT_ERROR_RATE = 1e-12
-"""That InfiniBand allows a link (IBTA specification, volume 2)."""
-UNKNOWN_RATE = 12.5e9
-"""Bytes a second of a port whose rate is not known, for that."""
-LEAST_LOST_PER_S = 0.1
-"""Packets sent again or received damaged, a second: one in ten."""
-SLOWER = 0.75
-"""Of its peers' rate, at which a port has come up too slow."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    bit_error_rate: float = 1e-12
+    """That InfiniBand allows a link (IBTA specification, volume 2)."""
+    unknown_rate: float = 12.5e9
+    """Bytes a second of a port whose rate is not known, for that."""
+    least_lost_per_s: float = 0.1
+    """Packets sent again or received damaged, a second: one in ten."""
+    slower: float = 0.75
+    """Of its peers' rate, at which a port has come up too slow."""
+
+
+POLICY = Policy()
 ALWAYS = {
     "link_downed": "its link went down {}",
     "link_recoveries": "its link retrained {}",
@@ -89,7 +97,7 @@ def _faults(port: PortSeries, ports: Sequence[PortSeries]) -> Iterator[str]:
         if grown:
             yield words.format(times(grown)) + over + _when(port, name)
     errors = port.per_s("symbol_errors")
-    allowed = BIT_ERROR_RATE * 8 * (port.rate_bytes_per_s or UNKNOWN_RATE)
+    allowed = POLICY.bit_error_rate * 8 * (port.rate_bytes_per_s or POLICY.unknown_rate)
     if errors is not None and errors > allowed:
         yield (
             f"{errors:.3g} symbol errors a second, where {allowed:.2g} are allowed"
@@ -97,7 +105,7 @@ def _faults(port: PortSeries, ports: Sequence[PortSeries]) -> Iterator[str]:
         )
     for name, words in LOST.items():
         lost = port.per_s(name)
-        if lost is not None and lost >= LEAST_LOST_PER_S:
+        if lost is not None and lost >= POLICY.least_lost_per_s:
             yield f"{lost:.3g} {words} a second{_when(port, name)}"
     if port.state is not None and port.state.lower() not in ("active", "up"):
         yield f"it is {port.state}"
@@ -107,7 +115,7 @@ def _faults(port: PortSeries, ports: Sequence[PortSeries]) -> Iterator[str]:
         if each.rate_bytes_per_s and each.layer == port.layer
     ]
     rate = port.rate_bytes_per_s
-    if rate is not None and len(rates) > 2 and rate < SLOWER * median(rates):
+    if rate is not None and len(rates) > 2 and rate < POLICY.slower * median(rates):
         yield f"it came up at {rate * 8e-9:.0f} Gb/s, its peers at {median(rates) * 8e-9:.0f}"
 
 

@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import PortSeries
 from stepscope.core.run import RunFacts
@@ -32,17 +34,23 @@ from stepscope.protocol.port_counters import CNP, ECN, PAUSE_US, WAIT
 
 CODE = "network-congestion"
 BOUND = "comms"
-LEAST_NOTICES_PER_S = 100.0
-"""Notifications or marked packets, a second: some are how RoCE finds its rate."""
-LEAST_PAUSED = 0.01
-"""Of the time, that a port was told to send nothing."""
-LEAST_DROPPED_PER_S = 1.0
-TIMES_PEERS = 5.0
-"""The median port's wait, from which one stands out."""
-LEAST_PEERS = 3
-LEAST_WAIT_PER_S = 1e6
-"""Ticks a second below which nobody waits: a tick is of the card's own length, some nanoseconds on
-those that are known."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_notices_per_s: float = 100.0
+    """Notifications or marked packets, a second: some are how RoCE finds its rate."""
+    least_paused: float = 0.01
+    """Of the time, that a port was told to send nothing."""
+    least_dropped_per_s: float = 1.0
+    times_peers: float = 5.0
+    """The median port's wait, from which one stands out."""
+    least_peers: int = 3
+    least_wait_per_s: float = 1e6
+    """Ticks a second below which nobody waits: a tick is of the card's own length, some nanoseconds
+    on those that are known."""
+
+
+POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:
@@ -75,16 +83,16 @@ def judge_ports(ports: Sequence[PortSeries]) -> Advice | None:
 
 def _signs(port: PortSeries) -> Iterator[tuple[str, float | None]]:
     paused = port.per_s(PAUSE_US)
-    if paused is not None and paused * 1e-6 >= LEAST_PAUSED:
+    if paused is not None and paused * 1e-6 >= POLICY.least_paused:
         share = min(paused * 1e-6, 1.0)
         yield f"told to pause {share:.0%} of the time{_when(port, PAUSE_US)}", share
     for name, words in ((CNP, "notifications to slow down"), (ECN, "packets marked by switches")):
         notices = port.per_s(name)
-        if notices is not None and notices >= LEAST_NOTICES_PER_S:
+        if notices is not None and notices >= POLICY.least_notices_per_s:
             yield f"{notices:,.0f} {words} a second{_when(port, name)}", None
     for name in ("xmit_discards", "rcv_discards"):
         dropped = port.per_s(name)
-        if dropped is not None and dropped >= LEAST_DROPPED_PER_S:
+        if dropped is not None and dropped >= POLICY.least_dropped_per_s:
             side = "sending" if name == "xmit_discards" else "receiving"
             yield f"{dropped:,.3g} packets dropped {side} a second{_when(port, name)}", None
 
@@ -93,10 +101,10 @@ def _waits(port: PortSeries, ports: Sequence[PortSeries]) -> Iterator[tuple[str,
     """What a tick is long differs from card to card: a wait is judged against the peers' alone."""
     mine = port.per_s(WAIT)
     peers = [wait for each in ports if each is not port and (wait := each.per_s(WAIT)) is not None]
-    if mine is None or len(peers) < LEAST_PEERS or mine < LEAST_WAIT_PER_S:
+    if mine is None or len(peers) < POLICY.least_peers or mine < POLICY.least_wait_per_s:
         return
     usual = median(peers)
-    if mine > TIMES_PEERS * usual:
+    if mine > POLICY.times_peers * usual:
         many = "" if not usual else f", {mine / usual:.0f} times its peers'"
         yield f"it waits to send for {mine:,.3g} ticks a second{many}{_when(port, WAIT)}", None
 

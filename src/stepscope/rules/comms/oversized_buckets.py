@@ -51,16 +51,22 @@ BOUND = "comms"
 EXCLUDES = ("tiny-buckets",)
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
-USUAL_MB = 25
-"""DDP's default bucket_cap_mb."""
-LEAST_TIMES = 2.0
-"""The default, from which a bucket is oversized: gradients that do not fit make buckets a little
-larger than the cap."""
-LEAST_GRADIENTS = 4
-"""In an oversized bucket: one of few gradients is large for theirs, and no cap splits it."""
-TURN_MS = 2.25
-"""Of each process on a device that several share: the smallest message of two ranks took 4.5 ms
-(H200, driver 580)."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    usual_mb: int = 25
+    """DDP's default bucket_cap_mb."""
+    least_times: float = 2.0
+    """The default, from which a bucket is oversized: gradients that do not fit make buckets a
+    little larger than the cap."""
+    least_gradients: int = 4
+    """In an oversized bucket: one of few gradients is large for theirs, and no cap splits it."""
+    turn_ms: float = 2.25
+    """Of each process on a device that several share: the smallest message of two ranks took 4.5 ms
+    (H200, driver 580)."""
+
+
+POLICY = Policy()
 
 
 class _Split(Struct, frozen=True, kw_only=True):
@@ -98,8 +104,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     """Each oversized message is sent in pieces of the default size, as its gradients come."""
     sent = [gradient_messages(job, index, ACCUMULATE) for index in range(len(job.cases))]
     sizes = np.concatenate([own.bytes for own in sent]) if sent else np.zeros(0)
-    cap = USUAL_MB * 2.0**20
-    is_large = sizes > LEAST_TIMES * cap
+    cap = POLICY.usual_mb * 2.0**20
+    is_large = sizes > POLICY.least_times * cap
     if not is_large.any() or not _are_splittable(job, sent, cap):
         return None
     took = np.concatenate([times_ns(job.job_graph, at, own) for at, own in enumerate(sent)])
@@ -117,7 +123,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         summary=f"Gradients cross in buckets of up to {largest / 1e6:.0f} MB, each sent when its "
         "last gradient is there.",
-        action=f"DistributedDataParallel(..., bucket_cap_mb={USUAL_MB}), the default: most "
+        action=f"DistributedDataParallel(..., bucket_cap_mb={POLICY.usual_mb}), the default: most "
         "bytes then cross beside the backward pass",
         evidence=(
             (
@@ -150,7 +156,7 @@ def _turns_ns(job: JobCase) -> float:
     ids = [case.metadata.device_id for case in job.cases if case.metadata is not None]
     shared = Counter(each for each in ids if each is not None)
     most = max(shared.values(), default=1)
-    return most * TURN_MS * 1e6 if most > 1 else 0.0
+    return most * POLICY.turn_ms * 1e6 if most > 1 else 0.0
 
 
 def _piece_bytes(job: JobCase, index: int, sent: Messages, cap_bytes: float) -> float:
@@ -188,11 +194,11 @@ def _are_splittable(job: JobCase, sent: list[Messages], cap_bytes: float) -> boo
         for case in job.cases
         if case.metadata is not None and case.metadata.ddp is not None
     ]
-    if any(isinstance(cap, (int, float)) and cap <= USUAL_MB for cap in caps):
+    if any(isinstance(cap, (int, float)) and cap <= POLICY.usual_mb for cap in caps):
         return False
     for case, own in zip(job.cases, sent, strict=True):
-        large = int((own.bytes > LEAST_TIMES * cap_bytes).sum())
-        if large and int(_gradients(case).sum()) < LEAST_GRADIENTS * len(own):
+        large = int((own.bytes > POLICY.least_times * cap_bytes).sum())
+        if large and int(_gradients(case).sum()) < POLICY.least_gradients * len(own):
             return False
     return True
 

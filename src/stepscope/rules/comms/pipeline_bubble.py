@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
@@ -36,11 +37,17 @@ BOUND = "comms"
 ANSWERS = ("imbalance",)
 """Stages wait for one another."""
 POINT_TO_POINT = ("send", "recv", "sendrecv")
-LEAST_SHARE = 0.03
-"""Of the step that every stage must spend waiting in sends and receives."""
-MORE = 4
-"""Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble
-negligible from m = 4 p on."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.03
+    """Of the step that every stage must spend waiting in sends and receives."""
+    more: int = 4
+    """Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble
+    negligible from m = 4 p on."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -49,7 +56,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     waited = _waits(job, job.job_graph)
     bubble = float(waited.min())
-    if bubble < LEAST_SHARE * job.step_interval_ns:
+    if bubble < POLICY.least_share * job.step_interval_ns:
         return None
     num_stages, num = _num_stages(job), _num_microbatches(job)
     if num_stages < 2 or num is None:
@@ -58,7 +65,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         summary=f"{num_stages} stages with {num} micro-batches: every stage waits "
         f"{bubble / 1e6:.1f} ms a step or longer.",
-        action=f"More micro-batches of the same batch ({MORE * num}), or an interleaved or "
+        action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or "
         "zero-bubble schedule",
         evidence=(
             (
@@ -67,7 +74,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
             ),
             f"(p - 1) / (m + p - 1) is {formula:.0%}",
         ),
-        change=lambda job_graph: _finer(job, job_graph, MORE),
+        change=lambda job_graph: _finer(job, job_graph, POLICY.more),
         cautious=lambda job_graph: _finer(job, job_graph, 2),
     )
 

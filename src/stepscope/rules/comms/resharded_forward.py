@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
@@ -45,12 +46,18 @@ they are used."""
 
 HOST_MEMORY = 0
 """c10::DeviceType of the host, as the allocator's events have it."""
-LEAST_SHARE = 0.5
-"""Of the bytes gathered in forward that backward gathers again: less is a few layers kept sharded
-on purpose."""
-USABLE = 0.95
-"""Of the device's memory that an allocator may reserve: the context, NCCL's buffers and the
-libraries' need some."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.5
+    """Of the bytes gathered in forward that backward gathers again: less is a few layers kept
+    sharded on purpose."""
+    usable: float = 0.95
+    """Of the device's memory that an allocator may reserve: the context, NCCL's buffers and the
+    libraries' need some."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -114,7 +121,7 @@ def _room_bytes(job: JobCase) -> float | None:
         ]
         if not reserved.max(initial=0) > 0:
             return None
-        rooms.append(max(USABLE * device.memory_bytes - float(reserved.max()), 0.0))
+        rooms.append(max(POLICY.usable * device.memory_bytes - float(reserved.max()), 0.0))
     return min(rooms) if rooms else None
 
 
@@ -149,7 +156,7 @@ def _again(job: JobCase, index: int) -> tuple[Bool, float]:
             unmatched[key] -= 1
             mask[sent.task[position]] = True
             size += sent.bytes[position]
-    if size < LEAST_SHARE * forward_bytes:
+    if size < POLICY.least_share * forward_bytes:
         return np.zeros_like(mask), 0.0
     return mask, size
 

@@ -51,17 +51,24 @@ BOUND = "comms"
 COLLECTIVE = re.compile(r"[nr]ccl(?:Dev)?Kernel", re.IGNORECASE)
 THROUGH_HOST = ("PHB", "NODE", "SYS", "SOC")
 """Links of nvidia-smi topo -m that pass the host's bridges, or the link between its sockets."""
-LEAST_BYTES = 1_000_000
-"""Smaller messages tell of latency, not of the link."""
-LEAST_STARTS = 10.0
-"""Times the hops of a known link that a message's bytes must take on it, for the same reason."""
-EXPECTED_BYTES_PER_S = 12.5e9
-"""One 100 Gb/s port, or PCIe 3.0 x16 in practice: the slowest link that training machines of the
-last years have."""
-SLOW = 0.4
-"""Of that, below which a link is slow."""
-LEAST_SHARE = 0.05
-"""Of the step in collectives, from which it matters which way their bytes go."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_bytes: int = 1_000_000
+    """Smaller messages tell of latency, not of the link."""
+    least_starts: float = 10.0
+    """Times the hops of a known link that a message's bytes must take on it, for the same
+    reason."""
+    expected_bytes_per_s: float = 12.5e9
+    """One 100 Gb/s port, or PCIe 3.0 x16 in practice: the slowest link that training machines of
+    the last years have."""
+    slow: float = 0.4
+    """Of that, below which a link is slow."""
+    least_share: float = 0.05
+    """Of the step in collectives, from which it matters which way their bytes go."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -75,7 +82,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if len(rates) == 0:
         return None
     rate = float(np.median(rates))
-    if rate > SLOW * link.bytes_per_s:
+    if rate > POLICY.slow * link.bytes_per_s:
         return None
     factor = rate / link.bytes_per_s
     transports = {} if job.nccl is None else job.nccl.transports
@@ -120,7 +127,7 @@ def _expected(job: JobCase) -> _Link:
         )
     tier = _tier(job)
     if tier is None:
-        return _Link(bytes_per_s=EXPECTED_BYTES_PER_S, words="one 100 Gb/s port moves 12.5")
+        return _Link(bytes_per_s=POLICY.expected_bytes_per_s, words="one 100 Gb/s port moves 12.5")
     # Of ranks that exchange something alone.
     from stepscope.planner.constants import Constants
 
@@ -177,8 +184,8 @@ def _rates(job: JobCase, index: int, link: _Link) -> tuple[Float64, Bool]:
         [ring_steps(kind.op, num) for kind, num in zip(records.kinds, group_sizes, strict=True)],
         np.float64,
     )
-    starts_s = LEAST_STARTS * hops * link.latency_s
-    least = np.maximum(LEAST_BYTES, starts_s * link.bytes_per_s / factors)
+    starts_s = POLICY.least_starts * hops * link.latency_s
+    least = np.maximum(POLICY.least_bytes, starts_s * link.bytes_per_s / factors)
     large = (size >= least[records.kind]) & (dur > 0) & (matched.of[records.rank] != NONE)
     rates = size[large] * factors[records.kind[large]] / (dur[large] * 1e-9)
     return rates, job.tasks(index, large)
@@ -200,7 +207,7 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 def _by_topologies(auxiliary: Auxiliary) -> list[Advice]:
     kernels = [name for name in auxiliary.kernel_shares if COLLECTIVE.search(name)]
     share = sum(auxiliary.kernel_shares[name] for name in kernels)
-    if auxiliary.system is None or share < LEAST_SHARE:
+    if auxiliary.system is None or share < POLICY.least_share:
         return []
     topologies = auxiliary.system.topologies
     return [_by_topology(each, share, kernels) for each in topologies if _far_pairs(each)]

@@ -40,14 +40,20 @@ from stepscope.rules.shared.messages import (
 
 CODE = "tiny-buckets"
 BOUND = "comms"
-USUAL_MB = 25
-"""DDP's default bucket_cap_mb."""
-LEAST_PER_BUCKET = 4.0
-"""Messages that one bucket takes the place of, on average: DDP's own first and last buckets are
-small by design."""
-LARGE_MB = 100
-"""For links whose start was measured to weigh beside a usual bucket's bytes."""
-LEAST_PER_LARGE = 2.0
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    usual_mb: int = 25
+    """DDP's default bucket_cap_mb."""
+    least_per_bucket: float = 4.0
+    """Messages that one bucket takes the place of, on average: DDP's own first and last buckets are
+    small by design."""
+    large_mb: int = 100
+    """For links whose start was measured to weigh beside a usual bucket's bytes."""
+    least_per_large: float = 2.0
+
+
+POLICY = Policy()
 
 
 class Bucket(Struct, frozen=True, kw_only=True):
@@ -88,7 +94,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         caveat = " (too small to show the link's rate: taken as the slowest that it can be)"
         free = replace(cost, beta_bytes_per_ns=np.inf)
         hopeful = partial(with_buckets, gradients=gradients, merged=best.merged, cost=free)
-    usual = ", the default" if best.cap_mb == USUAL_MB else ""
+    usual = ", the default" if best.cap_mb == POLICY.usual_mb else ""
     num = len(sizes) / steps
     return JobProposal(
         summary=f"{num:.0f} gradient messages a step of {np.median(sizes) / 1e6:.2f} MB each pay "
@@ -114,9 +120,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
 def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | None:
     """Usual buckets where messages are far smaller; larger ones where that gives more, and the
     messages' start was measured."""
-    options = [(USUAL_MB, LEAST_PER_BUCKET)]
+    options = [(POLICY.usual_mb, POLICY.least_per_bucket)]
     if cost.measured and len(job.cases) > 1:
-        options.append((LARGE_MB, LEAST_PER_LARGE))
+        options.append((POLICY.large_mb, POLICY.least_per_large))
     priced = []
     for cap_mb, least in options:
         merged = [buckets(own, cap_mb) for own in gradients]

@@ -33,11 +33,17 @@ from stepscope.rules.shared.messages import messages
 
 CODE = "unprefetched-gather"
 BOUND = "comms"
-MOST_BESIDE = 0.2
-"""Of a gather's time that overlaps with compute, up to which it was not prefetched: the last
-kernels of the layer before."""
-LEAST_SHARE = 0.5
-"""Of the gathers that must be so: the first of each pass has nothing to hide behind."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_beside: float = 0.2
+    """Of a gather's time that overlaps with compute, up to which it was not prefetched: the last
+    kernels of the layer before."""
+    least_share: float = 0.5
+    """Of the gathers that must be so: the first of each pass has nothing to hide behind."""
+
+
+POLICY = Policy()
 NEVER_NS = -1e15
 """A latency that never holds a task up."""
 
@@ -88,8 +94,8 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
     trace = case.context.trace
     start = trace.start_ns[graph.task_event[sent.task]]
     end = trace.end_ns[graph.task_event[sent.task]]
-    alone = lengths_in(start, end, case.context.sets.compute) <= MOST_BESIDE * (end - start)
-    if alone.mean() < LEAST_SHARE:
+    alone = lengths_in(start, end, case.context.sets.compute) <= POLICY.most_beside * (end - start)
+    if alone.mean() < POLICY.least_share:
         return [], len(sent)
     compute = np.flatnonzero(job.compute_tasks(index) & ~case.table.optimizer)
     backward = case.table.backward[sent.task]

@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.naming import matching
@@ -35,8 +36,14 @@ from stepscope.rules.shared.messages import messages
 CODE = "unused-parameter-scan"
 BOUND = "comms"
 SCAN = re.compile(r"reducer::search_unused_parameters")
-DTYPES = ("int32",)
-"""Of the map of used parameters that the reducer exchanges; gradients are no integers."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    dtypes: tuple[str, ...] = ("int32",)
+    """Of the map of used parameters that the reducer exchanges; gradients are no integers."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -72,7 +79,9 @@ def _scans(job: JobCase, index: int) -> Intervals:
 
 def _map_exchange(job: JobCase, index: int) -> Bool:
     """Integer all-reduces of the backward pass."""
-    sent = messages(job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in DTYPES)
+    sent = messages(
+        job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes
+    )
     mask = np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
     if mask.any():

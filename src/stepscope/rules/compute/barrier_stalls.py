@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import (
-    STALLED,
+    POLICY,
     Fault,
     Wording,
     advice_by_cause,
@@ -51,7 +51,7 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 def judge(kernel: KernelMetrics) -> Fault | None:
     share = kernel.stalls.get("barrier", 0.0)
-    if share < STALLED or not is_waiting(kernel):
+    if share < POLICY.stalled or not is_waiting(kernel):
         return None
     block = ""
     if kernel.block is not None:

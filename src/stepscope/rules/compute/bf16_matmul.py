@@ -21,6 +21,7 @@ takes about 0.9 ms, its casts 0.2.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.trace import Float64
@@ -35,22 +36,28 @@ from stepscope.rules.task_table import TaskTable, per_step_ms
 CODE = "bf16-matmul"
 BOUND = "compute"
 HALVES = ("bf16", "fp16")
-KEPT = 0.8
-"""Of the share of its peak that a product reaches in 16 bits, in fp8: its tiles are loaded and its
-sums scaled no faster."""
-CAUTIOUS_KEPT = 0.65
-HOPEFUL_KEPT = 0.9
-CAST_BYTES = 6.0
-"""Moved for each number of both matrices: read for its scale, read and written in fp8, and once
-more turned for backward."""
-MULTIPLE = 16
-"""Of which the sides must be, for the fp8 kernels."""
-VOCABULARY = 30_000
-"""A side from which a product is taken for the logits'."""
-WORTH = 0.9
-"""Of its time that a product may take in fp8 at most."""
-LEAST_SHARE = 0.02
-"""Of the step that the products must gain together."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    kept: float = 0.8
+    """Of the share of its peak that a product reaches in 16 bits, in fp8: its tiles are loaded and
+    its sums scaled no faster."""
+    cautious_kept: float = 0.65
+    hopeful_kept: float = 0.9
+    cast_bytes: float = 6.0
+    """Moved for each number of both matrices: read for its scale, read and written in fp8, and once
+    more turned for backward."""
+    multiple: int = 16
+    """Of which the sides must be, for the fp8 kernels."""
+    vocabulary: int = 30_000
+    """A side from which a product is taken for the logits'."""
+    worth: float = 0.9
+    """Of its time that a product may take in fp8 at most."""
+    least_share: float = 0.02
+    """Of the step that the products must gain together."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | None:
@@ -59,11 +66,11 @@ def propose(case: Case) -> Proposal | None:
     if roofs is None or "fp8" not in roofs.spec.peak_flops:
         return None
     table = case.table
-    likely = _in_fp8(graph, table, roofs, KEPT)
-    worth = likely < WORTH * graph.task_ns
+    likely = _in_fp8(graph, table, roofs, POLICY.kept)
+    worth = likely < POLICY.worth * graph.task_ns
     now_ms = per_step_ms(graph, worth)
     spared = float((graph.task_ns - likely)[worth].sum()) / max(graph.num_steps, 1)
-    if spared < LEAST_SHARE * case.step_interval_ns:
+    if spared < POLICY.least_share * case.step_interval_ns:
         return None
     longest = int(np.flatnonzero(worth)[np.argmax(graph.task_ns[worth])])
     sizes = " x ".join(map(str, product_sizes(table, int(table.op[longest]))))
@@ -84,9 +91,9 @@ def propose(case: Case) -> Proposal | None:
             ),
         ),
         events=graph.task_event[worth],
-        change=change(KEPT),
-        cautious=change(CAUTIOUS_KEPT),
-        hopeful=change(HOPEFUL_KEPT),
+        change=change(POLICY.kept),
+        cautious=change(POLICY.cautious_kept),
+        hopeful=change(POLICY.hopeful_kept),
         changes_numerics=True,
         may_slow=True,
     )
@@ -100,9 +107,9 @@ def _in_fp8(graph: Graph, table: TaskTable, roofs: DevicePeaks, kept: float) -> 
     products = table.is_matrix & half & table.of_category("gemm") & ~np.isnan(table.flops)
     for task in np.flatnonzero(products & table.leads).tolist():
         sizes = product_sizes(table, int(table.op[task]))
-        if not all(sizes) or any(side % MULTIPLE for side in sizes):
+        if not all(sizes) or any(side % POLICY.multiple for side in sizes):
             continue
-        if max(sizes[1:]) >= VOCABULARY:
+        if max(sizes[1:]) >= POLICY.vocabulary:
             continue
         now, precision = float(graph.task_ns[task]), table.precision[task]
         wide = roofs.arithmetic_ns(float(table.flops[task]), precision, matrix=True)
@@ -115,4 +122,4 @@ def _in_fp8(graph: Graph, table: TaskTable, roofs: DevicePeaks, kept: float) -> 
 
 def _casts_ns(roofs: DevicePeaks, sizes: tuple[int, int, int]) -> float:
     m, n, k = sizes
-    return sum(stream_ns(roofs, CAST_BYTES * numbers) for numbers in (m * k, k * n))
+    return sum(stream_ns(roofs, POLICY.cast_bytes * numbers) for numbers in (m * k, k * n))

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import (
@@ -38,13 +40,19 @@ from stepscope.rules.shared.kernel_metrics import (
 
 CODE = "low-occupancy"
 BOUND = "compute"
-LOW = 0.5
-"""Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives no
-number: low occupancy always interferes with hiding latency, and above some point more of it does
-not help. Half is where we begin to speak."""
-KEPT = 0.8
-"""Of what the launch allows, below which blocks end too early or unevenly. LaunchStatistics.py of
-Nsight Compute: 0.8."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    low: float = 0.5
+    """Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives
+    no number: low occupancy always interferes with hiding latency, and above some point more of it
+    does not help. Half is where we begin to speak."""
+    kept: float = 0.8
+    """Of what the launch allows, below which blocks end too early or unevenly. LaunchStatistics.py
+    of Nsight Compute: 0.8."""
+
+
+POLICY = Policy()
 GRID, UNEVEN = "grid", "uneven"
 WORDINGS = {
     "registers": Wording(
@@ -93,11 +101,11 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     if not fills_device(kernel):
         return Fault(kernel=kernel, cause=GRID, words=_grid_words(kernel))
     words = f"{occupancy:.0%} of the warps held, {allowed:.0%} allowed by its launch"
-    if allowed < LOW and kernel.limiters:
+    if allowed < POLICY.low and kernel.limiters:
         return Fault(
             kernel=kernel, cause=kernel.limiters[0], words=f"{words}; {_limit_words(kernel)}"
         )
-    if occupancy < LOW and occupancy < KEPT * allowed * min(
+    if occupancy < POLICY.low and occupancy < POLICY.kept * allowed * min(
         1.0 if kernel.waves is None else kernel.waves, 1.0
     ):
         return Fault(kernel=kernel, cause=UNEVEN, words=words)

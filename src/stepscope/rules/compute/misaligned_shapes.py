@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
@@ -38,14 +39,20 @@ from stepscope.rules.task_table import TaskTable, per_step_ms
 
 CODE = "misaligned-shapes"
 BOUND = "compute"
-LEAST_SHARE = 0.005
-"""Of the step in such products below which there is nothing to say."""
-UNKNOWN_SHARE = 0.05
-"""Of the step in kernels that look so by name, from which it is worth asking for shapes."""
-PAD_TO = 64
-UNCERTAINTY = 0.25
-"""Of the padded products' time, either way: what well-made products differ by (0.69 to 0.81 of the
-peak, and tails)."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.005
+    """Of the step in such products below which there is nothing to say."""
+    unknown_share: float = 0.05
+    """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
+    pad_to: int = 64
+    uncertainty: float = 0.25
+    """Of the padded products' time, either way: what well-made products differ by (0.69 to 0.81 of
+    the peak, and tails)."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -57,14 +64,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
     padded, plain = padded_times(case)
     slow = ~np.isnan(padded) & (graph.task_ns > np.nan_to_num(padded) * plain)
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     longest = int(np.flatnonzero(slow)[np.argmax(graph.task_ns[slow])])
     steps, sizes = max(graph.num_steps, 1), product_sizes(table, int(table.op[longest]))
     named = int(matching(table.trace, MISALIGNED_NAME)[graph.task_event[slow]].sum())
     return Proposal(
         summary=f"{spent_ms:.1f} ms a step are products whose rows are no multiple of 16 bytes.",
-        action=f"pad {_odd_words(sizes, table.precision[longest])} (a multiple of {PAD_TO})",
+        action=f"pad {_odd_words(sizes, table.precision[longest])} (a multiple of {POLICY.pad_to})",
         evidence=(
             (
                 f"{int(slow.sum()) // steps} products a step, the longest "
@@ -78,8 +85,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         events=graph.task_event[slow],
         change=_padded(slow, padded * plain),
-        cautious=_padded(slow, padded * plain * (1 + UNCERTAINTY)),
-        hopeful=_padded(slow, padded * plain * (1 - UNCERTAINTY)),
+        cautious=_padded(slow, padded * plain * (1 + POLICY.uncertainty)),
+        hopeful=_padded(slow, padded * plain * (1 - POLICY.uncertainty)),
         changes_numerics=True,
     )
 
@@ -88,13 +95,14 @@ def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
     named = table.of_category("gemm") & matching(table.trace, MISALIGNED_NAME)[graph.task_event]
     named &= table.tensor_core == 1
     reason = "products in kernels named align1 or align2, of sizes not known"
-    return ask_for_shapes(case, CODE, named, UNKNOWN_SHARE, reason)
+    return ask_for_shapes(case, CODE, named, POLICY.unknown_share, reason)
 
 
 def _odd_words(sizes: tuple[int, int, int], precision: str) -> str:
     odd = sorted({size for size in sizes if size % ROW_OF.get(precision, 8)}, reverse=True)
     return (
-        " and ".join(f"{size} to {math.ceil(size / PAD_TO) * PAD_TO}" for size in odd) or "the rows"
+        " and ".join(f"{size} to {math.ceil(size / POLICY.pad_to) * POLICY.pad_to}" for size in odd)
+        or "the rows"
     )
 
 

@@ -42,10 +42,16 @@ from stepscope.workload.operands import operands, read_bytes
 
 CODE = "needless-recompute"
 BOUND = "compute"
-LEAST_SHARE = 0.005
-"""Of the step spent in recomputation below which there is nothing to say."""
-USABLE = 0.92
-"""Of the device's memory: above it the allocator begins to retry."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.005
+    """Of the step spent in recomputation below which there is nothing to say."""
+    usable: float = 0.92
+    """Of the device's memory: above it the allocator begins to retry."""
+
+
+POLICY = Policy()
 
 
 class Recomputations(Struct, frozen=True, kw_only=True):
@@ -61,7 +67,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the second run of as many runs as fit in memory."""
     table = case.table
     again_ms = per_step_ms(case.graph, table.recomputed)
-    if not table.recomputed.any() or again_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     again = _recomputations(case, case.graph)
     held = recomputed(case.context)
@@ -93,7 +99,7 @@ def _fit(case: Case, held: Recomputed) -> tuple[float, str]:
     whole = None if device is None else device.memory_bytes
     share, num = 1.0, held.num_blocks
     if whole:
-        room = USABLE * whole
+        room = POLICY.usable * whole
         shares = [number / num for number in range(num + 1)]
         share = max((each for each in shares if held.peak_at(each) <= room), default=0.0)
     of = "" if not whole else f" of {size_words(whole)}"
@@ -198,7 +204,7 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
                 initial=0
             )
         )
-    free = USABLE * whole - peak
+    free = POLICY.usable * whole - peak
     fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
     peak_text = "its peak was not recorded (profile_memory=True records it)"
     if peak:

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
@@ -30,11 +32,17 @@ from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_caus
 CODE = "register-pressure"
 BOUND = "compute"
 SECTOR_BYTES = 32
-SPILLED = 0.01
-"""Of the instructions, from which spills are more than a prologue's: a handful of them stands
-outside the loops."""
-LEAST_LOCAL = 0.1
-"""Of the bytes through the L1, where spills are not distinguished from other local memory."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    spilled: float = 0.01
+    """Of the instructions, from which spills are more than a prologue's: a handful of them stands
+    outside the loops."""
+    local: float = 0.1
+    """Of the bytes through the L1, where spills are not distinguished from other local memory."""
+
+
+POLICY = Policy()
 SPILL, LOCAL = "spill", "local"
 WORDINGS = {
     SPILL: Wording(
@@ -56,17 +64,17 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:
-    if kernel.tensor_pipe is not None and kernel.tensor_pipe >= kernel_metrics.BUSY:
+    if kernel.tensor_pipe is not None and kernel.tensor_pipe >= kernel_metrics.POLICY.busy:
         return None
     registers = "" if kernel.registers is None else f", {kernel.registers:.0f} registers a thread"
     if kernel.spill_instructions is not None and kernel.instructions:
         share = kernel.spill_instructions / kernel.instructions
-        if share < SPILLED:
+        if share < POLICY.spilled:
             return None
         words = f"{share:.1%} of its instructions spill registers or fetch them back{registers}"
         return Fault(kernel=kernel, cause=SPILL, words=words)
     local = _local_share(kernel)
-    if local is None or local < LEAST_LOCAL:
+    if local is None or local < POLICY.local:
         return None
     return Fault(
         kernel=kernel,

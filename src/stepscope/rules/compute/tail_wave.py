@@ -23,23 +23,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
 CODE = "tail-wave"
 BOUND = "compute"
-IDLE = 0.2
-"""Of the room of all waves that the last one leaves empty. LaunchStatistics.py of Nsight Compute
-speaks of a tail that may take 20 % of the time: up to four full waves."""
-KEPT = 0.8
-"""Of the allowed warps, below which they are fewer than the launch allows: the same rule's second
-sign."""
-ACTIVE = 0.85
-"""Of the time in which a multiprocessor has work, below which some stand empty. A copy of torch
-over 121 waves on an H200: 0.99; one over 3.9, with its start and end: 0.86."""
-NEAR_ROOF = 0.8
-"""Of a peak, from which there is little to gain. SpeedOfLight.py: no_bound_threshold = 80."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    idle: float = 0.2
+    """Of the room of all waves that the last one leaves empty. LaunchStatistics.py of Nsight
+    Compute speaks of a tail that may take 20 % of the time: up to four full waves."""
+    kept: float = 0.8
+    """Of the allowed warps, below which they are fewer than the launch allows: the same rule's
+    second sign."""
+    active: float = 0.85
+    """Of the time in which a multiprocessor has work, below which some stand empty. A copy of torch
+    over 121 waves on an H200: 0.99; one over 3.9, with its start and end: 0.86."""
+    near_roof: float = 0.8
+    """Of a peak, from which there is little to gain. SpeedOfLight.py: no_bound_threshold = 80."""
+
+
+POLICY = Policy()
 TAIL = "tail"
 WORDINGS = {
     TAIL: Wording(
@@ -60,7 +68,11 @@ def judge(kernel: KernelMetrics) -> Fault | None:
         return None
     idle = 1 - waves / math.ceil(waves)
     roof = kernel.roof
-    if idle < IDLE or not _shows(kernel) or (roof is not None and roof[1] >= NEAR_ROOF):
+    if (
+        idle < POLICY.idle
+        or not _shows(kernel)
+        or (roof is not None and roof[1] >= POLICY.near_roof)
+    ):
         return None
     return Fault(
         kernel=kernel,
@@ -73,5 +85,5 @@ def judge(kernel: KernelMetrics) -> Fault | None:
 def _shows(kernel: KernelMetrics) -> bool:
     """Whether the measurement bears it out: blocks that end unevenly may fill the gap."""
     few = kernel.occupancy is not None and kernel.theoretical_occupancy is not None
-    fewer = few and (kernel.occupancy or 0.0) < KEPT * (kernel.theoretical_occupancy or 0.0)
-    return fewer or (kernel.active is not None and kernel.active < ACTIVE)
+    fewer = few and (kernel.occupancy or 0.0) < POLICY.kept * (kernel.theoretical_occupancy or 0.0)
+    return fewer or (kernel.active is not None and kernel.active < POLICY.active)

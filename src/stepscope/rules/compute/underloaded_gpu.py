@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -27,13 +28,19 @@ from stepscope.core.recordings.system import DeviceSeries
 
 CODE = "underloaded-gpu"
 BOUND = "compute"
-LEAST_BUSY = 0.7
-"""Of the time with a kernel: below it idle time is the matter."""
-MOST_POWER = 0.4
-"""Of the limit, at the median of the samples at work. Idle with its clocks up an H200 draws 0.18 of
-its 700 W; kernels that only move memory draw about half of a limit."""
-LEAST_WORKING = 5
-"""Samples at work from which a recording stands for a run."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_busy: float = 0.7
+    """Of the time with a kernel: below it idle time is the matter."""
+    most_power: float = 0.4
+    """Of the limit, at the median of the samples at work. Idle with its clocks up an H200 draws
+    0.18 of its 700 W; kernels that only move memory draw about half of a limit."""
+    least_working: int = 5
+    """Samples at work from which a recording stands for a run."""
+
+
+POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:
@@ -62,9 +69,9 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
 
 def is_underloaded(device: DeviceSeries) -> bool:
     share, busy = power_share(device), device.used_share
-    if share is None or busy is None or (device.num_working or 0) < LEAST_WORKING:
+    if share is None or busy is None or (device.num_working or 0) < POLICY.least_working:
         return False
-    return busy >= LEAST_BUSY and share < MOST_POWER
+    return busy >= POLICY.least_busy and share < POLICY.most_power
 
 
 def power_share(device: DeviceSeries) -> float | None:

@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -53,23 +54,30 @@ from stepscope.workload.inputs import flag_at
 
 CODE = "untuned-convolution"
 BOUND = "compute"
-LEAST_SHARE = 0.02
-"""Of the step in such convolutions below which there is nothing to say."""
-UNKNOWN_SHARE = 0.2
-"""Of the step in convolutions, from which it is worth asking for shapes."""
-TUNED = 0.95
-"""Of their time, with the algorithm chosen by trial: what twelve of them took on an H200."""
-BEST = 0.4
-"""Of its time, for one convolution: the largest gain measured, 0.34 to 0.48."""
-LEAST_SLOWER = 1.1
-"""Time of a solver over the fastest's, from which they differ: MIOpen times five launches."""
-MOST_UNLIKE = 4.0
-"""Between a kernel's time in the trace and in the find-db, either way, beyond which they are not of
-one device or state. Some versions of MIOpen write 0.4 of the time, for all solvers alike."""
-LEAST_GENERIC_SHARE = 0.05
-"""Of the time of a find-db's convolutions, in those without a solver made for them, from which
-there is a word to say."""
-MOST_EVIDENCE = 4
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.02
+    """Of the step in such convolutions below which there is nothing to say."""
+    unknown_share: float = 0.2
+    """Of the step in convolutions, from which it is worth asking for shapes."""
+    tuned: float = 0.95
+    """Of their time, with the algorithm chosen by trial: what twelve of them took on an H200."""
+    best: float = 0.4
+    """Of its time, for one convolution: the largest gain measured, 0.34 to 0.48."""
+    least_slower: float = 1.1
+    """Time of a solver over the fastest's, from which they differ: MIOpen times five launches."""
+    most_unlike: float = 4.0
+    """Between a kernel's time in the trace and in the find-db, either way, beyond which they are
+    not of one device or state. Some versions of MIOpen write 0.4 of the time, for all solvers
+    alike."""
+    least_generic_share: float = 0.05
+    """Of the time of a find-db's convolutions, in those without a solver made for them, from which
+    there is a word to say."""
+    most_evidence: int = 4
+
+
+POLICY = Policy()
 FLAG_AT = {
     "aten::cudnn_convolution": 6,
     "aten::cudnn_convolution_transpose": 7,
@@ -108,7 +116,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return _by_find_db(case, graph, lookup, case.searched)
     convolutions = table.of_category("convolution")
     if roofs is None or not case.context.trace.meta.has_shapes:
-        much = per_step_ms(graph, convolutions) * 1e6 >= UNKNOWN_SHARE * case.step_interval_ns
+        much = (
+            per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
+        )
         if not much:
             return None
         if roofs is None:
@@ -123,7 +133,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     reach = _reach_ns(table, roofs, convolutions)
     slow = graph.task_ns > reach
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns or not _holds_still(
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns or not _holds_still(
         graph, table, convolutions
     ):
         return None
@@ -147,9 +157,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
             ),
             f"well-made ones of their size take {reach_ms:.1f} ms",
         ),
-        change=_at(slow, TUNED * graph.task_ns),
+        change=_at(slow, POLICY.tuned * graph.task_ns),
         cautious=lambda before: before,
-        hopeful=_at(slow, np.maximum(reach, BEST * graph.task_ns)),
+        hopeful=_at(slow, np.maximum(reach, POLICY.best * graph.task_ns)),
         changes_numerics=True,
     )
 
@@ -159,8 +169,8 @@ def _by_find_db(
 ) -> Proposal | Remark | None:
     """Those that run a slower solver than the find-db lists; where that is not known, or promises
     nothing, a remark."""
-    least_ms = LEAST_SHARE * case.step_interval_ns / 1e6
-    slower = [used for used in lookup.used if used.slower >= LEAST_SLOWER]
+    least_ms = POLICY.least_share * case.step_interval_ns / 1e6
+    slower = [used for used in lookup.used if used.slower >= POLICY.least_slower]
     alike = [used for used in slower if _is_alike(used, graph.num_steps)]
     if (
         lookup.is_deterministic
@@ -174,7 +184,7 @@ def _by_find_db(
         times = np.where(used.tasks, times / used.slower, times)
     spent_ms = sum(used.step_ms for used in alike)
     paths = ", ".join(searched.paths[:2])
-    rest = len(alike) - MOST_EVIDENCE
+    rest = len(alike) - POLICY.most_evidence
     is_on = _flags(case.table, MIOPEN_FLAG_AT) == {True}
     first = "benchmark was on:" if is_on else "torch.backends.cudnn.benchmark = True, or"
     return Proposal(
@@ -182,7 +192,7 @@ def _by_find_db(
         "find-db has (gain derived from it).",
         action=f"{first} {MIOPEN_READS}",
         evidence=(
-            *(_used_words(used, graph.num_steps) for used in alike[:MOST_EVIDENCE]),
+            *(_used_words(used, graph.num_steps) for used in alike[: POLICY.most_evidence]),
             *([f"and {rest} more"] if rest > 0 else []),
             (
                 f"derived from {paths}: these kernels' time, scaled by the two solvers' times "
@@ -199,7 +209,7 @@ def _by_find_db(
 def _is_alike(used: UsedSolver, steps: int) -> bool:
     """Whether the kernels take about as long as the find-db says of their solver."""
     ratio = used.per_call_ms(steps) / used.solver.time_ms
-    return 1 / MOST_UNLIKE <= ratio <= MOST_UNLIKE
+    return 1 / POLICY.most_unlike <= ratio <= POLICY.most_unlike
 
 
 def _used_words(used: UsedSolver, steps: int) -> str:
@@ -234,7 +244,7 @@ def _remark(
         )
     elif sum(used.step_ms for used in unlike) >= least_ms:
         words = (
-            f"{len(unlike)} convolutions take over {MOST_UNLIKE:.0f} times as long or "
+            f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or "
             "short as in the find-db"
         )
         sentences.append(
@@ -278,7 +288,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     share = sum(convolution.best.time_ms for convolution in poor) / sum(
         convolution.best.time_ms for convolution in searched
     )
-    if share < LEAST_GENERIC_SHARE:
+    if share < POLICY.least_generic_share:
         return None
     naive = sum(convolution.best.is_naive for convolution in poor)
     return Advice(
@@ -288,7 +298,9 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         f"solver made for them: the naive kernel is the fastest of {naive:,}, one for any size of "
         f"{len(poor) - naive:,}.",
         action=f"move the file away and {MIOPEN_SEARCH}",
-        evidence=tuple(_poor_words(convolution, whole) for convolution in poor[:MOST_EVIDENCE]),
+        evidence=tuple(
+            _poor_words(convolution, whole) for convolution in poor[: POLICY.most_evidence]
+        ),
         weight=share,
         weight_of="the time of the find-db's convolutions, each once",
     )
@@ -301,7 +313,7 @@ def _poor_words(convolution: Searched, whole: SearchedConvolutions) -> str:
         f"{len(convolution.solvers)}"
     )
     fastest = min(whole.by_sizes[problem.sizes], key=lambda entry: entry.best.time_ms)
-    if fastest.best.time_ms * LEAST_SLOWER > best.time_ms:
+    if fastest.best.time_ms * POLICY.least_slower > best.time_ms:
         return words
     other = fastest.best
     return f"{words}; in {fastest.problem.layout} {other.name} takes {other.time_ms:.3f} ms"

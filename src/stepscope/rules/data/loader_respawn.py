@@ -21,6 +21,7 @@ ms: 18 % of the run.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.loader import WORKERS, next_calls
 from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, union
@@ -34,11 +35,17 @@ from stepscope.rules.proposal import Proposal, Remark
 CODE = "loader-respawn"
 BOUND = "data"
 NEEDS_DEVICE = False
-LEAST_PAUSE_NS = 1_000_000
-"""Between the two fetches: starting one process takes a millisecond at least, going on to the next
-fetch microseconds."""
-LEAST_SPEEDUP = 1.02
-"""Under this the median step does not show the stall: it is reported without a gain."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_pause_ns: int = 1_000_000
+    """Between the two fetches: starting one process takes a millisecond at least, going on to the
+    next fetch microseconds."""
+    least_speedup: float = 1.02
+    """Under this the median step does not show the stall: it is reported without a gain."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -52,7 +59,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     whole = union(trace.start_ns[last], trace.end_ns[first])
     stall_ms = whole.total / len(last) / 1e6
     change = _without(case, whole)
-    if case.speedup(change(case.graph)) < LEAST_SPEEDUP:
+    if case.speedup(change(case.graph)) < POLICY.least_speedup:
         steps = stall_ms * 1e6 / case.step_interval_ns
         return Remark(
             code=CODE,
@@ -99,7 +106,7 @@ def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
     quiet: Bool = np.searchsorted(launches, trace.end_ns[before]) == np.searchsorted(
         launches, trace.start_ns[after]
     )
-    edge = quiet & (trace.start_ns[after] - trace.end_ns[before] >= LEAST_PAUSE_NS)
+    edge = quiet & (trace.start_ns[after] - trace.end_ns[before] >= POLICY.least_pause_ns)
     return before[edge], after[edge]
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostCounters, HostStacks
 
@@ -31,12 +33,18 @@ ACTION = (
     "read in order and in larger pieces, keep shards that fit in memory, raise the container's "
     "memory limit, or copy the data to a local disk"
 )
-LEAST_PER_S = 100.0
-"""Major faults a second: a hundredth of a thread's time at a tenth of a millisecond each; of a
-network's disk, most of it."""
-LEAST_SHARE = 0.05
-"""Of the samples. Threads that wait for the disk are not among them, so the true share is
-larger."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_per_s: float = 100.0
+    """Major faults a second: a hundredth of a thread's time at a tenth of a millisecond each; of a
+    network's disk, most of it."""
+    least_share: float = 0.05
+    """Of the samples. Threads that wait for the disk are not among them, so the true share is
+    larger."""
+
+
+POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
@@ -51,7 +59,7 @@ def _counted(counters: HostCounters) -> Advice | None:
     if (
         counters.major_faults is None
         or not counters.elapsed_s
-        or counters.major_faults < LEAST_PER_S * counters.elapsed_s
+        or counters.major_faults < POLICY.least_per_s * counters.elapsed_s
     ):
         return None
     rate = counters.major_faults / counters.elapsed_s
@@ -71,7 +79,7 @@ def _counted(counters: HostCounters) -> Advice | None:
 
 def _sampled(stacks: HostStacks) -> Advice | None:
     share = stacks.page_read_share
-    if share is None or share < LEAST_SHARE:
+    if share is None or share < POLICY.least_share:
         return None
     return Advice(
         code=CODE,

@@ -30,6 +30,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from stepscope.analyses.grouping import median
 from stepscope.analyses.host.loader import SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
@@ -51,14 +53,20 @@ from stepscope.rules.shared.workers import Workers
 CODE = "serial-loader"
 BOUND = "data"
 NEEDS_DEVICE = False
-LEAST_SHARE = 0.005
-"""Of the step spent in the loader below which there is nothing to say."""
-WORKERS = 8
-"""Tried by the fix where the rank's cores are not known: the loading that one step needs is divided
-by it."""
-CAUTIOUS_WORKERS = 4
-"""What eight give where cores are shared, or where the loading used several threads already."""
-HOPEFUL_WORKERS = 16
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.005
+    """Of the step spent in the loader below which there is nothing to say."""
+    workers: int = 8
+    """Tried by the fix where the rank's cores are not known: the loading that one step needs is
+    divided by it."""
+    cautious_workers: int = 4
+    """What eight give where cores are shared, or where the loading used several threads already."""
+    hopeful_workers: int = 16
+
+
+POLICY = Policy()
 WAITING_CORES = 0.5
 """Of a core, below which a worker waits more than it computes."""
 MANY_THREADS = 1.5
@@ -72,14 +80,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     per_step = input_per_step(case.graph)
     loading_ns = median(per_step) if len(per_step) else 0.0
-    if loading_ns < LEAST_SHARE * case.step_interval_ns:
+    if loading_ns < POLICY.least_share * case.step_interval_ns:
         return None
     calls = sum(row.count for row in serial)
     longest = max(row.longest_ns for row in serial)
     events, events_ns = loading_frames(case, SERIAL)
     workers, sure = workers_of(case, loading_ns), workers_of(case, loading_ns, sure=True)
-    num = WORKERS
-    few, many = CAUTIOUS_WORKERS, HOPEFUL_WORKERS
+    num = POLICY.workers
+    few, many = POLICY.cautious_workers, POLICY.hopeful_workers
     if case.metadata is not None and workers.cores is not None:
         num = many = workers.fewest(workers.most(case.metadata))
         few = min(num, few)

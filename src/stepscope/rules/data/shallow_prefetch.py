@@ -20,6 +20,7 @@ Example: (for illustration, not measured) 4 workers, every fourth step waited 40
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.loader import READY_NS, WORKERS, next_calls
@@ -32,12 +33,18 @@ from stepscope.rules.proposal import Proposal, Remark
 CODE = "shallow-prefetch"
 BOUND = "data"
 NEEDS_DEVICE = False
-LEAST_BURSTS = 3
-"""Two equal distances between them: fewer may be chance."""
-LEAST_SHARE = 0.02
-"""Of the run spent in those waits, below which there is nothing to say."""
-LEAST_SPEEDUP = 1.02
-"""Under this the median step does not show the bursts: they are reported without a gain."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_bursts: int = 3
+    """Two equal distances between them: fewer may be chance."""
+    least_share: float = 0.02
+    """Of the run spent in those waits, below which there is nothing to say."""
+    least_speedup: float = 1.02
+    """Under this the median step does not show the bursts: they are reported without a gain."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -45,12 +52,12 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     fetches = case.context.trace.dur_ns[next_calls(case.context.trace, case.context.host, WORKERS)]
     bursts = np.flatnonzero(fetches > READY_NS)
     distance = distinct(np.diff(bursts))
-    if len(bursts) < LEAST_BURSTS or len(distance) != 1 or int(distance[0]) < 2:
+    if len(bursts) < POLICY.least_bursts or len(distance) != 1 or int(distance[0]) < 2:
         return None
     every, wait_ms = int(distance[0]), float(fetches[bursts].mean()) / 1e6
-    if wait_ms * 1e6 / every < LEAST_SHARE * case.step_interval_ns:
+    if wait_ms * 1e6 / every < POLICY.least_share * case.step_interval_ns:
         return None
-    if case.speedup(_smoothed(case.graph)) < LEAST_SPEEDUP:
+    if case.speedup(_smoothed(case.graph)) < POLICY.least_speedup:
         return Remark(
             code=CODE,
             text=f"every {every}. step waits {wait_ms:.1f} ms for the loader, the others do not: "

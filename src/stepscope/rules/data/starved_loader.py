@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.loader import WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
@@ -41,13 +42,19 @@ from stepscope.rules.shared.workers import Workers
 CODE = "starved-loader"
 BOUND = "data"
 NEEDS_DEVICE = False
-MORE_WORKERS = 4
-"""Times the workers there are, as the fix tries: from the usual 2 to 4 up to the cores of a rank's
-share of a machine."""
-PREFETCH_FACTOR = 4
-"""Batches that each worker keeps ready, at least: twice PyTorch's own."""
-CAUTIOUS_LEFT = 0.5
-"""Of the wait that stays when storage or busy cores hold the workers up."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    more_workers: int = 4
+    """Times the workers there are, as the fix tries: from the usual 2 to 4 up to the cores of a
+    rank's share of a machine."""
+    prefetch_factor: int = 4
+    """Batches that each worker keeps ready, at least: twice PyTorch's own."""
+    cautious_left: float = 0.5
+    """Of the wait that stays when storage or busy cores hold the workers up."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -61,7 +68,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     # A batch that was ready tells what fetching one takes.
     fetch_ns = float(fetches[~waiting].min(initial=FETCH_NS))
     workers, now = workers_of(case, fetch_ns), _num_workers(case.metadata)
-    interval_ns, more = case.step_interval_ns / MORE_WORKERS, None
+    interval_ns, more = case.step_interval_ns / POLICY.more_workers, None
     if case.metadata is not None and workers is not None and now:
         more = max(now, workers.fewest(max(now, workers.most(case.metadata, now))))
         interval_ns = workers.interval_ns(more)
@@ -77,7 +84,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             *_settings(case, workers, more),
         ),
         change=lambda graph: loaded_every(graph, interval_ns, fetch_ns),
-        cautious=lambda graph: with_input(graph, CAUTIOUS_LEFT, fetch_ns),
+        cautious=lambda graph: with_input(graph, POLICY.cautious_left, fetch_ns),
         hopeful=lambda graph: with_input(graph, 0.0, fetch_ns),
     )
 
@@ -109,7 +116,9 @@ def _action(metadata: RankMetadata | None, more: int | None, times: int) -> str:
     """More workers and more batches of each kept ready, as far as both are more than the job
     has."""
     loader, now = None if metadata is None else metadata.loader, _num_workers(metadata)
-    depth = max(PREFETCH_FACTOR, 2 * ((None if loader is None else loader.prefetch_factor) or 0))
+    depth = max(
+        POLICY.prefetch_factor, 2 * ((None if loader is None else loader.prefetch_factor) or 0)
+    )
     busy = "if the cores are busy already (top), cheaper transforms or faster storage"
     if more is None or metadata is None:
         return (
@@ -144,5 +153,5 @@ def _times(step_interval_ns: float, waited_ns: float) -> int:
     they are busy all the time."""
     return min(
         max(math.ceil(step_interval_ns / max(step_interval_ns - waited_ns, 1.0)), 2),
-        MORE_WORKERS,
+        POLICY.more_workers,
     )

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, median
 from stepscope.analyses.host.nesting import ancestor_with
@@ -40,11 +41,17 @@ NEEDS_DEVICE = False
 
 CHECK = re.compile(r"^aten::(isnan|any|is_nonzero|item|ne)$")
 NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")
-LEAST_SHARE = 0.5
-"""Of backward nodes that check, from which it is a mode and not one line of the code."""
-LEAST_NOTE_NS = 10_000
-"""Spent by an operator before its work, over the usual, from which it noted the stack (50 to 200 us
-on one host)."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.5
+    """Of backward nodes that check, from which it is a mode and not one line of the code."""
+    least_note_ns: int = 10_000
+    """Spent by an operator before its work, over the usual, from which it noted the stack (50 to
+    200 us on one host)."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -89,7 +96,7 @@ def _anomaly_checks(case: Case) -> Intervals:
         return empty()
     nodes = is_op & matching(trace, BACKWARD_RANGE)
     inside = ancestor_with(parent, checking, nodes, outermost=True)
-    if len(distinct(inside[inside != NONE])) < LEAST_SHARE * max(int(nodes.sum()), 1):
+    if len(distinct(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
         return empty()
     checks = np.flatnonzero(is_op & matching(trace, CHECK))
     inside = ancestor_with(parent, checks, nodes, outermost=True)
@@ -124,6 +131,6 @@ def _stack_notes(case: Case) -> Intervals:
     for name in distinct(names[~recorded]).tolist():
         usual[name] = int(median(lead_ns[~recorded & (names == name)]))
     over = np.maximum(lead_ns - usual[names], 0) * recorded
-    noted = over > LEAST_NOTE_NS
+    noted = over > POLICY.least_note_ns
     end = begin[ops[noted]]
     return union(end - over[noted], end)

@@ -45,12 +45,18 @@ SELECT = re.compile(r"^aten::nonzero$")
 
 Products = tuple[tuple[int, int], ...]
 """n and k of an expert's products, in order."""
-LEAST_EXPERTS = 4
-"""In a row, from which a loop is one over experts."""
-CAUTIOUS_GROUP = 4
-"""Experts that one kernel takes at least."""
-SORTING = 2.0
-"""Times the host's work for one expert, with what sorting the tokens takes."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_experts: int = 4
+    """In a row, from which a loop is one over experts."""
+    cautious_group: int = 4
+    """Experts that one kernel takes at least."""
+    sorting: float = 2.0
+    """Times the host's work for one expert, with what sorting the tokens takes."""
+
+
+POLICY = Policy()
 
 
 class _Loops(Struct, frozen=True, kw_only=True):
@@ -88,7 +94,7 @@ def propose(case: Case) -> Proposal | None:
         ),
         events=named_events(case, SELECT, Kind.OP),
         change=lambda before: _grouped(before, loops, loops.num_experts),
-        cautious=lambda before: _grouped(before, loops, CAUTIOUS_GROUP),
+        cautious=lambda before: _grouped(before, loops, POLICY.cautious_group),
         changes_numerics=True,
         alternative_to=("device-sync",),
     )
@@ -171,7 +177,7 @@ def _runs(products: Sequence[Products], steps: Sequence[int]) -> list[tuple[int,
             and products[last - 1] == products[first]
         ):
             last += 1
-        if last - first >= LEAST_EXPERTS:
+        if last - first >= POLICY.least_experts:
             runs.append((first, last))
         first = last
     return runs
@@ -199,7 +205,7 @@ def _grouped(graph: Graph, loops: _Loops, group: int) -> Graph:
     gone_calls = in_loop & (loops.call_expert % group != 0)
     gone = (loops.task_loop != NONE) & (loops.task_expert % group != 0)
     work = np.where(gone_calls, 0.0, graph.call_parts["work"])
-    work[in_loop & ~gone_calls & (loops.call_loop % 2 == 0)] *= SORTING
+    work[in_loop & ~gone_calls & (loops.call_loop % 2 == 0)] *= POLICY.sorting
     changed = replace(
         graph,
         call_parts=graph.call_parts | {"work": work},

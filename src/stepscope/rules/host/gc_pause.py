@@ -25,6 +25,7 @@ Example: `gc.collect()` in each step, beside an index of a few million small obj
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.activity import COLLECTOR_RANGE, SHORT_GAP_NS
@@ -48,15 +49,21 @@ from stepscope.rules.shared.stalls import marked_lines
 CODE = "gc-pause"
 BOUND = "host"
 NEEDS_DEVICE = False
-COLLECTED_SHARE = 0.9
-"""Of the pauses that are spared when the collector still runs, in one step of ten."""
-WORTH = 1.02
-"""Stretches whose absence gives less need no recording to explain them."""
-FULL_NS = 50_000_000
-"""A full collection visits 165,000 objects and more once torch is imported, 0.3 us each (an H200's
-host: 420 ms with 1.3 million of them)."""
-ALIKE = 1.5
-"""The longest such stretch over the shortest: a heap is about as large in each step."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    collected_share: float = 0.9
+    """Of the pauses that are spared when the collector still runs, in one step of ten."""
+    worth: float = 1.02
+    """Stretches whose absence gives less need no recording to explain them."""
+    full_ns: int = 50_000_000
+    """A full collection visits 165,000 objects and more once torch is imported, 0.3 us each (an
+    H200's host: 420 ms with 1.3 million of them)."""
+    alike: float = 1.5
+    """The longest such stretch over the shortest: a heap is about as large in each step."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -68,7 +75,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if held_ns == 0:
         return _unexplained(case, graph)
     gain = case.speedup(without_host_parts(graph, "gc")) * (1 + rare_ns / case.step_interval_ns)
-    if gain < WORTH:
+    if gain < POLICY.worth:
         return None if held_ns * graph.num_steps <= SHORT_GAP_NS else _unfelt(graph, pauses, stalls)
     events = named_events(case, COLLECTOR_RANGE, Kind.PYTHON, Kind.MARK, Kind.OP)
     return Proposal(
@@ -85,7 +92,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 
 def _cautious(graph: Graph) -> Graph:
-    return with_part_ns(graph, "gc", graph.call_parts["gc"] * (1 - COLLECTED_SHARE))
+    return with_part_ns(graph, "gc", graph.call_parts["gc"] * (1 - POLICY.collected_share))
 
 
 def _evidence(graph: Graph, pauses: Intervals, stalls: Stalls | None) -> tuple[str, ...]:
@@ -128,10 +135,11 @@ def _unexplained(case: Case, graph: Graph) -> Proposal | Abstention | None:
     quiet = gaps.only(gaps.own_ns > SHORT_GAP_NS)
     if (
         len(quiet) == 0
-        or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False))) < WORTH
+        or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False)))
+        < POLICY.worth
     ):
         return None
-    full = quiet.only(quiet.own_ns >= FULL_NS)
+    full = quiet.only(quiet.own_ns >= POLICY.full_ns)
     if _is_once_a_step(case, graph, full):
         return _possible(case, full)
     return Abstention(
@@ -146,7 +154,7 @@ def _is_once_a_step(case: Case, graph: Graph, gaps: HostGaps) -> bool:
     """Whether each replayed step has one of them, all about as long."""
     steps = np.searchsorted(case.context.cut.host_start, gaps.start, side="right")
     is_one_each = len(gaps) == len(distinct(steps)) == graph.num_steps
-    return is_one_each and int(gaps.own_ns.max()) <= ALIKE * int(gaps.own_ns.min())
+    return is_one_each and int(gaps.own_ns.max()) <= POLICY.alike * int(gaps.own_ns.min())
 
 
 def _possible(case: Case, gaps: HostGaps) -> Proposal:

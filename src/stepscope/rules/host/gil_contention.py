@@ -22,16 +22,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostStacks, HostThread
 
 CODE = "gil-contention"
 BOUND = "host"
 MAIN = "MainThread"
-LEAST_SHARE = 0.1
-"""Of a thread's own samples. The wait for a lock that nobody else wants is never seen."""
-LEAST_SEEN = 0.02
-"""Of all samples that are a thread's, from which its own shares are more than chance."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.1
+    """Of a thread's own samples. The wait for a lock that nobody else wants is never seen."""
+    least_seen: float = 0.02
+    """Of all samples that are a thread's, from which its own shares are more than chance."""
+
+
+POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
@@ -49,13 +57,13 @@ def _judged(stacks: HostStacks) -> Advice | None:
     sampled = [
         thread
         for thread in stacks.threads
-        if thread.gil_wait_share is not None and thread.share >= LEAST_SEEN
+        if thread.gil_wait_share is not None and thread.share >= POLICY.least_seen
     ]
     named = [thread for thread in sampled if MAIN in thread.name] or sampled
     if not named:
         return None
     worst = max(named, key=_waits)
-    if _waits(worst) < LEAST_SHARE:
+    if _waits(worst) < POLICY.least_share:
         return None
     others = sorted((thread for thread in sampled if thread is not worst), key=_waits)[:2]
     return Advice(

@@ -28,7 +28,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import (
@@ -59,12 +59,18 @@ NEEDS_DEVICE = False
 REGION = re.compile(r"^Torch-Compiled Region")
 COMPILED = re.compile(r"^CompiledFunction(Backward)?$|^## Call CompiledFxGraph")
 NODE = re.compile(r"^autograd::engine::evaluate_function")
-CAUTIOUS_SHARE = 0.5
-"""Of the time between the pieces that goes when some breaks have to stay."""
-LEAST_IN_A_ROW = 3
-"""Regions one after the other in a forward from which it is remarked on."""
-MOST_ADVICE = 4
-"""Places of breaks that are spoken of one by one; the recording lists all."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    cautious_share: float = 0.5
+    """Of the time between the pieces that goes when some breaks have to stay."""
+    least_in_a_row: int = 3
+    """Regions one after the other in a forward from which it is remarked on."""
+    most_advice: int = 4
+    """Places of breaks that are spoken of one by one; the recording lists all."""
+
+
+POLICY = Policy()
 FIXES = (
     (
         re.compile(r"Tensor\.item\b|TensorVariable\(\) item\b|\.item\(\)|\.tolist\b|\.numpy\(\)"),
@@ -108,7 +114,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         evidence=_evidence(case, graph, len(regions), eager),
         events=resumed,
         change=lambda before: _joined(case, before, eager, 1.0),
-        cautious=lambda before: _joined(case, before, eager, CAUTIOUS_SHARE),
+        cautious=lambda before: _joined(case, before, eager, POLICY.cautious_share),
     )
 
 
@@ -206,7 +212,7 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     )
     step = np.searchsorted(case.context.cut.host_start, trace.start_ns[regions], side="right")
     row = one_forward & launching & (step[1:] == step[:-1])
-    if int(row.sum()) < (LEAST_IN_A_ROW - 1) * steps:
+    if int(row.sum()) < (POLICY.least_in_a_row - 1) * steps:
         return None
     spent = (
         lengths_in(
@@ -226,8 +232,8 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
 def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """One for each place where TorchDynamo could not go on, the most frequent first."""
     break_counts = () if auxiliary.compiler is None else auxiliary.compiler.break_counts()
-    shown = break_counts[:MOST_ADVICE]
-    more = break_counts[MOST_ADVICE:]
+    shown = break_counts[: POLICY.most_advice]
+    more = break_counts[POLICY.most_advice :]
     advice = [_advice(break_count) for break_count in shown]
     if more:
         names = ", ".join(

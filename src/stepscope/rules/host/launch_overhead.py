@@ -21,6 +21,7 @@ Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it w
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, median
 from stepscope.core.diagnosis import Abstention
@@ -48,25 +49,31 @@ EXCLUDES = ("unfused-pointwise",)
 """Compiled in one mode or the other, and capturing fuses too."""
 INCLUDES = OF_COMPILING
 SWEEPING = True
-LAUNCH_NS = 10_000.0
-"""The host's time for one cudaGraphLaunch, besides what grows with the graph; lab/launch_tiny.fixed
-on an H200's host."""
-PER_TASK_NS = 410.0
-"""What each kernel of the graph adds to it; the same recording: 277 us for 675 kernels."""
-GAP_NS = 420.0
-"""Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to
-608)."""
-LEAST_GAIN = 1.02
-"""Without the host's time for launches, below which they cost nothing."""
-SAME_SHARE = 0.9
-"""Of a step's launches that must recur in the next for its shapes to hold still."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    launch_ns: float = 10_000.0
+    """The host's time for one cudaGraphLaunch, besides what grows with the graph;
+    lab/launch_tiny.fixed on an H200's host."""
+    per_task_ns: float = 410.0
+    """What each kernel of the graph adds to it; the same recording: 277 us for 675 kernels."""
+    gap_ns: float = 420.0
+    """Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to
+    608)."""
+    least_gain: float = 1.02
+    """Without the host's time for launches, below which they cost nothing."""
+    same_share: float = 0.9
+    """Of a step's launches that must recur in the next for its shapes to hold still."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Compile the model and capture it, in pieces between the waits."""
     graph = case.graph
     mask = model_launches(case)
-    if not mask.any() or case.speedup(_launched_at_once(graph, mask)) < LEAST_GAIN:
+    if not mask.any() or case.speedup(_launched_at_once(graph, mask)) < POLICY.least_gain:
         return None
     steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
     captured, compiled = _captured(case, mask), compiled_work(case)
@@ -122,9 +129,9 @@ def _in_graphs(graph: Graph, mask: Bool) -> Graph:
         graph,
         mask,
         np.cumsum(waits) * (graph.num_steps + 1) + graph.call_step,
-        launch_ns=LAUNCH_NS,
-        per_task_ns=PER_TASK_NS,
-        gap_ns=GAP_NS,
+        launch_ns=POLICY.launch_ns,
+        per_task_ns=POLICY.per_task_ns,
+        gap_ns=POLICY.gap_ns,
     )
 
 
@@ -150,7 +157,7 @@ def _holds_still(case: Case, graph: Graph) -> bool:
     alike = np.bincount(steps, same, graph.num_steps)[:-1]
     totals = np.bincount(graph.task_step, minlength=graph.num_steps)
     most = np.maximum(np.maximum(totals[1:], totals[:-1]), 1)
-    return bool((alike / most >= SAME_SHARE).all())
+    return bool((alike / most >= POLICY.same_share).all())
 
 
 def _summary(case: Case, graph: Graph) -> str:

@@ -51,17 +51,23 @@ MOMENTUM = re.compile(r"^aten::(lerp|mul)_$")
 
 HIGH_COST_NS = 3_000.0
 """Of the profiler per recorded operator, at the upper end of what was measured on one host."""
-LEAST_KERNELS = 16
-"""In one Optimizer.step, below which there is no loop worth the name."""
-PARAMETER_NS = 4_000.0
-"""The host's time per parameter that is left: lists of tensors are gathered, grouped and checked.
-lab/optim_loop.fixed: 1.2 to 2.1 ms for 245 parameters."""
-PER_KERNEL = 36
-"""Tensors a multi-tensor kernel takes at a time, in the middle (ATen: 110 for one list down to 36
-for four)."""
-BANDWIDTH_SHARE = 0.72
-"""Of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7 passes over
-1.47 GB in 2.98 ms."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_kernels: int = 16
+    """In one Optimizer.step, below which there is no loop worth the name."""
+    parameter_ns: float = 4_000.0
+    """The host's time per parameter that is left: lists of tensors are gathered, grouped and
+    checked. lab/optim_loop.fixed: 1.2 to 2.1 ms for 245 parameters."""
+    per_kernel: int = 36
+    """Tensors a multi-tensor kernel takes at a time, in the middle (ATen: 110 for one list down to
+    36 for four)."""
+    bandwidth_share: float = 0.72
+    """Of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7 passes
+    over 1.47 GB in 2.98 ms."""
+
+
+POLICY = Policy()
 
 
 class _Loop(Struct, frozen=True, kw_only=True):
@@ -93,9 +99,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"done at once their traffic needs {loop.left_ns / 1e6:.2f} ms",
         ),
         events=case.graph.task_event[loop.tasks],
-        change=lambda graph: _at_once(case, graph, loop, PARAMETER_NS, 1.0),
+        change=lambda graph: _at_once(case, graph, loop, POLICY.parameter_ns, 1.0),
         cautious=lambda graph: _at_once(
-            case, graph, loop, 2 * PARAMETER_NS, 1.5, _unfitted_ns(case)
+            case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _unfitted_ns(case)
         ),
         hopeful=lambda graph: _at_once(case, graph, loop, 0.0, 1.0),
         may_slow=True,
@@ -118,7 +124,7 @@ def _at_once(
         spent - unfitted_ns * graph.call_events["work"] * inside, 0.0
     )
     task_ns, gone = graph.task_ns.copy(), loop.tasks.copy()
-    kept = max(1, int(np.ceil(loop.num_parameters / PER_KERNEL)))
+    kept = max(1, int(np.ceil(loop.num_parameters / POLICY.per_kernel)))
     for step in np.unique(graph.call_step[inside]).tolist():
         calls = np.flatnonzero(inside & (graph.call_step == step))
         work[calls[0]] += parameter_ns * loop.num_parameters
@@ -156,7 +162,7 @@ def _loop(case: Case, graph: Graph) -> _Loop | None:
         & (trace.kind[graph.task_event] == Kind.KERNEL)
         & ~multi_tensor[graph.task_event]
     )
-    if tasks.sum() < LEAST_KERNELS * graph.num_steps:
+    if tasks.sum() < POLICY.least_kernels * graph.num_steps:
         return None
     names = trace.name[op[looped]]
     most = np.bincount(names).max() / graph.num_steps
@@ -199,7 +205,7 @@ def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
     if context.roofs is None or not (by_op > 0).any():
         return now_ns
     # Calibrated or not, such a kernel is as far below other streams as it is in the lab.
-    share = BANDWIDTH_SHARE * (context.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+    share = POLICY.bandwidth_share * (context.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
     rate = context.roofs.spec.bandwidth_bytes_per_s.value * share
     return min(now_ns, _passes([trace.names[name] for name in names.tolist()]) * least / rate * 1e9)
 

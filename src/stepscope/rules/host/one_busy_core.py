@@ -19,18 +19,27 @@ Example: a small model in eager mode: nvidia-smi shows 35 % utilization, perf st
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import DeviceSeries, SystemReport
 
 CODE = "one-busy-core"
 BOUND = "host"
-MOST_DEVICE_BUSY = 0.7
-"""Of the time: a device above it waits little, and utilization counts any kernel, however small."""
-LEAST_SAMPLES = 5
-LEAST_CORES = 0.9
-MOST_CORES = 1.5
-"""A thread that never rests, with the little that others do; above it several compute, and which
-one matters is not known."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_device_busy: float = 0.7
+    """Of the time: a device above it waits little, and utilization counts any kernel, however
+    small."""
+    least_samples: int = 5
+    least_cores: float = 0.9
+    most_cores: float = 1.5
+    """A thread that never rests, with the little that others do; above it several compute, and
+    which one matters is not known."""
+
+
+POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:
@@ -43,7 +52,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         if (share := device.used_share) is not None and _is_enough(device)
     ]
     cores = _cores(auxiliary.system)
-    if not busy or cores is None or max(busy) > MOST_DEVICE_BUSY:
+    if not busy or cores is None or max(busy) > POLICY.most_device_busy:
         return None
     return Advice(
         code=CODE,
@@ -63,7 +72,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
 
 def _is_enough(device: DeviceSeries) -> bool:
     samples = device.busy_run_share or device.busy_share
-    return samples is not None and samples.num >= LEAST_SAMPLES
+    return samples is not None and samples.num >= POLICY.least_samples
 
 
 def _cores(system: SystemReport) -> tuple[float, str] | None:
@@ -77,5 +86,9 @@ def _cores(system: SystemReport) -> tuple[float, str] | None:
         for recording in system.stacks
         if recording.busy_cores is not None
     ]
-    fitting = [(cores, path) for cores, path in measured if LEAST_CORES <= cores <= MOST_CORES]
+    fitting = [
+        (cores, path)
+        for cores, path in measured
+        if POLICY.least_cores <= cores <= POLICY.most_cores
+    ]
     return fitting[0] if fitting and len(fitting) == len(measured) else None

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.source_locations import frames_at
 from stepscope.analyses.intervals import subtract
@@ -47,20 +48,26 @@ from stepscope.rules.shared.between_operators import (
 CODE = "python-overhead"
 BOUND = "host"
 NEEDS_DEVICE = False
-LEAST_SHARE = 0.2
-"""Of the host's work. Below it the operators and their launches are what keeps the host busy, and
-launch-overhead judges."""
-PAUSE_NS = 1_000_000
-"""No way from one operator to the next takes this long: a gap that does is work of its own."""
-LEAST_PAUSED = 0.05
-"""Of the host's work in such gaps, from which they are worth a word by themselves."""
-CAUTIOUS_SHARE = 0.5
-"""Of the gaps that goes when only part of them can leave the step."""
-LEAST_SAMPLED = 0.4
-"""Of a profiler's samples in which the interpreter itself runs; a loop that launches operators has
-a tenth or two, and the imports of a short recording add to it."""
-DEVICE_BUSY = 0.9
-"""Of the time, from which the device is never waiting: then the host's Python costs nothing."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.2
+    """Of the host's work. Below it the operators and their launches are what keeps the host busy,
+    and launch-overhead judges."""
+    pause_ns: int = 1_000_000
+    """No way from one operator to the next takes this long: a gap that does is work of its own."""
+    least_paused: float = 0.05
+    """Of the host's work in such gaps, from which they are worth a word by themselves."""
+    cautious_share: float = 0.5
+    """Of the gaps that goes when only part of them can leave the step."""
+    least_sampled: float = 0.4
+    """Of a profiler's samples in which the interpreter itself runs; a loop that launches operators
+    has a tenth or two, and the imports of a short recording add to it."""
+    device_busy: float = 0.9
+    """Of the time, from which the device is never waiting: then the host's Python costs nothing."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -74,8 +81,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         )
     work = float(graph.call_parts["work"].sum()) / graph.num_steps
     pauses, every = pauses_of(case, graph), long_gaps(case)
-    long = every.only(every.own_ns >= PAUSE_NS)
-    for gaps, least_share in ((every, LEAST_SHARE), (long, LEAST_PAUSED)):
+    long = every.only(every.own_ns >= POLICY.pause_ns)
+    for gaps, least_share in ((every, POLICY.least_share), (long, POLICY.least_paused)):
         excess = subtract(ranges_of(case, gaps, whole=False), pauses)
         spent = work_ns_in(case, graph, excess)
         if len(gaps) and spent >= least_share * work:
@@ -93,7 +100,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         else frames_at(case.stacks, gaps.middle_ns, case.context.host.driving),
         events_ns=gaps.own_ns.astype(np.float64),
         change=lambda before: without_work_in(case, before, excess),
-        cautious=lambda before: without_work_in(case, before, excess, CAUTIOUS_SHARE),
+        cautious=lambda before: without_work_in(case, before, excess, POLICY.cautious_share),
         hopeful=lambda before: without_work_in(case, before, whole),
     )
 
@@ -142,12 +149,12 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     busy = [
         share for device in auxiliary.system.devices if (share := device.used_share) is not None
     ]
-    if busy and min(busy) >= DEVICE_BUSY:
+    if busy and min(busy) >= POLICY.device_busy:
         return []
     return [
         _sampled(stacks, stacks.interpreter_share)
         for stacks in auxiliary.system.stacks
-        if stacks.interpreter_share is not None and stacks.interpreter_share >= LEAST_SAMPLED
+        if stacks.interpreter_share is not None and stacks.interpreter_share >= POLICY.least_sampled
     ]
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from stepscope.analyses.host.activity import COMPILE_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.numbers import times
@@ -90,13 +92,19 @@ ACTIONS = {
     ),
 }
 """By the kind of guard."""
-LEAST_RECOMPILES = 2
-"""Of a function in one process, or of one piece of it after a graph break. One is how torch.compile
-learns that a size is dynamic, and each piece learns by itself."""
-MOST_ADVICE = 4
-"""Functions that are spoken of; the recording lists all."""
-MOST_GUARDS = 3
-"""Of a function."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_recompiles: int = 2
+    """Of a function in one process, or of one piece of it after a graph break. One is how
+    torch.compile learns that a size is dynamic, and each piece learns by itself."""
+    most_advice: int = 4
+    """Functions that are spoken of; the recording lists all."""
+    most_guards: int = 3
+    """Of a function."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -138,9 +146,9 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     recompiled = [
         function
         for function in report.functions()
-        if function.limit or function.most_again >= LEAST_RECOMPILES
+        if function.limit or function.most_again >= POLICY.least_recompiles
     ]
-    advice = [_advice(report, function) for function in recompiled[:MOST_ADVICE]]
+    advice = [_advice(report, function) for function in recompiled[: POLICY.most_advice]]
     if not recompiled and (hits := sum(counted.limit_hits or 0 for counted in report.counted)):
         advice.append(_counted_limit(hits))
     return tuple(advice)
@@ -184,7 +192,7 @@ def _guard_lines(function: CompiledFunction) -> Iterator[str]:
             f"{function.name} ({function.location}) hit torch._dynamo's {function.limit}{part}: "
             f"{eager}"
         )
-    for guard in (*function.guards, *function.resumed_guards)[:MOST_GUARDS]:
+    for guard in (*function.guards, *function.resumed_guards)[: POLICY.most_guards]:
         yield (
             f"{function.name} ({function.location}): {guard.words}; this guard failed "
             f"{times(guard.count)}"

@@ -37,6 +37,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import median
 from stepscope.core.diagnosis import Abstention, MemoryChange
@@ -72,11 +73,17 @@ INSTEAD_OF = ("launch-overhead", "python-overhead", "looped-optimizer", "device-
 them."""
 EXCLUDES = ("pipeline-bubble", "sync-every-microbatch")
 """Fixes that need many micro-batches, where this one leaves few."""
-SAME_SHARE = 0.9
-"""Of a micro-step's kernels that must recur in the others, by name, for them to be the same work on
-other data."""
-WORTH = 1.02
-"""Pauses whose absence gives less have no fix that comes first."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    same_share: float = 0.9
+    """Of a micro-step's kernels that must recur in the others, by name, for them to be the same
+    work on other data."""
+    worth: float = 1.02
+    """Pauses whose absence gives less have no fix that comes first."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -145,7 +152,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
 
 def _pauses(case: Case) -> bool:
     """Whether saving or collecting costs the step anything: that has a fix of its own."""
-    return case.speedup(without_host_parts(case.graph, "io", "gc")) >= WORTH
+    return case.speedup(without_host_parts(case.graph, "io", "gc")) >= POLICY.worth
 
 
 def _price(case: Case, batch: Batch) -> str:
@@ -244,7 +251,7 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
         names[key % num_names] = num
     for (step, part), names in counts.items():
         first = counts.get((step, 0), names)
-        if part and (first & names).total() < SAME_SHARE * min(first.total(), names.total()):
+        if part and (first & names).total() < POLICY.same_share * min(first.total(), names.total()):
             return 0
     return int(median(list(Counter(step for step, _ in counts).values())))
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import contains, join, union
@@ -38,24 +39,30 @@ from stepscope.rules.proposal import Remark
 CODE = "thread-oversubscription"
 BOUND = "host"
 NEEDS_DEVICE = False
-LEAST_NS = 1_000_000
-"""An operator that takes the host this long computes there."""
-MANY_THREADS = 4
-"""Threads computing at once from which it is worth mentioning: a training process drives with two,
-its own and autograd's."""
-MOST_PER_CORE = 1.5
-"""Threads for each core up to which nothing is said: they rarely all compute at once."""
-LEAST_SHARE = 0.1
-"""Of the measured time in which that many do, or in which a driving thread computes."""
-LEAST_SWITCHES = 1000.0
-"""A second on a core: two threads of OpenMP on two cores switch 250 times, sixteen of them 2300
-times."""
-LEAST_MIGRATIONS = 20.0
-"""A second on a core: the same two runs have 1 and 52. Threads that wait for the GIL switch as
-often, and are not moved."""
-LEAST_BUSY = 0.8
-"""Of the cores that samples were taken on: below it a thread that waits for a core would find
-one."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_ns: int = 1_000_000
+    """An operator that takes the host this long computes there."""
+    many_threads: int = 4
+    """Threads computing at once from which it is worth mentioning: a training process drives with
+    two, its own and autograd's."""
+    most_per_core: float = 1.5
+    """Threads for each core up to which nothing is said: they rarely all compute at once."""
+    least_share: float = 0.1
+    """Of the measured time in which that many do, or in which a driving thread computes."""
+    least_switches: float = 1000.0
+    """A second on a core: two threads of OpenMP on two cores switch 250 times, sixteen of them 2300
+    times."""
+    least_migrations: float = 20.0
+    """A second on a core: the same two runs have 1 and 52. Threads that wait for the GIL switch as
+    often, and are not moved."""
+    least_busy: float = 0.8
+    """Of the cores that samples were taken on: below it a thread that waits for a core would find
+    one."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Remark | Abstention | None:
@@ -73,16 +80,16 @@ def propose(case: Case) -> Remark | Abstention | None:
     if len(ops) == 0 or high <= low:
         return None
     most, crowded_ns = _at_once(trace, ops)
-    if crowded_ns >= LEAST_SHARE * (high - low):
+    if crowded_ns >= POLICY.least_share * (high - low):
         return Remark(
             code=CODE,
-            text=f"Up to {most} threads compute on the host at once, {MANY_THREADS} or more of "
-            f"them for {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that "
+            text=f"Up to {most} threads compute on the host at once, {POLICY.many_threads} or more "
+            f"of them for {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that "
             "must not exceed the cores this rank has.",
         )
     driving = ops[case.context.host.driving[ops]]
     spent = union(trace.start_ns[driving], trace.end_ns[driving]).total
-    if spent < LEAST_SHARE * (high - low):
+    if spent < POLICY.least_share * (high - low):
         return None
     return Abstention(
         code=CODE,
@@ -99,14 +106,14 @@ def _by_count(metadata: RankMetadata) -> Remark | None:
     local_ranks = max(metadata.local_ranks or 1, 1)
     wanted = metadata.threads * local_ranks
     held_back = metadata.held_back_share or 0.0
-    if wanted <= metadata.cores * MOST_PER_CORE and held_back < LEAST_SHARE:
+    if wanted <= metadata.cores * POLICY.most_per_core and held_back < POLICY.least_share:
         return None
     fitting = max(1, int(metadata.cores / local_ranks))
     threads = f"{metadata.threads} threads"
     if metadata.local_ranks:
         threads = f"{metadata.local_ranks} ranks of {threads}"
     quota = ""
-    if held_back >= LEAST_SHARE:
+    if held_back >= POLICY.least_share:
         quota = f"; the container's quota holds the process back for {held_back:.0%} of the time"
     return Remark(
         code=CODE,
@@ -119,7 +126,7 @@ def _computing(case: Case) -> Int64:
     """Long operators with no call into the device's runtime in them, none inside another, not of
     the loader or the compiler."""
     trace, parent = case.context.trace, case.context.links.parent
-    long = trace.is_kind(Kind.OP) & (trace.dur_ns >= LEAST_NS)
+    long = trace.is_kind(Kind.OP) & (trace.dur_ns >= POLICY.least_ns)
     if not long.any():
         return np.zeros(0, np.int64)
     touching = np.zeros(len(trace), np.bool_)
@@ -154,7 +161,7 @@ def _at_once(trace: Trace, ops: Int64) -> tuple[int, int]:
     moments = moments[:, np.lexsort((moments[1], moments[0]))]
     running = np.cumsum(moments[1])
     lengths = np.append(np.diff(moments[0]), 0)
-    return int(running.max()), int(lengths[running >= MANY_THREADS].sum())
+    return int(running.max()), int(lengths[running >= POLICY.many_threads].sum())
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
@@ -170,8 +177,8 @@ def _by_samples(stacks: HostStacks) -> Advice | None:
     if stacks.num_cores is None or stacks.busy_cores is None or stacks.even_threads is None:
         return None
     if (
-        stacks.busy_cores < LEAST_BUSY * stacks.num_cores
-        or stacks.even_threads <= MOST_PER_CORE * stacks.num_cores
+        stacks.busy_cores < POLICY.least_busy * stacks.num_cores
+        or stacks.even_threads <= POLICY.most_per_core * stacks.num_cores
     ):
         return None
     busy = f"{stacks.busy_cores:.1f} of {stacks.num_cores} cores busy"
@@ -192,7 +199,7 @@ def _by_switches(counters: HostCounters) -> Advice | None:
         return None
     migrations = counters.migrations / counters.cpu_s
     counted = f"{counters.context_switches:,.0f} switches, {counters.migrations:,.0f} moves"
-    if switches < LEAST_SWITCHES or migrations < LEAST_MIGRATIONS:
+    if switches < POLICY.least_switches or migrations < POLICY.least_migrations:
         return None
     return Advice(
         code=CODE,

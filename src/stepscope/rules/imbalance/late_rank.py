@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.replay.simulate_job import JobGraph
@@ -35,20 +37,26 @@ BOUND = "imbalance"
 ANSWERS = ("host", "data")
 """What makes a rank late is its own."""
 NEEDS_DEVICE = False
-LEAST_EXCESS = 0.03
-"""Of the step, by which a rank's own step must be longer than the others'."""
-HIDDEN = 0.1
-"""Of the excess that is seen as lateness, below which the recording hides it."""
-LEAST_RATIO = 1.5
-"""Of what it does more of, to what the others do: hosts of one machine differ by a quarter for no
-reason of the run's."""
-LEAST_TIMED = 0.1
-"""Of the step, by which a rank's own time must exceed the others' where only the steps' lengths are
-known."""
-LEAST_OFTEN = 0.8
-"""Of the timed steps, those in which that rank's own time is the longest."""
-MOST_COMPUTE = 0.5
-"""Of that excess in kernels, from which it is more work, not lateness: uneven-work."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_excess: float = 0.03
+    """Of the step, by which a rank's own step must be longer than the others'."""
+    hidden: float = 0.1
+    """Of the excess that is seen as lateness, below which the recording hides it."""
+    least_ratio: float = 1.5
+    """Of what it does more of, to what the others do: hosts of one machine differ by a quarter for
+    no reason of the run's."""
+    least_timed: float = 0.1
+    """Of the step, by which a rank's own time must exceed the others' where only the steps' lengths
+    are known."""
+    least_often: float = 0.8
+    """Of the timed steps, those in which that rank's own time is the longest."""
+    most_compute: float = 0.5
+    """Of that excess in kernels, from which it is more work, not lateness: uneven-work."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -61,14 +69,14 @@ def propose_job(job: JobCase) -> JobProposal | None:
     over = speeds.alone_ns[index] - usual
     part, more = excess(speeds, index)
     if (
-        over < LEAST_EXCESS * job.step_interval_ns
+        over < POLICY.least_excess * job.step_interval_ns
         or part == "compute"
-        or more < MOST_COMPUTE * over
+        or more < POLICY.most_compute * over
     ):
         return None
     values = tuple(host[part] for host in speeds.host_ns)
     usual_part = speeds.others(values, index)
-    if values[index] < LEAST_RATIO * usual_part:
+    if values[index] < POLICY.least_ratio * usual_part:
         return None
     rank = job.ranks[index]
     if _is_denied(job, index):
@@ -76,7 +84,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     late = next((lateness for lateness in job.lateness if lateness.rank == rank), None)
     if late is None:
         arrival = []
-    elif late.median_ns > HIDDEN * over:
+    elif late.median_ns > POLICY.hidden * over:
         arrival = [f"it arrives {late.median_ns / 1e6:.1f} ms after the others in the recording"]
     else:
         arrival = [
@@ -158,8 +166,8 @@ def late_by_own_time(run: RunFacts) -> tuple[int, float] | None:
     slowest = max(own, key=lambda rank: own[rank].own_ns)
     usual = median(each.own_ns for rank, each in own.items() if rank != slowest)
     over, step = own[slowest].own_ns - usual, own[slowest].step_ns
-    is_often = own[slowest].share_longest >= LEAST_OFTEN
-    return (slowest, usual) if is_often and over >= LEAST_TIMED * step else None
+    is_often = own[slowest].share_longest >= POLICY.least_often
+    return (slowest, usual) if is_often and over >= POLICY.least_timed * step else None
 
 
 def _is_denied(job: JobCase, index: int) -> bool:
@@ -170,7 +178,7 @@ def _is_denied(job: JobCase, index: int) -> bool:
     if mine is None or len(known) < len(own):
         return False
     others = known[:index] + known[index + 1 :]
-    return mine.own_ns - median(others) < LEAST_EXCESS * mine.step_ns
+    return mine.own_ns - median(others) < POLICY.least_excess * mine.step_ns
 
 
 def _slow_loader(run: RunFacts) -> Advice | None:
@@ -188,8 +196,8 @@ def _slow_loader(run: RunFacts) -> Advice | None:
     assert steps is not None
     usual = median(ns for other, ns in waits.items() if other != rank)
     over = waits[rank] - usual
-    is_late = over >= LEAST_TIMED * steps.step_ns
-    if not is_late or waits[rank] < LEAST_RATIO * usual or steps.host_ns is not None:
+    is_late = over >= POLICY.least_timed * steps.step_ns
+    if not is_late or waits[rank] < POLICY.least_ratio * usual or steps.host_ns is not None:
         return None
     return Advice(
         code=CODE,

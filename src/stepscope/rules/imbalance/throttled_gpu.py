@@ -25,6 +25,7 @@ from dataclasses import replace
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import FAULT, HEAT, POWER, DeviceSeries
@@ -38,17 +39,24 @@ CODE = "throttled-gpu"
 BOUND = "imbalance"
 FAULTS = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_slowdown", "hw_power_brake_slowdown")
 """Reasons that a fix of the machine removes; a power limit is a choice."""
-LEAST_FACTOR = 1.05
-"""Devices of one make differ by two or three percent."""
-LEAST_LOW = 1.02
-"""For nine tenths of the kernels' time: a clock slows all of them, noise only some."""
-LEAST_SAMPLES = 0.5
-"""Of the driver's samples with a reason, from which it is the run's state and not a moment's."""
-LEAST_WORKING = 5
-"""Samples at work from which a recording stands for a run."""
-LEAST_POWER_FACTOR = 1.1
-"""A device at full load runs a little below its highest clock for its power limit: that is how it
-was built."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_factor: float = 1.05
+    """Devices of one make differ by two or three percent."""
+    least_low: float = 1.02
+    """For nine tenths of the kernels' time: a clock slows all of them, noise only some."""
+    least_samples: float = 0.5
+    """Of the driver's samples with a reason, from which it is the run's state and not a
+    moment's."""
+    least_working: int = 5
+    """Samples at work from which a recording stands for a run."""
+    least_power_factor: float = 1.1
+    """A device at full load runs a little below its highest clock for its power limit: that is how
+    it was built."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Remark | None:
@@ -63,7 +71,7 @@ def propose(case: Case) -> Proposal | Remark | None:
         return None
     reason, share = max(device.throttled_share.items(), key=lambda entry: entry[1])
     factor = device.sm_clock_mhz / device.max_sm_clock_mhz
-    if share < LEAST_SAMPLES or factor > 1 / LEAST_FACTOR or case.kinds is None:
+    if share < POLICY.least_samples or factor > 1 / POLICY.least_factor or case.kinds is None:
         return None
     clocks = (
         f"{device.sm_clock_mhz:.0f} of {device.max_sm_clock_mhz:.0f} MHz, {reason} in {share:.0%} "
@@ -122,7 +130,7 @@ def slow_device(job: JobCase) -> tuple[int, KernelSlowdown] | None:
     if not measured:
         return None
     index, slowdown = max(measured, key=lambda pair: pair[1].factor)
-    is_slow = slowdown.factor >= LEAST_FACTOR and slowdown.low >= LEAST_LOW
+    is_slow = slowdown.factor >= POLICY.least_factor and slowdown.low >= POLICY.least_low
     return (index, slowdown) if is_slow else None
 
 
@@ -142,7 +150,7 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     judged = [
         device
         for device in devices
-        if device.num_working is not None and device.num_working >= LEAST_WORKING
+        if device.num_working is not None and device.num_working >= POLICY.least_working
     ]
     return [*_throttled(judged), *_behind_peers(judged)]
 
@@ -152,9 +160,13 @@ def _throttled(devices: Sequence[DeviceSeries]) -> list[Advice]:
     for device in devices:
         fault, power = _share(device, (*HEAT, *FAULT)), _share(device, POWER)
         factor = _clock_factor(device)
-        if fault >= LEAST_SAMPLES and (factor is None or factor >= LEAST_FACTOR):
+        if fault >= POLICY.least_samples and (factor is None or factor >= POLICY.least_factor):
             faults.append((fault, device))
-        elif power >= LEAST_SAMPLES and factor is not None and factor >= LEAST_POWER_FACTOR:
+        elif (
+            power >= POLICY.least_samples
+            and factor is not None
+            and factor >= POLICY.least_power_factor
+        ):
             limits.append((power, device))
     advice = []
     if faults:
@@ -191,7 +203,7 @@ def _behind_peers(devices: Sequence[DeviceSeries]) -> list[Advice]:
             and other.sm_clock_working_mhz is not None
         ]
         clock = device.sm_clock_working_mhz
-        if not peers or clock is None or clock.median * LEAST_FACTOR > median(peers):
+        if not peers or clock is None or clock.median * POLICY.least_factor > median(peers):
             continue
         advice.append(
             Advice(

@@ -24,11 +24,12 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.core.trace import NONE, Float64
-from stepscope.rules.accuracy import LEAST_HELD_UP
+from stepscope.rules.accuracy import POLICY as RANGES
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.throttled_gpu import slow_device
 from stepscope.rules.job_case import JobCase, JobProposal
@@ -40,12 +41,20 @@ CODE = "uneven-work"
 BOUND = "imbalance"
 ANSWERS = ("compute", "memory")
 """Work that others wait for."""
-LEAST_EXCESS = 0.03
-"""Of the step, by which a rank's kernels must take longer than the others'."""
-MOST_OF_IT = 0.5
-"""Of what a rank's kernels take longer, from which kernels that it alone runs are the reason."""
-LEAST_SPREAD = 0.1
-"""Of the kernels' time in a step, over the ranks, from which the work of single steps is uneven."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_excess: float = 0.03
+    """Of the step, by which a rank's kernels must take longer than the others'."""
+    most_of_it: float = 0.5
+    """Of what a rank's kernels take longer, from which kernels that it alone runs are the
+    reason."""
+    least_spread: float = 0.1
+    """Of the kernels' time in a step, over the ranks, from which the work of single steps is
+    uneven."""
+
+
+POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -57,7 +66,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     index = int(np.argmax(speeds.compute_ns))
     usual = speeds.others(speeds.compute_ns, index)
     is_one_rank = (
-        speeds.compute_ns[index] - usual >= LEAST_EXCESS * job.step_interval_ns
+        speeds.compute_ns[index] - usual >= POLICY.least_excess * job.step_interval_ns
         and excess(speeds, speeds.slowest)[0] == "compute"
     )
     spread = float(
@@ -65,7 +74,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
             (per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)
         )
     )
-    if not is_one_rank and spread < LEAST_SPREAD:
+    if not is_one_rank and spread < POLICY.least_spread:
         return None
     if is_one_rank and slow_device(job) is not None:
         # The same work on a slower device.
@@ -74,7 +83,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if is_one_rank and not uneven_exchanges:
         # What all-to-alls send to one rank is its share of the job's work.
         extra = extra_kernels(job, index)
-        if extra is not None and extra.ns >= MOST_OF_IT * (speeds.compute_ns[index] - usual):
+        if extra is not None and extra.ns >= POLICY.most_of_it * (speeds.compute_ns[index] - usual):
             return _extra_work(job, index, extra, speeds.others(speeds.alone_ns, index))
     most = float(np.mean(per_step.max(axis=0))) / 1e6
     rank = job.ranks[index]
@@ -132,7 +141,7 @@ def _compute_per_step(job: JobCase) -> Float64:
 def _uneven_exchanges(job: JobCase) -> list[str]:
     """What the recorded splits of all-to-alls say of the same."""
     share = balanced_shares(job)
-    uneven = share[share < 1 - LEAST_SPREAD]
+    uneven = share[share < 1 - POLICY.least_spread]
     if not len(uneven):
         return []
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
@@ -148,10 +157,10 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
 def advise_run(run: RunFacts) -> Advice | None:
     """By steps timed with no profiler: own times that differ, and not on one rank alone."""
     own = [rank.own for rank in run.ranks if rank.own is not None]
-    if len(own) < 2 or own[0].spread < LEAST_SPREAD or late_by_own_time(run) is not None:
+    if len(own) < 2 or own[0].spread < POLICY.least_spread or late_by_own_time(run) is not None:
         return None
     held_up = run.most_held_up
-    if held_up is not None and (held_up.held_up_share or 0.0) >= LEAST_HELD_UP:
+    if held_up is not None and (held_up.held_up_share or 0.0) >= RANGES.least_held_up:
         # Whoever has no core just then comes last.
         return None
     most = max(each.share_longest for each in own)

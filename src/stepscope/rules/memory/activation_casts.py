@@ -26,6 +26,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.replay.changes import with_task_ns
@@ -37,16 +38,22 @@ from stepscope.rules.task_table import TaskTable, per_step_ms
 
 CODE = "activation-casts"
 BOUND = "memory"
-LEAST_SHARE = 0.02
-"""Of the step in such casts below which there is nothing to say."""
-LEAST_NUMBERS = 1 << 16
-"""In a tensor, from which its cast is more than a launch."""
-VOCABULARY = 16_000
-"""A last dimension from which a tensor is taken for logits."""
-LEAST_GAIN = 1.05
-"""Of sparing all casts' launches, below which other training is not worth it."""
-CAUTIOUS_LEFT = 0.5
-"""Of the casts' time that may have to stay: what a loss or a sum is taken in."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.02
+    """Of the step in such casts below which there is nothing to say."""
+    least_numbers: int = 1 << 16
+    """In a tensor, from which its cast is more than a launch."""
+    vocabulary: int = 16_000
+    """A last dimension from which a tensor is taken for logits."""
+    least_gain: float = 1.05
+    """Of sparing all casts' launches, below which other training is not worth it."""
+    cautious_left: float = 0.5
+    """Of the casts' time that may have to stay: what a loss or a sum is taken in."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | None:
@@ -56,9 +63,9 @@ def propose(case: Case) -> Proposal | None:
         # Without the device's peaks nobody can say what compiling gives, which does this and more.
         return None
     table = case.table
-    casts = _casts(case, LEAST_NUMBERS)
+    casts = _casts(case, POLICY.least_numbers)
     spent_ms, steps = per_step_ms(graph, casts), max(graph.num_steps, 1)
-    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return _launches(case, graph, table)
     nothing = np.zeros_like(casts)
     back_ms = per_step_ms(graph, casts & table.backward)
@@ -72,7 +79,7 @@ def propose(case: Case) -> Proposal | None:
         ),
         events=graph.task_event[casts],
         change=spared(case, table, casts, nothing, with_host=True),
-        cautious=lambda before: with_task_ns(before, casts, CAUTIOUS_LEFT * graph.task_ns),
+        cautious=lambda before: with_task_ns(before, casts, POLICY.cautious_left * graph.task_ns),
         changes_numerics=True,
         alternative_to=("unfused-pointwise",),
     )
@@ -85,7 +92,7 @@ def _launches(case: Case, graph: Graph, table: TaskTable) -> Proposal | None:
     activations = _casts(case, 0)
     both, nothing = weights | activations, np.zeros_like(weights)
     change = spared(case, table, both, nothing, with_host=True)
-    if not weights.any() or case.speedup(change(graph)) < LEAST_GAIN:
+    if not weights.any() or case.speedup(change(graph)) < POLICY.least_gain:
         return None
     steps = max(graph.num_steps, 1)
     return Proposal(
@@ -114,7 +121,7 @@ def _casts(case: Case, least_numbers: int) -> Bool:
         if cast is None or not cast[0]:
             return False
         numbers = prod(cast[0])
-        return numbers >= least_numbers and cast[0][-1] < VOCABULARY
+        return numbers >= least_numbers and cast[0][-1] < POLICY.vocabulary
 
     weights = weight_casts(case)
     mask: Bool = table.where(is_activation) & ~table.optimizer

@@ -45,10 +45,16 @@ from stepscope.workload.operands import is_shape, operand
 
 CODE = "dtype-casts"
 BOUND = "memory"
-LEAST_SHARE = 0.005
-"""Of the step in needless casts of weights below which there is nothing to say."""
-UNKNOWN_SHARE = 0.1
-"""Of the step in copies, from which it is worth asking for shapes."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.005
+    """Of the step in needless casts of weights below which there is nothing to say."""
+    unknown_share: float = 0.1
+    """Of the step in copies, from which it is worth asking for shapes."""
+
+
+POLICY = Policy()
 FLOATS = frozenset({"fp64", "fp32", "bf16", "fp16"})
 HALVES = frozenset({"bf16", "fp16"})
 GATHERS = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -87,11 +93,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if not case.context.trace.meta.has_shapes:
         copies, reason = table.of_category("copy"), "copies whose types are not known"
-        return ask_for_shapes(case, CODE, copies, UNKNOWN_SHARE, reason)
+        return ask_for_shapes(case, CODE, copies, POLICY.unknown_share, reason)
     casts = weight_casts(case)
     needless = casts.again | casts.frozen
     spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)
-    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     frozen_ms, steps = per_step_ms(graph, casts.frozen), max(graph.num_steps, 1)
     keep = (

@@ -20,6 +20,8 @@ with sequence lengths that change every step.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord
@@ -30,14 +32,20 @@ from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 CODE = "fragmentation"
 NEEDS_REPLAY = False
 BOUND = "memory"
-LEAST_UNUSED = 0.25
-"""Of the reserved bytes that no tensor uses at the peak: rounding and a warm cache leave some (a
-judgement, not measured)."""
-LEAST_FULL = 0.5
-"""Of the device reserved: below, the cache is in nobody's way."""
-LEAST_BYTES = 1e9
-"""Unused, where the device's size is not known: less is in nobody's way on any device that trains
-(a judgement)."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_unused: float = 0.25
+    """Of the reserved bytes that no tensor uses at the peak: rounding and a warm cache leave some
+    (a judgement, not measured)."""
+    least_full: float = 0.5
+    """Of the device reserved: below, the cache is in nobody's way."""
+    least_bytes: float = 1e9
+    """Unused, where the device's size is not known: less is in nobody's way on any device that
+    trains (a judgement)."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -48,7 +56,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     peak = int(memory.allocated.argmax())
     allocated, reserved = int(memory.allocated[peak]), int(memory.reserved[peak])
     total = None if case.context.device is None else case.context.device.memory_bytes
-    if reserved - allocated < LEAST_UNUSED * reserved or (total and reserved < LEAST_FULL * total):
+    if reserved - allocated < POLICY.least_unused * reserved or (
+        total and reserved < POLICY.least_full * total
+    ):
         return None
     return Remark(
         code=CODE,
@@ -92,8 +102,13 @@ def _is_fragmented(record: MemoryRecord) -> bool:
         return True
     unused = _unused(record)
     if record.capacity_bytes is None:
-        return unused >= LEAST_UNUSED and unused * record.reserved_bytes >= LEAST_BYTES
-    return unused >= LEAST_UNUSED and record.reserved_bytes >= LEAST_FULL * record.capacity_bytes
+        return (
+            unused >= POLICY.least_unused and unused * record.reserved_bytes >= POLICY.least_bytes
+        )
+    return (
+        unused >= POLICY.least_unused
+        and record.reserved_bytes >= POLICY.least_full * record.capacity_bytes
+    )
 
 
 def _failed_in_vain(record: MemoryRecord) -> bool:

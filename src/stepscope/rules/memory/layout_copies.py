@@ -20,6 +20,7 @@ Example: attention written out makes four such copies a layer: queries, keys, va
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
@@ -30,10 +31,16 @@ from stepscope.workload.operands import is_shape, operand
 
 CODE = "layout-copies"
 BOUND = "memory"
-LEAST_SHARE = 0.02
-"""Of the step in such copies below which there is nothing to say."""
-LEAST_DIMS = 3
-"""A matrix is turned for a product that asks for it."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.02
+    """Of the step in such copies below which there is nothing to say."""
+    least_dims: int = 3
+    """A matrix is turned for a product that asks for it."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | None:
@@ -45,7 +52,7 @@ def propose(case: Case) -> Proposal | None:
     table = case.table
     copies = _copies(table)
     spent_ms, steps = per_step_ms(graph, copies), max(graph.num_steps, 1)
-    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     longest = int(np.flatnonzero(copies)[np.argmax(graph.task_ns[copies])])
     return Proposal(
@@ -77,7 +84,7 @@ def _dims(table: TaskTable, op: int) -> tuple[int, ...]:
     if to is None or source is None or to.dims != source.dims or to.dtype != source.dtype:
         return ()
     made, read = inputs.strides[0], inputs.strides[1]
-    if len(to.dims) < LEAST_DIMS or not is_shape(made) or not is_shape(read):
+    if len(to.dims) < POLICY.least_dims or not is_shape(made) or not is_shape(read):
         return ()
     if 0 in read or _order(made, to.dims) == _order(read, to.dims):
         return ()

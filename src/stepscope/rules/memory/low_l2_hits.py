@@ -30,6 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
@@ -37,18 +39,24 @@ from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_caus
 
 CODE = "low-l2-hits"
 BOUND = "memory"
-USED_AGAIN = 1.25
-"""Bytes from the L2 over those from DRAM, from which data are used again. On an H200, passes that
-read a byte once have 1.00 to 1.03, random rows of a buffer 2.5 times the L2, read 8 times each,
-1.34. A choice of ours between them."""
-ROOM = 0.8
-"""The L2's share of peak over the DRAM's, up to which hits would gain a fifth of the time."""
-WRITTEN = 0.25
-"""Bytes written to DRAM over those read. What writes as much as it reads (a pass with a small
-operand beside: rotary embeddings, a bias) reads the large one once."""
-PROVED = 1.1
-"""Bytes read over those that tensors held. The kernel's own inputs are not more; libraries have
-some beside."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    used_again: float = 1.25
+    """Bytes from the L2 over those from DRAM, from which data are used again. On an H200, passes
+    that read a byte once have 1.00 to 1.03, random rows of a buffer 2.5 times the L2, read 8 times
+    each, 1.34. A choice of ours between them."""
+    room: float = 0.8
+    """The L2's share of peak over the DRAM's, up to which hits would gain a fifth of the time."""
+    written: float = 0.25
+    """Bytes written to DRAM over those read. What writes as much as it reads (a pass with a small
+    operand beside: rotary embeddings, a bias) reads the large one once."""
+    proved: float = 1.1
+    """Bytes read over those that tensors held. The kernel's own inputs are not more; libraries have
+    some beside."""
+
+
+POLICY = Policy()
 MISSED, AGAIN = "missed", "again"
 ACTION = (
     "an order of blocks that shares operands in the L2 (Triton: GROUP_SIZE_M), larger tiles, "
@@ -75,7 +83,7 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 def judge(kernel: KernelMetrics, held_bytes: int = 0) -> Fault | None:
     """`held_bytes` is the most that tensors of the run held; 0 where that is not known."""
     dram, read = kernel.dram_throughput, kernel.dram_read_bytes
-    busy = kernel_metrics.BUSY
+    busy = kernel_metrics.POLICY.busy
     if (
         dram is None
         or dram < busy
@@ -85,7 +93,7 @@ def judge(kernel: KernelMetrics, held_bytes: int = 0) -> Fault | None:
     ):
         return None
     words = f"{read / 1e9:.2f} GB read from DRAM, at {dram:.0%} of its peak"
-    if held_bytes and read >= PROVED * held_bytes:
+    if held_bytes and read >= POLICY.proved * held_bytes:
         return Fault(
             kernel=kernel,
             cause=AGAIN,
@@ -97,10 +105,10 @@ def judge(kernel: KernelMetrics, held_bytes: int = 0) -> Fault | None:
         or served is None
         or written is None
         or read <= size
-        or written > WRITTEN * read
+        or written > POLICY.written * read
     ):
         return None
-    if served < USED_AGAIN * read:
+    if served < POLICY.used_again * read:
         return None
     return Fault(
         kernel=kernel,
@@ -113,5 +121,5 @@ def _has_room(kernel: KernelMetrics, dram: float) -> bool:
     """Whether the kernel would be faster if more came from the L2."""
     others = (kernel.l2_served, kernel.compute_throughput, kernel.l1_throughput)
     return kernel.l2_served is not None and all(
-        share is None or share <= ROOM * dram for share in others
+        share is None or share <= POLICY.room * dram for share in others
     )

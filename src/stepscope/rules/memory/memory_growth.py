@@ -20,6 +20,7 @@ after 1,400 steps.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -32,12 +33,19 @@ CODE = "memory-growth"
 NEEDS_REPLAY = False
 BOUND = "memory"
 NEEDS_DEVICE = False
-LEAST_STEPS = 3
-"""Two growths in a row, at least."""
-LEAST_SHARE = 1e-4
-"""Of the memory in use, per step: smaller than that is rounding."""
-ALIKE = 0.5
-"""The smallest growth against the largest: what is kept every step is about the same every step."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_steps: int = 3
+    """Two growths in a row, at least."""
+    least_share: float = 1e-4
+    """Of the memory in use, per step: smaller than that is rounding."""
+    alike: float = 0.5
+    """The smallest growth against the largest: what is kept every step is about the same every
+    step."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -48,11 +56,11 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     step = np.searchsorted(case.context.cut.host_start, memory.time_ns, side="right") - 1
     inside = step >= 0
     first = np.unique(step[inside], return_index=True)[1]
-    if len(first) < LEAST_STEPS:
+    if len(first) < POLICY.least_steps:
         return Abstention(
             code=CODE,
             reason="too few steps were recorded",
-            needs=f"record {LEAST_STEPS} steps or more",
+            needs=f"record {POLICY.least_steps} steps or more",
         )
     left = _left_behind(np.minimum.reduceat(memory.allocated[inside], first))
     if left is None:
@@ -68,8 +76,8 @@ def _left_behind(floors: np.ndarray) -> float | None:
     """Bytes a step leaves in use, where each leaves about as much; None where they do not."""
     growth = np.diff(floors)
     if (
-        growth.min() < LEAST_SHARE * floors[-1]
-        or growth.min() < ALIKE * growth.max()
+        growth.min() < POLICY.least_share * floors[-1]
+        or growth.min() < POLICY.alike * growth.max()
         or growth.min() <= 0
     ):
         return None
@@ -80,7 +88,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     """What memory snapshots say of it: how much each step leaves, and who made that."""
     for record in () if auxiliary.memory is None else auxiliary.memory.records:
         floors = np.array([step.floor_bytes for step in record.steps[1:]], dtype=float)
-        left = _left_behind(floors) if len(floors) >= LEAST_STEPS else None
+        left = _left_behind(floors) if len(floors) >= POLICY.least_steps else None
         if left is not None:
             return _advice(record, floors, left)
     return None

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from stepscope.analyses.memory.ways_out import CHECKPOINTED, FORWARD_SHARE
 from stepscope.analyses.run.memory_breakdown import (
     REMEDIES,
@@ -46,11 +48,17 @@ from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 CODE = "memory-pressure"
 NEEDS_REPLAY = False
 BOUND = "memory"
-MOST = 0.92
-"""Of the device's memory: the rest goes to the context, to libraries' workspaces and to
-rounding."""
-AIM = 0.85
-"""Of the device's memory, at which the allocator need not give back its cache."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most: float = 0.92
+    """Of the device's memory: the rest goes to the context, to libraries' workspaces and to
+    rounding."""
+    aim: float = 0.85
+    """Of the device's memory, at which the allocator need not give back its cache."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -66,11 +74,11 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
             needs="a trace that names its device",
         )
     peak = int(memory.allocated.max())
-    if peak < MOST * total:
+    if peak < POLICY.most * total:
         return None
     text = (
         f"tensors hold {peak / 1e9:.1f} of {total / 1e9:.1f} GB at the peak ({peak / total:.0%}): "
-        f"{_relief(case, peak - AIM * total)}"
+        f"{_relief(case, peak - POLICY.aim * total)}"
     )
     return Remark(code=CODE, text=text)
 
@@ -145,7 +153,7 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
             f"{times(retried.num_retries)}"
         )
         troubles.append((retried, words))
-    if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= MOST:
+    if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= POLICY.most:
         words = (
             f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} "
             "GB at the peak"

@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
@@ -38,9 +40,15 @@ from stepscope.rules.shared.kernel_metrics import (
 
 CODE = "memory-stalls"
 BOUND = "memory"
-CONFLICTS = 2.0
-"""Passes over those without bank conflicts. A two-way conflict doubles them (CUDA C++ Best
-Practices Guide, Shared Memory and Memory Banks)."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    conflicts: float = 2.0
+    """Passes over those without bank conflicts. A two-way conflict doubles them (CUDA C++ Best
+    Practices Guide, Shared Memory and Memory Banks)."""
+
+
+POLICY = Policy()
 GLOBAL, SHARED = "global", "shared"
 WAITS_SHARED = ("short_scoreboard", "mio_throttle")
 """Where a warp waits for shared memory's answer, and for room in its queue (profiling guide, Warp
@@ -74,7 +82,7 @@ def _global(kernel: KernelMetrics) -> Fault | None:
     }
     share = waits.get("long_scoreboard", 0.0)
     uncollected = 1 - sum(kernel.stalls.values())  # Of reasons that were not collected.
-    if share < kernel_metrics.STALLED or share < max(*waits.values(), uncollected):
+    if share < kernel_metrics.POLICY.stalled or share < max(*waits.values(), uncollected):
         return None
     if not is_waiting(kernel) or not fills_device(kernel):
         return None
@@ -91,7 +99,12 @@ def _shared(kernel: KernelMetrics) -> Fault | None:
     """Whether or not a unit is busy: conflicts keep the L1 busy with passes that need not be."""
     passes, ideal = kernel.shared_wavefronts, kernel.shared_wavefronts_ideal
     waits = sum(kernel.stalls.get(reason, 0.0) for reason in WAITS_SHARED)
-    if not ideal or passes is None or passes < CONFLICTS * ideal or waits < kernel_metrics.STALLED:
+    if (
+        not ideal
+        or passes is None
+        or passes < POLICY.conflicts * ideal
+        or waits < kernel_metrics.POLICY.stalled
+    ):
         return None
     words = (
         f"{passes / ideal:.1f} times the passes over shared memory that it needs; {waits:.0%} of "

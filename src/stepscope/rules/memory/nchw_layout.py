@@ -28,6 +28,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -59,65 +60,72 @@ CODE = "nchw-layout"
 BOUND = "memory"
 
 TO_NHWC = re.compile("nchwToNhwc", re.IGNORECASE)
-# Measured on an H200, torch 2.11: (64, 64, 112, 112), (64, 256, 56, 56), (64, 2048, 7, 7) and (256,
-# 64, 112, 112).
-LEAST_SHARE = 0.005
-"""Of the step in transposes and such norms below which there is nothing to say."""
-NORM_PASSES = 3
-"""Batch norm forward reads its input for the statistics, reads it again and writes."""
-NORM_BACKWARD_PASSES = 5
-HALF_SHARE = 0.24
-"""Of the bandwidth, reached by batch norm forward in NHWC and 16 bits. This and what follows is of
-210 norms of 14 recorded runs, which are off by 10 % on average."""
-WIDE_HALF_SHARE = 0.31
-WIDE = 256
-"""Channels from which that is reached."""
-HALF_BACKWARD_SHARE = 0.5
-WIDE_HALF_BACKWARD_SHARE = 0.57
-WIDE_BACKWARD = 128
-WHOLE_ROW = 64
-"""Channels of 16 bits from which a row fills what memory is read by; fewer reach their part."""
-VOLUME_SHARE = 0.1
-"""Over volumes (NDHWC) in 16 bits, for which PyTorch has no kernels of its own: 0.05 to 0.16
-(r3d_18)."""
-VOLUME_BACKWARD_SHARE = 0.25
-"""Backward, with the copy of the gradient that it takes there."""
-FULL_SHARE = 0.75
-"""Forward in fp32: 0.70 to 0.79."""
-FULL_BACKWARD_SHARE = 0.82
-"""Backward in fp32: 0.80 to 0.87."""
-FIXED_NS = 10_000
-"""Of a batch norm, for its two or three kernels."""
-HALF_FIXED_NS = 8_000
-GROUP_NORM_FACTOR = 2.2
-"""Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
-HALF_THIN_FACTOR = 0.3
-"""Depthwise convolutions in 16 bits in NHWC: 0.20 to 0.48 of their time in NCHW (kernels of 3 to 7,
-both passes)."""
-THIN_FACTOR = 0.36
-"""The same in fp32, kernels of 3 and 5: 0.22 to 0.63, both passes."""
-WIDE_KERNEL = 7
-WIDE_THIN_FACTOR = 0.6
-"""The same in fp32 with such a kernel, forward."""
-WIDE_THIN_BACKWARD_FACTOR = 2.8
-"""Backward there is slower in NHWC: 2.3 to 3.5."""
-FULL_FACTOR = 1.2
-"""Other convolutions in fp32 without TF32, forward: 1.02 to 1.34 (seven shapes)."""
-FULL_BACKWARD_FACTOR = 1.06
-"""Backward: 0.96 to 1.14."""
-ROUNDING_FACTOR = 0.62
-"""Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass stays,
-as a plain copy."""
-FULL_TURNS = 1.5
-"""Launches more of a convolution in fp32 without TF32, forward: for most of them cuDNN has kernels
-for NCHW alone, and turns to it and back (46 for the 31 of a mobilenet)."""
-FULL_BACKWARD_TURNS = 1.75
-THIN_BACKWARD_LAUNCHES = 2.0
-"""More of a depthwise one, whose weight's gradient takes a second pass."""
-NORM_LAUNCHES = 1.0
-"""More of a batch norm in fp32, each pass: a fill."""
-UNCERTAINTY = 0.3
-"""Of the norms' new time, either way."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """Measured on an H200, torch 2.11: (64, 64, 112, 112), (64, 256, 56, 56), (64, 2048, 7, 7) and
+    (256, 64, 112, 112)."""
+
+    least_share: float = 0.005
+    """Of the step in transposes and such norms below which there is nothing to say."""
+    norm_passes: int = 3
+    """Batch norm forward reads its input for the statistics, reads it again and writes."""
+    norm_backward_passes: int = 5
+    half_share: float = 0.24
+    """Of the bandwidth, reached by batch norm forward in NHWC and 16 bits. This and what follows is
+    of 210 norms of 14 recorded runs, which are off by 10 % on average."""
+    wide_half_share: float = 0.31
+    wide: int = 256
+    """Channels from which that is reached."""
+    half_backward_share: float = 0.5
+    wide_half_backward_share: float = 0.57
+    wide_backward: int = 128
+    whole_row: int = 64
+    """Channels of 16 bits from which a row fills what memory is read by; fewer reach their part."""
+    volume_share: float = 0.1
+    """Over volumes (NDHWC) in 16 bits, for which PyTorch has no kernels of its own: 0.05 to 0.16
+    (r3d_18)."""
+    volume_backward_share: float = 0.25
+    """Backward, with the copy of the gradient that it takes there."""
+    full_share: float = 0.75
+    """Forward in fp32: 0.70 to 0.79."""
+    full_backward_share: float = 0.82
+    """Backward in fp32: 0.80 to 0.87."""
+    fixed_ns: int = 10_000
+    """Of a batch norm, for its two or three kernels."""
+    half_fixed_ns: int = 8_000
+    group_norm_factor: float = 2.2
+    """Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
+    half_thin_factor: float = 0.3
+    """Depthwise convolutions in 16 bits in NHWC: 0.20 to 0.48 of their time in NCHW (kernels of 3
+    to 7, both passes)."""
+    thin_factor: float = 0.36
+    """The same in fp32, kernels of 3 and 5: 0.22 to 0.63, both passes."""
+    wide_kernel: int = 7
+    wide_thin_factor: float = 0.6
+    """The same in fp32 with such a kernel, forward."""
+    wide_thin_backward_factor: float = 2.8
+    """Backward there is slower in NHWC: 2.3 to 3.5."""
+    full_factor: float = 1.2
+    """Other convolutions in fp32 without TF32, forward: 1.02 to 1.34 (seven shapes)."""
+    full_backward_factor: float = 1.06
+    """Backward: 0.96 to 1.14."""
+    rounding_factor: float = 0.62
+    """Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass
+    stays, as a plain copy."""
+    full_turns: float = 1.5
+    """Launches more of a convolution in fp32 without TF32, forward: for most of them cuDNN has
+    kernels for NCHW alone, and turns to it and back (46 for the 31 of a mobilenet)."""
+    full_backward_turns: float = 1.75
+    thin_backward_launches: float = 2.0
+    """More of a depthwise one, whose weight's gradient takes a second pass."""
+    norm_launches: float = 1.0
+    """More of a batch norm in fp32, each pass: a fill."""
+    uncertainty: float = 0.3
+    """Of the norms' new time, either way."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -135,7 +143,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     steps = max(graph.num_steps, 1)
     turning_ms, norms_ms = per_step_ms(graph, turning), per_step_ms(graph, norms)
     shorter_ms = per_step_ms(graph, shorter)
-    if (turning_ms + norms_ms + shorter_ms) * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if (turning_ms + norms_ms + shorter_ms) * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     batch_norms = norms & table.where(lambda op: "batch_norm" in table.op_name(op))
     launches = _more_launches(table, batch_norms)
@@ -156,8 +164,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         events=graph.task_event[turning],
         change=launched(_turned(graph, turning, times, 1.0)),
-        cautious=launched(_turned(graph, turning, times, 1.0 + UNCERTAINTY)),
-        hopeful=launched(_turned(graph, turning, times, 1.0 - UNCERTAINTY)),
+        cautious=launched(_turned(graph, turning, times, 1.0 + POLICY.uncertainty)),
+        hopeful=launched(_turned(graph, turning, times, 1.0 - POLICY.uncertainty)),
         changes_numerics=True,
         may_slow=True,
     )
@@ -195,9 +203,9 @@ def _more_launches(table: TaskTable, norms: Bool) -> Float64:
     convolutions &= table.where(partial(_is_image_convolution, table))
     thin = table.where(partial(is_thin, table))
     back = table.backward
-    turns = np.where(back, FULL_BACKWARD_TURNS, FULL_TURNS)
-    turns = np.where(thin, np.where(back, THIN_BACKWARD_LAUNCHES, 0.0), turns)
-    launches = np.where(convolutions, turns, np.where(norms, NORM_LAUNCHES, 0.0))
+    turns = np.where(back, POLICY.full_backward_turns, POLICY.full_turns)
+    turns = np.where(thin, np.where(back, POLICY.thin_backward_launches, 0.0), turns)
+    launches = np.where(convolutions, turns, np.where(norms, POLICY.norm_launches, 0.0))
     return np.where(first & full, launches, 0.0)
 
 
@@ -286,7 +294,7 @@ def _left_of_turns(graph: Graph, table: TaskTable, turning: Bool) -> Float64:
         return pair is not None and pair[0].dtype == "fp32"
 
     full = table.where(is_full)[tasks]
-    left: Float64 = np.where(to_nhwc & full, graph.task_ns[tasks] * ROUNDING_FACTOR, 0.0)
+    left: Float64 = np.where(to_nhwc & full, graph.task_ns[tasks] * POLICY.rounding_factor, 0.0)
     return left
 
 
@@ -296,12 +304,12 @@ def _convolution_factor(table: TaskTable, task: int, op: int) -> float:
     half, backward = table.precision[task] in ("bf16", "fp16"), "backward" in table.op_name(op)
     if is_thin(table, op):
         pair = image_and_weight(table, op)
-        wide = pair is not None and max(pair[1].dims[2:]) >= WIDE_KERNEL
+        wide = pair is not None and max(pair[1].dims[2:]) >= POLICY.wide_kernel
         if half or not wide:
-            return HALF_THIN_FACTOR if half else THIN_FACTOR
-        return WIDE_THIN_BACKWARD_FACTOR if backward else WIDE_THIN_FACTOR
+            return POLICY.half_thin_factor if half else POLICY.thin_factor
+        return POLICY.wide_thin_backward_factor if backward else POLICY.wide_thin_factor
     if not half and table.tensor_core[task] == 0:
-        return FULL_BACKWARD_FACTOR if backward else FULL_FACTOR
+        return POLICY.full_backward_factor if backward else POLICY.full_factor
     return 1.0
 
 
@@ -309,16 +317,16 @@ def _norm_ns(table: TaskTable, op: int, now_ns: float, roofs: DevicePeaks | None
     name, inputs = table.op_name(op), table.inputs(op)
     backward = "backward" in name
     if "group_norm" in name:
-        return now_ns if backward else now_ns * GROUP_NORM_FACTOR
+        return now_ns if backward else now_ns * POLICY.group_norm_factor
     tensor = None if inputs is None else operand(inputs, 0)
     if tensor is None or roofs is None or tensor.dtype not in ITEM_BYTES:
         return now_ns
     is_half = tensor.dtype in ("bf16", "fp16")
-    share = FULL_BACKWARD_SHARE if backward else FULL_SHARE
-    fixed = HALF_FIXED_NS if is_half else FIXED_NS
+    share = POLICY.full_backward_share if backward else POLICY.full_share
+    fixed = POLICY.half_fixed_ns if is_half else POLICY.fixed_ns
     if is_half:
         share = _half_share(tensor, backward=backward)
-    passes = NORM_BACKWARD_PASSES if backward else NORM_PASSES
+    passes = POLICY.norm_backward_passes if backward else POLICY.norm_passes
     size = float(tensor.numel * ITEM_BYTES[tensor.dtype] * passes)
     return min(now_ns, fixed + roofs.traffic_ns(size) / share)
 
@@ -327,14 +335,14 @@ def _half_share(image: Operand, *, backward: bool) -> float:
     """Of the bandwidth, reached by a batch norm in NHWC and 16 bits."""
     channels = image.dims[1]
     if len(image.dims) > 4:
-        return VOLUME_BACKWARD_SHARE if backward else VOLUME_SHARE
-    share, wide_share, wide = HALF_SHARE, WIDE_HALF_SHARE, WIDE
+        return POLICY.volume_backward_share if backward else POLICY.volume_share
+    share, wide_share, wide = POLICY.half_share, POLICY.wide_half_share, POLICY.wide
     if backward:
-        share, wide_share = HALF_BACKWARD_SHARE, WIDE_HALF_BACKWARD_SHARE
-        wide = WIDE_BACKWARD
+        share, wide_share = POLICY.half_backward_share, POLICY.wide_half_backward_share
+        wide = POLICY.wide_backward
     if channels >= wide:
         return wide_share
-    return share * min(channels / WHOLE_ROW, 1.0)
+    return share * min(channels / POLICY.whole_row, 1.0)
 
 
 def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:

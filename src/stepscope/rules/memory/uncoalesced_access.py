@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
@@ -31,12 +33,18 @@ from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_caus
 
 CODE = "uncoalesced-access"
 BOUND = "memory"
-WASTED = 0.3
-"""Of the sectors moved. The CUDA C++ Best Practices Guide (Strided Accesses): a stride of 2 uses
-half of what is loaded, in a copy with a coalesced other side a third of all."""
-WIDEST = 16.0
-"""Sectors of a warp's access with 16 bytes a thread, the widest there is: the ideal where its bytes
-were not counted."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    wasted: float = 0.3
+    """Of the sectors moved. The CUDA C++ Best Practices Guide (Strided Accesses): a stride of 2
+    uses half of what is loaded, in a copy with a coalesced other side a third of all."""
+    widest: float = 16.0
+    """Sectors of a warp's access with 16 bytes a thread, the widest there is: the ideal where its
+    bytes were not counted."""
+
+
+POLICY = Policy()
 SCATTERED = "scattered"
 WORDINGS = {
     SCATTERED: Wording(
@@ -53,7 +61,7 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:
-    if max(kernel.tensor_pipe or 0.0, kernel.fma_pipe or 0.0) >= kernel_metrics.BUSY:
+    if max(kernel.tensor_pipe or 0.0, kernel.fma_pipe or 0.0) >= kernel_metrics.POLICY.busy:
         return None
     loads = _moved(
         kernel.global_load_sectors,
@@ -72,7 +80,7 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     if not moved:
         return None
     wasted = sum(sectors[1] for sectors in recorded) / moved
-    if wasted < WASTED:
+    if wasted < POLICY.wasted:
         return None
     return Fault(
         kernel=kernel,
@@ -88,7 +96,7 @@ def _moved(
     needed."""
     if not touched or not per_access:
         return None
-    needed = touched * min((ideal if ideal is not None else WIDEST) / per_access, 1.0)
+    needed = touched * min((ideal if ideal is not None else POLICY.widest) / per_access, 1.0)
     moved = touched if beyond_l1 is None else min(beyond_l1, touched)
     return moved, max(moved - needed, 0.0)
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
@@ -45,14 +46,20 @@ from stepscope.workload.operands import operand, operands
 
 CODE = "unfused-attention"
 BOUND = "memory"
-UNKNOWN_SHARE = 0.02
-"""Of the step in softmax kernels, from which it is worth asking for shapes."""
-REACH = 40
-"""Tasks between the softmax and its products: scale, mask, casts, dropout, and copies take a
-dozen."""
-LAUNCHES_LEFT = 2
-"""Of a group's host time, as launches: the fused operator dispatches and launches, with a
-helper."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    unknown_share: float = 0.02
+    """Of the step in softmax kernels, from which it is worth asking for shapes."""
+    reach: int = 40
+    """Tasks between the softmax and its products: scale, mask, casts, dropout, and copies take a
+    dozen."""
+    launches_left: int = 2
+    """Of a group's host time, as launches: the fused operator dispatches and launches, with a
+    helper."""
+
+
+POLICY = Policy()
 PRODUCTS = {"aten::bmm": (0, 1), "aten::baddbmm": (1, 2), "aten::baddbmm_": (1, 2)}
 """Batched products, and where their matrices are."""
 
@@ -93,7 +100,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if not case.context.trace.meta.has_shapes:
         softmax, reason = table.of_category("softmax"), "softmax kernels of unknown size"
-        return ask_for_shapes(case, CODE, softmax, UNKNOWN_SHARE, reason)
+        return ask_for_shapes(case, CODE, softmax, POLICY.unknown_share, reason)
     groups = find_groups(case, graph, table)
     if not groups or roofs is None:
         return None
@@ -186,7 +193,7 @@ def _forward_group(
 def _product(table: TaskTable, start: int, step: int, numel: int, *, reads: bool) -> int | None:
     """The nearest batched product before or after; None when it has nothing to do with so many
     scores."""
-    for task in range(start + step, max(min(start + step * REACH, len(table.op)), -1), step):
+    for task in range(start + step, max(min(start + step * POLICY.reach, len(table.op)), -1), step):
         op = int(table.op[task])
         if not table.leads[task] or not table.is_matrix[task]:
             continue
@@ -285,7 +292,7 @@ def _fusing(
     times = np.where(np.isnan(times), now_ns, times)
     gone = _host_time(case, graph, groups)
     launches = sum(len(group.tasks) for group in groups) / len(groups)
-    share = max(1.0 - LAUNCHES_LEFT / max(launches, 1.0), 0.0)
+    share = max(1.0 - POLICY.launches_left / max(launches, 1.0), 0.0)
 
     def change(before: Graph) -> Graph:
         lengths, gaps = np.where(mask, 0.0, before.task_ns), np.where(mask, 0.0, before.task_gap_ns)

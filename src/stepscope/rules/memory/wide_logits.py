@@ -46,19 +46,26 @@ from stepscope.workload.operands import operand, operands
 CODE = "wide-logits"
 BOUND = "memory"
 INCLUDES = ("misaligned-shapes",)
-# Measured on an H200, torch 2.11: compiled cross entropy over (8188, 128256) in bf16, 1.48 ms
-# forward, 1.30 ms backward.
-LEAST_SHARE = 0.005
-"""Of the step in such kernels below which there is nothing to say."""
-UNKNOWN_SHARE = 0.1
-"""Of the step in softmax kernels, from which it is worth asking for shapes."""
-INSTRUCTIONS = 45
-"""Per logit going forward: a running maximum and a running sum take two exponentials each."""
-BACKWARD_FACTOR = 1.3
-"""Times a plain stream over the same bytes, going back."""
-COMPILED_BACKWARD_FACTOR = 2.15
-"""The same in a model that is compiled whole: the gradient is filled with zeros first (recordings
-of a Qwen and a Llama: 2.1 and 2.4)."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """Measured on an H200, torch 2.11: compiled cross entropy over (8188, 128256) in bf16, 1.48 ms
+    forward, 1.30 ms backward."""
+
+    least_share: float = 0.005
+    """Of the step in such kernels below which there is nothing to say."""
+    unknown_share: float = 0.1
+    """Of the step in softmax kernels, from which it is worth asking for shapes."""
+    instructions: int = 45
+    """Per logit going forward: a running maximum and a running sum take two exponentials each."""
+    backward_factor: float = 1.3
+    """Times a plain stream over the same bytes, going back."""
+    compiled_backward_factor: float = 2.15
+    """The same in a model that is compiled whole: the gradient is filled with zeros first
+    (recordings of a Qwen and a Llama: 2.1 and 2.4)."""
+
+
+POLICY = Policy()
 FORWARD, BACKWARD = "aten::_log_softmax", "aten::_log_softmax_backward_data"
 HEADS = {"aten::mm": (0, 1), "aten::addmm": (1, 2)}
 """Where these products have their input and their weight."""
@@ -83,11 +90,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if not case.context.trace.meta.has_shapes:
         softmax, reason = table.of_category("softmax"), "softmax kernels of unknown size"
-        return ask_for_shapes(case, CODE, softmax, UNKNOWN_SHARE, reason)
+        return ask_for_shapes(case, CODE, softmax, POLICY.unknown_share, reason)
     vocabularies = _vocabularies(table)
     mask = _over_logits(table, vocabularies)
     spent_ms = per_step_ms(graph, mask)
-    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     widest = max(vocabularies.values(), key=lambda vocabulary: vocabulary.size)
     gigabytes = max(widest.rows) * widest.size * 4 / 1e9
@@ -133,7 +140,7 @@ def fused_by_compiler(case: Case) -> Change | None:
     if not mask.any():
         return None
     times, kept = _passes(table, vocabularies, mask, roofs)
-    times[kept & table.backward] *= COMPILED_BACKWARD_FACTOR / BACKWARD_FACTOR
+    times[kept & table.backward] *= POLICY.compiled_backward_factor / POLICY.backward_factor
     times = np.where(kept, _not_longer(graph, kept, mask, times), 0.0)
     return lambda before: replace(before, task_ns=np.where(mask, times, before.task_ns))
 
@@ -255,9 +262,9 @@ def _pass_ns(
 ) -> float:
     stream = stream_ns(roofs, (2 if backward else 1) * logits * logit_bytes)
     if backward or ideal:
-        return stream if ideal else stream * BACKWARD_FACTOR
+        return stream if ideal else stream * POLICY.backward_factor
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
-    return max(stream, INSTRUCTIONS * logits / (vector / 2) * 1e9)
+    return max(stream, POLICY.instructions * logits / (vector / 2) * 1e9)
 
 
 def _not_longer(graph: Graph, kept: Bool, mask: Bool, times: Float64) -> Float64:

@@ -20,6 +20,7 @@ AdamW over 1.3 billion weights in fp32 moves 38 GB a step, 8 ms on an H200; 27 G
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.memory.growth import trained_weights
 from stepscope.analyses.memory.kinds import STATES
@@ -38,10 +39,16 @@ from stepscope.rules.task_table import per_step_ms
 CODE = "wide-optimizer-state"
 BOUND = "memory"
 WIDE_BYTES = 4
-LEAST_SHARE = 0.05
-"""Of the step in the update's kernels, below which nothing is said: a third of them can go."""
-BANDWIDTH_SHARE = 0.85
-"""Of the device's bandwidth that an update reaches: as large copies do."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.05
+    """Of the step in the update's kernels, below which nothing is said: a third of them can go."""
+    bandwidth_share: float = 0.85
+    """Of the device's bandwidth that an update reaches: as large copies do."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -51,7 +58,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     update = case.table.optimizer
     update_ms = per_step_ms(graph, update)
-    if update_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if update_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     memory = case.facts.memory
     if memory is None:
@@ -59,7 +66,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     states = _wide_bytes(case, memory)
     if not states:
         return None
-    rate = BANDWIDTH_SHARE * roofs.spec.bandwidth_bytes_per_s.value / 1e9
+    rate = POLICY.bandwidth_share * roofs.spec.bandwidth_bytes_per_s.value / 1e9
     return Proposal(
         summary=f"The update moves {size_words(2 * states)} of fp32 states in each step.",
         action="torchao.optim.AdamW8bit (or bitsandbytes'), or states in bf16; compare the loss",

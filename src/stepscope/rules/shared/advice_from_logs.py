@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
+from msgspec import Struct
+
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings import job_output as said
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -20,11 +22,16 @@ from stepscope.rules.host import debug_mode, launch_overhead, thread_oversubscri
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.memory import fragmentation, memory_pressure, unfused_attention
 
-MOST_OTHERS = 0.1
-"""Of a device, held by other processes, up to which they are not what fills it: a desktop and a
-second context take less."""
-MOST_EVIDENCE = 8
-"""Lines of one kind that are shown."""
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_others: float = 0.1
+    """Of a device, held by other processes, up to which they are not what fills it: a desktop and a
+    second context take less."""
+    most_evidence: int = 8
+    """Lines of one kind that are shown."""
+
+
+POLICY = Policy()
 SDPA = "F.scaled_dot_product_attention"
 ADVICE: dict[str, tuple[ModuleType, str, str]] = {
     said.UNUSED_PARAMETERS: (
@@ -152,7 +159,7 @@ def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
             summary=summary.format(*worst.numbers),
             action=action.format(*worst.numbers),
             evidence=tuple(line for path, warning in warnings for line in _lines(path, warning))[
-                :MOST_EVIDENCE
+                : POLICY.most_evidence
             ],
         )
 
@@ -182,7 +189,7 @@ def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
             action=_apart(can_expand) if rule is fragmentation else _smaller(worst),
             evidence=tuple(
                 f"{path}:{failure.line}: {_figures(failure)}"
-                for path, failure in pairs[:MOST_EVIDENCE]
+                for path, failure in pairs[: POLICY.most_evidence]
             ),
             weight=share,
             weight_of=of,
@@ -211,7 +218,11 @@ def _share(failure: OutOfMemory, *, is_in_pieces: bool) -> tuple[float | None, s
 
 def _smaller(failure: OutOfMemory) -> str:
     others = failure.others_bytes
-    if others is not None and failure.total_bytes and others >= MOST_OTHERS * failure.total_bytes:
+    if (
+        others is not None
+        and failure.total_bytes
+        and others >= POLICY.most_others * failure.total_bytes
+    ):
         return (
             f"{_gb(others)} of the device are other processes': end them, or take another device "
             "(nvidia-smi names them)"
@@ -276,7 +287,7 @@ def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
         summary=summary,
         action=action,
         evidence=tuple(
-            f"{path}:{hang.line}: {_hung(hang)}" for path, hang in hangs[:MOST_EVIDENCE]
+            f"{path}:{hang.line}: {_hung(hang)}" for path, hang in hangs[: POLICY.most_evidence]
         ),
     )
 

@@ -17,6 +17,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import contains, join
@@ -45,19 +46,27 @@ BETWEEN_PIECES = re.compile(r"^aten::(_cudnn|miopen)_rnn$")
 CHECK = re.compile(r"^aten::is_nonzero$")
 REGION = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
-# In launches of a kernel before compiling.
-PER_LAUNCH = 0.8
-"""Of a kernel from compiled code: the middle of 15 host-bound models before and after
-`torch.compile` (H200 hosts, torch 2.11), with what follows taken off."""
-ENTERING = 20.0
-"""Guards, wrappers and autograd's bookkeeping, forward and backward (recordings of two models in
-`reduce-overhead`)."""
-PER_PARAMETER = 0.6
-"""Checked by a guard, handed to two graphs, and its gradient accumulated."""
-PER_SAVED_CAPTURED = 0.1
-"""A tensor that the forward leaves for the backward is an output of one CUDA graph and an input of
-the other, which Python wraps and checks; there are about as many as kernels of the compiled
-forward. Of one recording: 3.2 of 9.2 ms around the graphs, for 350 kernels and 202 parameters."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """In launches of a kernel before compiling."""
+
+    per_launch: float = 0.8
+    """Of a kernel from compiled code: the middle of 15 host-bound models before and after
+    `torch.compile` (H200 hosts, torch 2.11), with what follows taken off."""
+    entering: float = 20.0
+    """Guards, wrappers and autograd's bookkeeping, forward and backward (recordings of two models
+    in `reduce-overhead`)."""
+    per_parameter: float = 0.6
+    """Checked by a guard, handed to two graphs, and its gradient accumulated."""
+    per_saved_captured: float = 0.1
+    """A tensor that the forward leaves for the backward is an output of one CUDA graph and an input
+    of the other, which Python wraps and checks; there are about as many as kernels of the compiled
+    forward. Of one recording: 3.2 of 9.2 ms around the graphs, for 350 kernels and 202
+    parameters."""
+
+
+POLICY = Policy()
 OPEN_SHARE = 0.3
 """How much more or less all of it may be."""
 
@@ -153,7 +162,7 @@ def num_left(case: Case) -> float:
 def compiled_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host enters the compiled model and launches what is left of its kernels, `slowdown` times
     as slowly."""
-    launched = PER_LAUNCH * num_left(case)
+    launched = POLICY.per_launch * num_left(case)
     return with_launches(case, slowdown * (_entering(case) + launched))
 
 
@@ -173,14 +182,14 @@ def without_checks(case: Case) -> Change:
 
 def captured_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host's time around the CUDA graphs of a compiled model, launching them left out."""
-    saved = PER_SAVED_CAPTURED * _num_saved(case)
+    saved = POLICY.per_saved_captured * _num_saved(case)
     return with_launches(case, slowdown * (_entering(case) + saved))
 
 
 def _entering(case: Case) -> float:
     """Around all kernels of a compiled model, a step."""
     pieces = 1 + _per_step(case, BETWEEN_PIECES)
-    return ENTERING * pieces + PER_PARAMETER * _per_step(case, GRADIENT)
+    return POLICY.entering * pieces + POLICY.per_parameter * _per_step(case, GRADIENT)
 
 
 @once_a_case

@@ -28,12 +28,17 @@ from stepscope.rules.shared.operator_traffic import Traffic, bytes_of, traffic_o
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable
 
-BATCH_NORM_KERNELS = 3
-"""Of a compiled run with a batch norm, besides its own: statistics in two stages, the convolution's
-layout."""
-BATCH_NORM_SHARE = 0.7
-"""Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
-innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
+
+class Policy(Struct, frozen=True, kw_only=True):
+    batch_norm_kernels: int = 3
+    """Of a compiled run with a batch norm, besides its own: statistics in two stages, the
+    convolution's layout."""
+    batch_norm_share: float = 0.7
+    """Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
+    innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
+
+
+POLICY = Policy()
 
 FUSIBLE = (
     "pointwise",
@@ -411,7 +416,7 @@ def fused_ns(runs: FusibleRuns, roofs: DevicePeaks, share: float) -> Float64:
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
     rates = np.where(
         runs.over_batches,
-        rate * BATCH_NORM_SHARE,
+        rate * POLICY.batch_norm_share,
         np.minimum(rate, np.maximum(runs.traffic, 1.0) / np.maximum(runs.now_ns, 1.0)),
     )
 
@@ -480,4 +485,4 @@ def _num_kernels(runs: FusibleRuns) -> Int64:
     norms = runs.num_norms_backward
     joins = ~runs.several & (norms == 0) & ~runs.copies & ~runs.sums
     num = np.where(joins, 0, 1 + 2 * norms + (runs.backward & runs.sums))
-    return np.where(runs.over_batches, 1 + BATCH_NORM_KERNELS, num)
+    return np.where(runs.over_batches, 1 + POLICY.batch_norm_kernels, num)

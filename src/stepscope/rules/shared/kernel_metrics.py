@@ -19,19 +19,26 @@ from stepscope.core.recordings.kernels import KernelMetrics
 
 MAX_EVIDENCE = 10
 NAME_CHARS = 60
-BUSY = 0.6
-"""Of a unit's peak, from which the kernel works rather than waits. SpeedOfLight.py:
-latency_bound_threshold = 60."""
-ISSUING = 0.8
-"""Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive < 0.8."""
-STALLED = 0.3
-"""Of the warps' time in one stall, from which it is worth mentioning. CPIStall.py: 0.3."""
-FILLED = 0.5
-"""Of the warps that the device can hold, up to which a grid of less than a wave is small: what else
-is measured then follows from that. A kernel that stays on its multiprocessors has one wave or a
-little less, and is not small."""
-LEAST_SHARE = 0.01
-"""Of the step, or of what was measured, below which there is nothing to say."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    busy: float = 0.6
+    """Of a unit's peak, from which the kernel works rather than waits. SpeedOfLight.py:
+    latency_bound_threshold = 60."""
+    issuing: float = 0.8
+    """Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive <
+    0.8."""
+    stalled: float = 0.3
+    """Of the warps' time in one stall, from which it is worth mentioning. CPIStall.py: 0.3."""
+    filled: float = 0.5
+    """Of the warps that the device can hold, up to which a grid of less than a wave is small: what
+    else is measured then follows from that. A kernel that stays on its multiprocessors has one wave
+    or a little less, and is not small."""
+    least_share: float = 0.01
+    """Of the step, or of what was measured, below which there is nothing to say."""
+
+
+POLICY = Policy()
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -53,12 +60,12 @@ def is_busy(kernel: KernelMetrics) -> bool | None:
     roof = kernel.roof
     if kernel.compute_throughput is None or kernel.dram_throughput is None or roof is None:
         return None
-    return roof[1] >= BUSY
+    return roof[1] >= POLICY.busy
 
 
 def is_waiting(kernel: KernelMetrics) -> bool:
     """Whether nothing is near its peak, and the schedulers have cycles to spare."""
-    return is_busy(kernel) is False and (kernel.issue is None or kernel.issue < ISSUING)
+    return is_busy(kernel) is False and (kernel.issue is None or kernel.issue < POLICY.issuing)
 
 
 def fills_device(kernel: KernelMetrics) -> bool:
@@ -67,7 +74,7 @@ def fills_device(kernel: KernelMetrics) -> bool:
     if kernel.waves is None or kernel.waves >= 1:
         return True
     allowed = kernel.theoretical_occupancy
-    return kernel.waves * (1.0 if allowed is None else allowed) > FILLED
+    return kernel.waves * (1.0 if allowed is None else allowed) > POLICY.filled
 
 
 def advice_by_cause(
@@ -87,7 +94,7 @@ def advice_by_cause(
     for cause, wording in wordings.items():
         by_cause = [fault for fault in faults if fault.cause == cause]
         weight = weigh.of(by_cause)
-        if by_cause and (weight is None or weight >= LEAST_SHARE):
+        if by_cause and (weight is None or weight >= POLICY.least_share):
             advice.append(_advice(code, bound, wording, by_cause, weigh, weight))
     return tuple(advice)
 

@@ -25,20 +25,26 @@ from stepscope.hardware.networks import slowest_port_for
 
 if TYPE_CHECKING:
     from stepscope.planner.cluster import Tier
-SLOW = 0.6
-"""Of what the link usually gives, below which it is slow: the same links differ by a fifth from one
-machine to the next, and a fallback is a tenth."""
-STILL_RISING = 1.15
-"""From one size to one twice as large or more, at the end of a test: the link's rate was not
-reached yet."""
-DIP = 0.75
-"""Of a smaller size's bus bandwidth, below which a larger one has fallen."""
-LEAST_DIP_BYTES = 1 << 16
-"""Below, the start decides, and a microsecond is a third of it."""
-IN_PLACE = 1.25
-"""Times the one way, that the other takes."""
-SLOW_START = 2.0
-"""Times the usual, from which a start is slow."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    slow: float = 0.6
+    """Of what the link usually gives, below which it is slow: the same links differ by a fifth from
+    one machine to the next, and a fallback is a tenth."""
+    still_rising: float = 1.15
+    """From one size to one twice as large or more, at the end of a test: the link's rate was not
+    reached yet."""
+    dip: float = 0.75
+    """Of a smaller size's bus bandwidth, below which a larger one has fallen."""
+    least_dip_bytes: int = 1 << 16
+    """Below, the start decides, and a microsecond is a third of it."""
+    in_place: float = 1.25
+    """Times the one way, that the other takes."""
+    slow_start: float = 2.0
+    """Times the usual, from which a start is slow."""
+
+
+POLICY = Policy()
 
 
 class LinkJudgement(Struct, frozen=True, kw_only=True):
@@ -72,12 +78,12 @@ class LinkJudgement(Struct, frozen=True, kw_only=True):
 
     @property
     def is_slow(self) -> bool:
-        return self.share is not None and self.share < SLOW and not self.is_rising
+        return self.share is not None and self.share < POLICY.slow and not self.is_rising
 
     @property
     def is_slow_start(self) -> bool:
         usual = self.usual_start_s
-        return usual is not None and self.floor_s > SLOW_START * usual
+        return usual is not None and self.floor_s > POLICY.slow_start * usual
 
 
 def judge_test(test: LinkTest) -> LinkJudgement:
@@ -102,8 +108,8 @@ def judge_test(test: LinkTest) -> LinkJudgement:
         dips=tuple(
             (before, row)
             for before, row in pairwise(test.rows)
-            if before.size_bytes >= LEAST_DIP_BYTES
-            and row.bus_bytes_per_s < DIP * before.bus_bytes_per_s
+            if before.size_bytes >= POLICY.least_dip_bytes
+            and row.bus_bytes_per_s < POLICY.dip * before.bus_bytes_per_s
         ),
     )
 
@@ -128,7 +134,7 @@ def _is_rising(test: LinkTest) -> bool:
     if len(test.rows) < 2:
         return True
     before, last = test.rows[-2:]
-    return last.bus_bytes_per_s > STILL_RISING * before.bus_bytes_per_s
+    return last.bus_bytes_per_s > POLICY.still_rising * before.bus_bytes_per_s
 
 
 def _tier(spec: DeviceSpec, test: LinkTest) -> Tier:

@@ -10,12 +10,17 @@ from stepscope.rules.task_table import TaskTable
 from stepscope.workload.inputs import integer_at
 from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes
 
-LARGE_BYTES = 1e6
-"""Of one tensor: less stays in the cache."""
-CALL_INSTRUCTIONS = 20
-"""Per element of a transcendental function or a division, as the CUDA math library expands them
-(expf 8, tanhf and sinf about 25); 2 for anything else."""
-PLAIN_INSTRUCTIONS = 2
+
+class Policy(Struct, frozen=True, kw_only=True):
+    large_bytes: float = 1e6
+    """Of one tensor: less stays in the cache."""
+    call_instructions: int = 20
+    """Per element of a transcendental function or a division, as the CUDA math library expands them
+    (expf 8, tanhf and sinf about 25); 2 for anything else."""
+    plain_instructions: int = 2
+
+
+POLICY = Policy()
 
 FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
 """Operators that write their first argument without reading it."""
@@ -63,14 +68,14 @@ def traffic_of(table: TaskTable, op: int) -> Traffic:
     if "batch_norm" in name:
         again = again or (read_bytes(*tensors[:1]) or 0.0)
     calls = _calls_a_function(table, op, len(reads))
-    each = CALL_INSTRUCTIONS if calls else PLAIN_INSTRUCTIONS
+    each = POLICY.call_instructions if calls else POLICY.plain_instructions
     alike = _written_alike(num, reads, written)
     other = (int(written / 4), "fp32") if num and written > 0 else None
     return Traffic(
         reads=reads,
         read_bytes=sizes,
         large=frozenset(
-            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= LARGE_BYTES
+            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= POLICY.large_bytes
         ),
         writes=alike or other,
         writes_alike=alike is not None,

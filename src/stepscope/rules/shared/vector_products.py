@@ -33,10 +33,15 @@ from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand
 
-LEAST_SHARE = 0.005
-"""Of the step in such kernels below which there is nothing to say."""
-UNKNOWN_SHARE = 0.05
-"""Of the step in kernels that look so by name, from which it is worth asking for shapes."""
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.005
+    """Of the step in such kernels below which there is nothing to say."""
+    unknown_share: float = 0.05
+    """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
+
+
+POLICY = Policy()
 
 
 class VectorProducts(Struct, frozen=True, kw_only=True):
@@ -56,7 +61,7 @@ def find_products(case: Case) -> VectorProducts | None:
     slow = _vector_matrix_tasks(table)
     sized = slow & table.is_matrix & ~np.isnan(table.flops)
     spent_ms = per_step_ms(graph, slow)
-    if not sized.any() or spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
+    if not sized.any() or spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     rate = float(table.flops[sized].sum() / graph.task_ns[sized].sum() / 1e3)
     return VectorProducts(
@@ -88,7 +93,7 @@ def ask_for_products(case: Case, code: str) -> Abstention | None:
     table = case.table
     by_name = table.of_category("gemm", "convolution") & (table.tensor_core == 0)
     reason = "kernels without tensor cores, whose type and size are not known"
-    return ask_for_shapes(case, code, by_name, UNKNOWN_SHARE, reason)
+    return ask_for_shapes(case, code, by_name, POLICY.unknown_share, reason)
 
 
 def at_precision(

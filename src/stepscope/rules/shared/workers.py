@@ -13,14 +13,19 @@ from msgspec import Struct
 
 from stepscope.core.run import RankMetadata
 
-MOST = 64
-"""Workers that are ever advised."""
-CLOSE = 1.03
-"""Times the shortest step that any number of workers gives: so near it, fewer are better."""
-MEMORY_SHARE = 0.5
-"""Of the machine's free memory that more workers may take."""
-LEAST_CORES = 0.05
-"""Of a core that a worker is reckoned to need at least."""
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most: int = 64
+    """Workers that are ever advised."""
+    close: float = 1.03
+    """Times the shortest step that any number of workers gives: so near it, fewer are better."""
+    memory_share: float = 0.5
+    """Of the machine's free memory that more workers may take."""
+    least_cores: float = 0.05
+    """Of a core that a worker is reckoned to need at least."""
+
+
+POLICY = Policy()
 
 
 class Workers(Struct, frozen=True, kw_only=True):
@@ -50,22 +55,22 @@ class Workers(Struct, frozen=True, kw_only=True):
     @property
     def cores_each(self) -> float:
         """Of a core that one keeps busy."""
-        return min(1.0, max(self.cpu_ns / max(self.batch_ns, 1.0), LEAST_CORES))
+        return min(1.0, max(self.cpu_ns / max(self.batch_ns, 1.0), POLICY.least_cores))
 
     def most(self, metadata: RankMetadata, now: int = 0) -> int:
         """How many fit: into the cores, and beyond those there are now into the memory."""
-        most = MOST
+        most = POLICY.most
         if self.cores is not None:
             most = min(most, max(1, math.floor(self.cores / self.cores_each)))
         if metadata.worker_bytes and metadata.memory_available_bytes is not None:
-            room = MEMORY_SHARE * metadata.memory_available_bytes
+            room = POLICY.memory_share * metadata.memory_available_bytes
             most = min(most, now + math.floor(room / metadata.worker_bytes))
         return most
 
     def fewest(self, most: int) -> int:
         """The smallest number that gives about what the best up to `most` gives."""
         best = min(self.step_ns(num) for num in range(1, most + 1))
-        return next(n for n in range(1, most + 1) if self.step_ns(n) <= CLOSE * best)
+        return next(n for n in range(1, most + 1) if self.step_ns(n) <= POLICY.close * best)
 
     def rates(self, metadata: RankMetadata, *chosen: int) -> str:
         """Samples a second by the number of workers, where a batch's size is known."""

@@ -24,6 +24,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
@@ -48,12 +49,19 @@ BOUND = "transfer"
 HOST_COLLECTIVE = re.compile(r"^gloo:")
 """Gradients that such a collective takes through host memory go out and come back too, and nothing
 is offloaded."""
-LEAST_TENSOR_BYTES = 64 << 10
-"""Smaller ones (scalars, statistics) have the same size by chance."""
-LEAST_BYTES = 16 << 20
-"""There and back, in a step: less is no model's state."""
-UPDATE_PASSES = 7.0
-"""Of the parameters through device memory for Adam's update: reads p, g, m, v, writes p, m, v."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_tensor_bytes: int = 64 << 10
+    """Smaller ones (scalars, statistics) have the same size by chance."""
+    least_bytes: int = 16 << 20
+    """There and back, in a step: less is no model's state."""
+    update_passes: float = 7.0
+    """Of the parameters through device memory for Adam's update: reads p, g, m, v, writes p, m,
+    v."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -64,7 +72,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     size = sizes(case)
     out, back = _pairs(size, copy_tasks(case, TO_HOST), copy_tasks(case, TO_DEVICE))
     moved = per_step(case.graph, float(size[out | back].sum()))
-    if moved < LEAST_BYTES:
+    if moved < POLICY.least_bytes:
         return None
     copied_ms = per_step(case.graph, float(case.graph.task_ns[out | back].sum())) / 1e6
     return Proposal(
@@ -88,7 +96,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _pairs(size: Float64, out: Bool, back: Bool) -> tuple[Bool, Bool]:
     """The copies of sizes that go both ways about as often: masks of those out and those back."""
-    large = size >= LEAST_TENSOR_BYTES
+    large = size >= POLICY.least_tensor_bytes
     there = np.unique(size[out & large], return_counts=True)
     come = np.unique(size[back & large], return_counts=True)
     both, i, j = np.intersect1d(there[0], come[0], return_indices=True)
@@ -110,7 +118,7 @@ def _on_device(case: Case, out: Bool, back: Bool) -> Change:
         work = np.where(updating, 0.0, graph.call_parts["work"])
         lasting = freed.task_ns
         if bandwidth is not None and updating.any():
-            lasting = np.where(back, sizes(case) * UPDATE_PASSES / bandwidth * 1e9, lasting)
+            lasting = np.where(back, sizes(case) * POLICY.update_passes / bandwidth * 1e9, lasting)
         return replace(freed, task_ns=lasting, call_parts=freed.call_parts | {"work": work})
 
     return change

@@ -22,6 +22,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import median
 from stepscope.analyses.host.nesting import ancestor_with
@@ -56,16 +57,23 @@ COPYING = re.compile(r"^aten::(to|_to_copy|copy_|lift_fresh|cuda)$")
 """The operators a copy stands in; the outermost of them is gone with it."""
 JOINING = re.compile(r"^aten::pad_sequence$")
 """Copies what came one by one into one tensor, one by one."""
-LEAST_PER_STEP = 16
-"""A batch has a handful of tensors, each with a copy of its own, and that is as it should be."""
-LATENCY_BOUND = 0.5
-"""Share of a copy's time that its bytes need at the link's rate; below, the start is the larger
-part."""
-SHORT_NS = 10_000.0
-"""Where bytes or rate are not known: a copy this short is one start."""
-MAKING_NS = 50_000
-"""From one copy to the next at most, for what makes the next one's tensor: longer is work of its
-own, which stays."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_per_step: int = 16
+    """A batch has a handful of tensors, each with a copy of its own, and that is as it should
+    be."""
+    latency_bound: float = 0.5
+    """Share of a copy's time that its bytes need at the link's rate; below, the start is the larger
+    part."""
+    short_ns: float = 10_000.0
+    """Where bytes or rate are not known: a copy this short is one start."""
+    making_ns: int = 50_000
+    """From one copy to the next at most, for what makes the next one's tensor: longer is work of
+    its own, which stays."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -73,7 +81,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph = case.graph
     tasks = copy_tasks(case, TO_DEVICE) & _latency_bound(case)
     each = per_step(graph, float(tasks.sum()))
-    if each < LEAST_PER_STEP:
+    if each < POLICY.least_per_step:
         return None
     size = sizes(case)[tasks]
     mean = "bytes not recorded"
@@ -101,8 +109,8 @@ def _latency_bound(case: Case) -> Bool:
     is_known = ~np.isnan(moving)
     bound: Bool = np.where(
         is_known,
-        moving < LATENCY_BOUND * case.graph.task_ns,
-        case.graph.task_ns < SHORT_NS,
+        moving < POLICY.latency_bound * case.graph.task_ns,
+        case.graph.task_ns < POLICY.short_ns,
     )
     return bound
 
@@ -152,5 +160,5 @@ def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
     ranges = np.where(outer == NONE, calls, outer)
     start, end = trace.start_ns[ranges], trace.end_ns[ranges]
     before = np.concatenate([start[:1], end[:-1]])
-    is_made = (start >= before) & (start - before <= MAKING_NS)
+    is_made = (start >= before) & (start - before <= POLICY.making_ns)
     return without_host_ranges(graph, union(np.where(is_made, before, start), end))

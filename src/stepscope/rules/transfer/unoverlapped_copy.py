@@ -19,6 +19,8 @@ Example: 154 MB of pinned images took 2.8 of each 27.5 ms step, in the way.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from stepscope.analyses.grouping import distinct, is_among
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
@@ -29,8 +31,14 @@ from stepscope.rules.shared.pcie_copies import PINNED_TO_DEVICE, copy_tasks, per
 
 CODE = "unoverlapped-copy"
 BOUND = "transfer"
-LEAST_SHARE = 0.005
-"""Of the step spent in such copies below which there is nothing to say."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.005
+    """Of the step spent in such copies below which there is nothing to say."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -41,7 +49,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         graph.task_stream, distinct(graph.task_stream[kernels])
     )
     copied_ns = per_step(graph, float(graph.task_ns[tasks].sum()))
-    if copied_ns < LEAST_SHARE * case.step_interval_ns:
+    if copied_ns < POLICY.least_share * case.step_interval_ns:
         return None
     return Proposal(
         summary=f"Pinned copies stand in the computation's way: {copied_ns / 1e6:.1f} ms a step on "

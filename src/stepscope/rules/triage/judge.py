@@ -33,7 +33,7 @@ from stepscope.core.triage import (
 )
 from stepscope.rules.comms import shared_device
 from stepscope.rules.compute import underloaded_gpu
-from stepscope.rules.host.thread_oversubscription import MOST_PER_CORE
+from stepscope.rules.host.thread_oversubscription import POLICY as THREADS
 from stepscope.rules.imbalance import throttled_gpu
 from stepscope.rules.triage.job import (
     Job,
@@ -56,32 +56,39 @@ from stepscope.rules.triage.job import (
 )
 
 RECORD = "stepscope run -- python train.py records a trace"
-MOST_IDLE = 0.02
-"""Cores below which a process does nothing: one that only wakes to look whether it may go on."""
-MOST_RESTING = 0.1
-"""Cores below which a rank rests, beside one that does not."""
-MOST_MOVED = 1e5
-"""Bytes a second, over all processes, below which nothing is read or written: logs and heartbeats
-take less."""
-LEAST_DEVICE = 0.7
-"""Of the time with a kernel, from which the device is what the job waits for."""
-FULL_DEVICE = 0.9
-"""From which its idle time is not worth a word."""
-LEAST_BUSY = 0.7
-"""Cores wanted, from which a process that does one thing after the other hardly rests."""
-LEAST_IO = 0.2
-"""Of the looks in an uninterruptible wait: a process that reads from memory's cache is never seen
-in one."""
-LEAST_READ = 10e6
-"""Bytes a second, over all workers, that show that input is read at all."""
-LEAST_HELD = 0.1
-"""Of the time held back by a quota."""
-LEAST_QUEUED = 0.25
-"""Of what ranks want, waited for: below it others on the machine cost little."""
-LEAST_OTHERS = 0.25
-"""Of the job's cores, used by others."""
-LEAST_LOADER = 0.3
-"""Of a rank's stacks, in the loader."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_idle: float = 0.02
+    """Cores below which a process does nothing: one that only wakes to look whether it may go
+    on."""
+    most_resting: float = 0.1
+    """Cores below which a rank rests, beside one that does not."""
+    most_moved: float = 1e5
+    """Bytes a second, over all processes, below which nothing is read or written: logs and
+    heartbeats take less."""
+    least_device: float = 0.7
+    """Of the time with a kernel, from which the device is what the job waits for."""
+    full_device: float = 0.9
+    """From which its idle time is not worth a word."""
+    least_busy: float = 0.7
+    """Cores wanted, from which a process that does one thing after the other hardly rests."""
+    least_io: float = 0.2
+    """Of the looks in an uninterruptible wait: a process that reads from memory's cache is never
+    seen in one."""
+    least_read: float = 10e6
+    """Bytes a second, over all workers, that show that input is read at all."""
+    least_held: float = 0.1
+    """Of the time held back by a quota."""
+    least_queued: float = 0.25
+    """Of what ranks want, waited for: below it others on the machine cost little."""
+    least_others: float = 0.25
+    """Of the job's cores, used by others."""
+    least_loader: float = 0.3
+    """Of a rank's stacks, in the loader."""
+
+
+POLICY = Policy()
 
 
 class Answer(Struct, frozen=True):
@@ -132,11 +139,11 @@ def _hung(job: Job, used: Sequence[DeviceSeries], *, is_asked: bool) -> Answer |
     if not job.ranks or not measured or used or may_compute:
         return None
     moved = [rate for process in job.all if (rate := moved_rate(process)) is not None]
-    is_idle = all((process.wanted_cores or 0.0) < MOST_IDLE for process in measured)
-    if not is_idle or sum(moved) >= MOST_MOVED:
+    is_idle = all((process.wanted_cores or 0.0) < POLICY.most_idle for process in measured)
+    if not is_idle or sum(moved) >= POLICY.most_moved:
         return None
     most = max(process.wanted_cores or 0.0 for process in measured)
-    if io_share(job.ranks) >= 1 - LEAST_IO:
+    if io_share(job.ranks) >= 1 - POLICY.least_io:
         return Answer(
             HUNG,
             f"Hung: {named(job.ranks)} waited in the kernel {io_share(job.ranks):.0%} of the time"
@@ -157,7 +164,7 @@ def _by_devices(system: SystemReport, used: Sequence[DeviceSeries]) -> Answer | 
     if not used:
         return None
     busy = fmean(device.used_share or 0.0 for device in used)
-    if busy < LEAST_DEVICE:
+    if busy < POLICY.least_device:
         return None
     told = throttled_gpu.advise(Auxiliary(system=system))
     if told:
@@ -166,7 +173,7 @@ def _by_devices(system: SystemReport, used: Sequence[DeviceSeries]) -> Answer | 
     advice = underloaded_gpu.advise(Auxiliary(system=system))
     if advice is not None:
         return Answer(UNDERLOADED, f"GPU, and not full: {lower(advice.summary)}", advice.action)
-    idle = "" if busy >= FULL_DEVICE else f"; it waits for the other {1 - busy:.0%}"
+    idle = "" if busy >= POLICY.full_device else f"; it waits for the other {1 - busy:.0%}"
     worst = min(used, key=lambda device: device.used_share or 0.0)
     return Answer(
         GPU,
@@ -184,7 +191,9 @@ def _by_host(
         if used:
             words = f"what the host does was not measured{while_devices(used)}"
         return Answer(UNCLEAR, f"Not known: {words}.", "stepscope triage PID, while the job runs")
-    working = [process for process in job.ranks if (process.wanted_cores or 0.0) >= LEAST_BUSY]
+    working = [
+        process for process in job.ranks if (process.wanted_cores or 0.0) >= POLICY.least_busy
+    ]
     if not working:
         return _waiting(job, used, stacks)
     if len(job.ranks) > 1 and all(process.role == PROCESS for process in job.ranks):
@@ -206,7 +215,7 @@ def _by_host(
         return crowded
     loader = loader_share(stacks)
     where = while_devices(used)
-    if loader >= LEAST_LOADER and not job.workers:
+    if loader >= POLICY.least_loader and not job.workers:
         return Answer(
             INPUT_CPU,
             f"Input, by CPU: {named(working)} make{verb_s(working)} batches between the steps, "
@@ -231,7 +240,7 @@ def _workers_for(job: Job) -> int:
 
 def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
     """More threads than cores: the job's own, by its quota, or because of others."""
-    if job.held_back is not None and job.held_back >= LEAST_HELD:
+    if job.held_back is not None and job.held_back >= POLICY.least_held:
         return Answer(
             OVERSUBSCRIBED,
             f"Oversubscribed: the control group's quota held the job back {job.held_back:.0%} of "
@@ -241,7 +250,7 @@ def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
     if job.num_cores is None:
         return None
     threads = sum(process.num_threads or 0 for process in job.ranks)
-    if job.wanted > MOST_PER_CORE * job.num_cores:
+    if job.wanted > THREADS.most_per_core * job.num_cores:
         fitting = max(1, int(job.num_cores / len(job.ranks)))
         return Answer(
             OVERSUBSCRIBED,
@@ -254,8 +263,8 @@ def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
     wanted = sum(process.wanted_cores or 0.0 for process in working)
     if (
         job.other_cores is not None
-        and job.other_cores >= LEAST_OTHERS * job.num_cores
-        and queued >= LEAST_QUEUED * wanted
+        and job.other_cores >= POLICY.least_others * job.num_cores
+        and queued >= POLICY.least_queued * wanted
     ):
         return Answer(
             OVERSUBSCRIBED,
@@ -270,7 +279,7 @@ def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks
     """No rank is busy: who is it that they wait for?"""
     where = while_devices(used)
     compiling = sum(process.wanted_cores or 0.0 for process in job.compilers)
-    if compiling >= LEAST_BUSY:
+    if compiling >= POLICY.least_busy:
         return Answer(
             COMPILING,
             f"Compiling: {len(job.compilers)} compilers want {compiling:.1f} cores, and the ranks "
@@ -281,18 +290,20 @@ def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks
     io, makers = io_share((*job.ranks, *job.workers)), job.workers or job.ranks
     read = sum(read_rate(process) for process in (*job.ranks, *job.workers))
     written = sum(process.disk_write_bytes_s or 0.0 for process in job.all)
-    if written >= LEAST_READ and written > read and io_share(job.ranks) >= LEAST_IO:
+    if written >= POLICY.least_read and written > read and io_share(job.ranks) >= POLICY.least_io:
         return Answer(
             SAVES,
             f"Saves: {named(job.ranks)} write{verb_s(job.ranks)} {mb(written)}, waiting for the "
             f"disk {io_share(job.ranks):.0%} of the time{where}.",
             "torch.distributed.checkpoint.async_save, a faster disk, or fewer saves",
         )
-    busy = [process for process in job.workers if (process.wanted_cores or 0.0) >= LEAST_BUSY]
+    busy = [
+        process for process in job.workers if (process.wanted_cores or 0.0) >= POLICY.least_busy
+    ]
     if busy and 2 * len(busy) >= len(job.workers):
         return _slow_workers(job, busy, where)
-    is_reading = io >= LEAST_IO or read >= LEAST_READ
-    if is_reading or loader_share(stacks) >= LEAST_LOADER:
+    is_reading = io >= POLICY.least_io or read >= POLICY.least_read
+    if is_reading or loader_share(stacks) >= POLICY.least_loader:
         return Answer(
             INPUT_IO,
             f"Input, by IO: {makers_words(job)} wait{verb_s(makers)} for the disk in "
@@ -302,7 +313,7 @@ def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks
             "small ones, or a copy on a local disk",
         )
     at_work = max(job.rest, key=lambda process: process.wanted_cores or 0.0, default=None)
-    if at_work is not None and (at_work.wanted_cores or 0.0) >= LEAST_BUSY:
+    if at_work is not None and (at_work.wanted_cores or 0.0) >= POLICY.least_busy:
         return Answer(
             HOST,
             f"Host: {named(job.ranks)} wait{verb_s(job.ranks)} while {at_work.name} "
@@ -339,7 +350,7 @@ def _also(state: str, job: Job, used: Sequence[DeviceSeries]) -> list[str]:
     lines = []
     for device in used:
         spread = device.busy_run_share or device.busy_share
-        if spread is None or spread.mean is None or spread.high - spread.low < LEAST_DEVICE:
+        if spread is None or spread.mean is None or spread.high - spread.low < POLICY.least_device:
             continue
         lines.append(
             f"{device.label} works in bursts: {spread.mean:.0%} of the time, between "
@@ -348,11 +359,11 @@ def _also(state: str, job: Job, used: Sequence[DeviceSeries]) -> list[str]:
     unlimited = [device for device in used if device.power_limit_w is None]
     if unlimited and state == GPU:
         lines.append("whether the device is full is not known: its power limit was not recorded")
-    busy = [process for process in job.ranks if (process.wanted_cores or 0.0) >= LEAST_BUSY]
+    busy = [process for process in job.ranks if (process.wanted_cores or 0.0) >= POLICY.least_busy]
     resting = [
         process
         for process in job.ranks
-        if process.wanted_cores is not None and process.wanted_cores < MOST_RESTING
+        if process.wanted_cores is not None and process.wanted_cores < POLICY.most_resting
     ]
     if busy and resting:
         lines.append(
@@ -360,8 +371,8 @@ def _also(state: str, job: Job, used: Sequence[DeviceSeries]) -> list[str]:
             f"{named(busy)} work{verb_s(busy)}: in step, who rests waits for who works"
         )
     if state != OVERSUBSCRIBED and job.num_cores is not None:
-        if job.wanted > MOST_PER_CORE * job.num_cores:
+        if job.wanted > THREADS.most_per_core * job.num_cores:
             lines.append(f"the job wants {job.wanted:.1f} cores{of_cores(job)}")
-        if job.other_cores is not None and job.other_cores >= LEAST_OTHERS * job.num_cores:
+        if job.other_cores is not None and job.other_cores >= POLICY.least_others * job.num_cores:
             lines.append(f"other processes use {job.other_cores:.1f} cores of this machine")
     return lines[:8]
