@@ -122,22 +122,26 @@ def test_a_thread_that_ends_inside_a_recording_leaves_what_it_recorded(tmp_path:
 
 
 def test_a_forked_child_never_lets_go_of_the_devices_events(tmp_path: Path) -> None:
-    """A CUDA event that is destroyed in a forked child ends it. Nor are operators recorded on in it
-    for ever."""
+    """A CUDA event or pinned memory that is destroyed in a forked child ends it. Nor are operators
+    recorded on in it for ever."""
     text = """
 parent = os.getpid()
-class Clock:
-    is_behind, settled, last = False, -1, -1
+class Held:
     def __del__(self):
         if os.getpid() != parent:
             os.abort()
+class Clock(Held):
+    is_behind, settled, last = False, -1, -1
     def is_capturing(self): return False
+    def begin_backward(self): pass
     def mark(self, step): return []
     def read(self): return []
 def at_step(step):
     import stepscope.capture.hooks.install as hooks
     if step == 5:
-        hooks.current().device_clock = Clock()
+        session = hooks.current()
+        session.device_clock = Clock()
+        session.losses.pinned, session.losses.event = Held(), Held()
     if step in (9, 20):
         child = os.fork()
         if child == 0:
@@ -151,6 +155,7 @@ train(30, at_step)
 """
     ended = record(tmp_path, text, *WINDOW)
     assert (ended.code, ended.out) == (0, b"0\n0\n"), ended.err
+    assert not list(tmp_path.rglob("problem.txt")), "the recorder is off, and holds nothing"
 
 
 def test_a_machine_without_proc_records_all_the_same(tmp_path: Path) -> None:

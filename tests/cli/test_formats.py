@@ -145,7 +145,8 @@ def agreed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = {name for line in lines for name in BY_NAME if f": {name} (" in line}
     assert named, lines
     if diagnosed:
-        assert named == {"ncu-rep"}, captured.err  # NVIDIA's module is not here.
+        # NVIDIA's module is not here; or it has no work in it.
+        assert named == {"ncu-rep"} or "nothing could be judged" in captured.err, captured.err
         return
     told = json.loads(captured.out)
     recorded = {recording["format"] for recording in told.get("recordings", ())}

@@ -35,7 +35,7 @@ nothing else."""
 class LossSampler:
     """Asked at the end of each backward pass whose time has come."""
 
-    __slots__ = ("_event", "_num_failed", "_pending", "_pinned", "_thread", "due_ns", "values")
+    __slots__ = ("_num_failed", "_pending", "_thread", "due_ns", "event", "pinned", "values")
 
     def __init__(self) -> None:
         self.due_ns = 0
@@ -45,10 +45,11 @@ class LossSampler:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """In a forked child nothing of the parent's device may be touched."""
+        """In a forked child nothing of the parent's device may be touched: neither of these two be
+        destroyed (`never_let_go`)."""
         self.values.clear()
-        self._pinned: Any = None
-        self._event: Any = None
+        self.pinned: Any = None
+        self.event: Any = None
         self._pending: tuple[int, Any] | None = None
         self._thread = 0
 
@@ -86,18 +87,18 @@ class LossSampler:
     def _copy(self, torch: Any, loss: Any, now: int) -> None:
         if self._pending is not None:
             at_ns, device = self._pending
-            if not self._event.query():
+            if not self.event.query():
                 return
-            self.values.append((at_ns, float(self._pinned)))
+            self.values.append((at_ns, float(self.pinned)))
             self._pending = None
             if device != loss.device:
-                self._event = None
-        if self._pinned is None:
-            self._pinned = torch.empty((), dtype=torch.float32, device="cpu", pin_memory=True)
-        if self._event is None:
-            self._event = torch.cuda.Event()
-        self._pinned.copy_(loss, non_blocking=True)
-        self._event.record(torch.cuda.current_stream(loss.device))
+                self.event = None
+        if self.pinned is None:
+            self.pinned = torch.empty((), dtype=torch.float32, device="cpu", pin_memory=True)
+        if self.event is None:
+            self.event = torch.cuda.Event()
+        self.pinned.copy_(loss, non_blocking=True)
+        self.event.record(torch.cuda.current_stream(loss.device))
         self._pending = now, loss.device
 
 
