@@ -96,6 +96,9 @@ def test_commands_name_the_run_and_fix_is_offered_where_it_can_help() -> None:
     assert commands["try and prove it"] == "stepscope fix 'runs/a b' --verify"
     assert commands["what it means"] == "stepscope explain serial-loader"
     assert commands["the report"] == "runs/report.html"
+    of_tf32 = replace(of_run, findings=(replace(finding, code="tf32-off"), finding))
+    commands = dict(next_commands(of_tf32, "stepscope diagnose runs"))
+    assert commands["try and prove it"] == "stepscope fix 'runs/a b' --verify --allow-numerics"
     by_hand = replace(of_run, findings=(replace(finding, code="late-rank"),))
     commands = dict(next_commands(by_hand, "stepscope diagnose runs"))
     assert "try and prove it" not in commands

@@ -57,7 +57,7 @@ LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
 MOST_STEADY = 0.8
 """Of the whole run, below which where the rest went is said on the first screen."""
-FIXED_FROM_OUTSIDE = frozenset(code for setting in SETTINGS.values() for code in setting.fixes)
+FIXED_FROM_OUTSIDE = {code: setting for setting in SETTINGS.values() for code in setting.fixes}
 
 Commands = tuple[tuple[str, str], ...]
 """What for, and the command."""
@@ -252,8 +252,11 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "once it runs", f"stepscope run -- {command}"
     elif run.ranks and not diagnosis.facts.ranks:
         yield "record sooner", f"stepscope run --start-step 3 -- {command}"
-    elif any(finding.code in FIXED_FROM_OUTSIDE for finding in diagnosis.findings):
-        yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify"
+    elif tried := [each.code for each in diagnosis.findings if each.code in FIXED_FROM_OUTSIDE]:
+        # What stands first is to be tried, whatever it changes.
+        is_allowed = FIXED_FROM_OUTSIDE[tried[0]].changes_numerics
+        allowed = " --allow-numerics" if is_allowed else ""
+        yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify{allowed}"
     elif diagnosis.findings:
         yield "after the change", f"stepscope run -- {command}"
     elif any(each.code == FIXES for each in diagnosis.abstentions):
