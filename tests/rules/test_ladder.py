@@ -121,3 +121,21 @@ def test_the_fix_of_one_fault_stands_before_a_change_of_the_model_that_gives_lit
     gains = {finding.code: finding.predicted_speedup for finding in judgement.findings}
     assert gains["unfused-pointwise"] > gains["slow-link"] > 1.0
     assert judgement.findings[0].code == first
+
+
+def test_a_larger_batch_is_of_all_ranks_and_in_the_jobs_own_figures() -> None:
+    job = ddp().job()
+    half = Proposal(
+        summary="the rank's own words",
+        action="",
+        evidence=("batch x 4: 9 times the samples a second", "room"),
+        change=lambda graph: replace(graph, task_ns=graph.task_ns / 2),
+        samples_times=4.0,
+    )
+    answers: list[list[judging.Answer]] = [[half] for _ in job.cases]
+    (whole,) = judging._about_ranks(job, answers)
+    finding = judging.finding_of(job, whole)
+    longer = 4 / finding.predicted_speedup
+    assert finding.summary == f"A batch 4 times as large takes {longer:.1f} times as long."
+    assert finding.evidence == ("room",)
+    assert judging._about_ranks(job, [[half], *([] for _ in job.cases[1:])]) == []

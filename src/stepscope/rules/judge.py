@@ -214,7 +214,13 @@ def _about_ranks(job: JobCase, answers: Sequence[Sequence[Answer]]) -> list[JobP
         for answer in rank_answers:
             if isinstance(answer, Proposal):
                 by_code.setdefault(answer.code, {})[index] = answer
-    return [joined(job, proposals) for proposals in by_code.values()]
+    return [joined(job, each) for each in by_code.values() if _is_whole(job, each)]
+
+
+def _is_whole(job: JobCase, proposals: Mapping[int, Proposal]) -> bool:
+    """Whether each rank that must take part does: a batch is as large on all of them."""
+    is_of_all = any(proposal.samples_times != 1 for proposal in proposals.values())
+    return not is_of_all or len(proposals) == len(job.cases)
 
 
 def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
@@ -235,14 +241,21 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
             *(f"{location.share:.0%} of it at {location.words}" for location in locations),
         )
     at_fault = [index for index, gain in gains.items() if gain >= LEAST_SPEEDUP] or [most]
+    change = _on_ranks({index: each.change for index, each in proposals.items()})
+    summary, times = proposal.summary, proposal.samples_times
+    if times != 1 and len(proposals) > 1:
+        # The rank's own figures leave out what it shares with the others.
+        longer = times / job.speedup(change(job.job_graph))
+        summary = f"A batch {times:g} times as large takes {longer:.1f} times as long."
+        evidence = proposal.evidence[-1:]
     return JobProposal(
         code=proposal.code,
         bound=proposal.bound,
-        summary=proposal.summary,
+        summary=summary,
         action=action,
         evidence=evidence,
         ranks=tuple(job.ranks[index] for index in at_fault),
-        change=_on_ranks({index: each.change for index, each in proposals.items()}),
+        change=change,
         cautious=_variant(proposals, "cautious"),
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
@@ -252,7 +265,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
         memory=proposal.memory,
-        samples_times=proposal.samples_times,
+        samples_times=times,
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
 

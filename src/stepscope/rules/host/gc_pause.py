@@ -163,12 +163,11 @@ def _possible(case: Case, gaps: HostGaps) -> Proposal:
     held_ms = float(np.mean(gaps.own_ns)) / 1e6
     shortest, longest = int(gaps.own_ns.min()) / 1e6, int(gaps.own_ns.max()) / 1e6
     return Proposal(
-        code=CODE,
-        bound=BOUND,
         summary=f"Each step stands still for {held_ms:.0f} ms in one piece with nothing recorded, "
         "as in a full garbage collection.",
         action="Look for gc.collect() in the step, and take it out; gc.freeze() after setup. If "
-        "there is none, record with_stack=True to see which line it is",
+        "there is none, it is other Python, the time of python-overhead: record with_stack=True to "
+        "see which line it is",
         evidence=(
             f"{len(gaps)} stretches in as many steps, {shortest:.0f} to {longest:.0f} ms",
             "without stacks other Python looks the same",
