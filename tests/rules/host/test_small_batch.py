@@ -16,7 +16,7 @@ from stepscope.hardware.lookup import find_spec_by_key
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import small_batch
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.batch_size import ROOF_SHARE, larger_batch
+from stepscope.rules.shared.batch_size import SIZES, larger_batch
 from tests.rules.recorder import Recorder, gain
 from tests.tracing import op, trace_of
 
@@ -212,7 +212,7 @@ def test_what_is_saved_is_copied_once_however_large_the_batch() -> None:
     for pause, times in (("torch.save at job/train.py(41): main", 1), ("Python GC", 4)):
         case = accumulating(rounds=1, kernel_us=20, blocks=10, pause=pause)
         copied = case.context.trace.is_kind(Kind.MEMCPY)[case.graph.task_event]
-        larger = larger_batch(case, case.graph, 4, ROOF_SHARE)
+        larger = larger_batch(case, case.graph, 4, SIZES.roof_share)
         assert np.allclose(4 * larger.task_ns[copied], times * case.graph.task_ns[copied])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.rules.case import Case
-from stepscope.rules.shared.batch_size import ROOF_SHARE, at_size
+from stepscope.rules.shared.batch_size import SIZES, at_size
 from stepscope.rules.shared.padded_products import is_misaligned, padded_by_compiler
 from tests.rules.steps import Launch, case_of_steps, launch
 
@@ -28,7 +28,7 @@ def head(vocabulary: int, us: float, kernel: str) -> Launch:
 
 def times_as_long(case: Case) -> float:
     now = case.graph.task_ns
-    return float(at_size(case, case.graph, 4, ROOF_SHARE)[0] / now[0])
+    return float(at_size(case, case.graph, 4, SIZES.roof_share)[0] / now[0])
 
 
 def test_a_misaligned_product_takes_as_much_longer_as_the_batch_is_larger() -> None:

@@ -49,10 +49,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.batch_size import (
-    CAUTIOUS_ROOF_SHARE,
-    FACTORS,
-    ROOF_SHARE,
-    UNKNOWN_HOST,
+    SIZES,
     Batch,
     at_size,
     batches,
@@ -104,8 +101,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{folds} rounds of forward and backward for each optimizer step",
             f"{float((micro >= 0).sum()) / graph.num_steps / folds:.0f} launches in each",
         ),
-        change=lambda before: _folded(case, before, micro, folds, ROOF_SHARE),
-        cautious=lambda before: _folded(case, before, micro, 2, CAUTIOUS_ROOF_SHARE),
+        change=lambda before: _folded(case, before, micro, folds, SIZES.roof_share),
+        cautious=lambda before: _folded(case, before, micro, 2, SIZES.cautious_roof_share),
         hopeful=lambda before: with_input(_folded(case, before, micro, folds, 1.0), 1.0 / folds),
         changes_numerics=True,
     )
@@ -117,7 +114,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         return None
     memory, replayed = case.facts.memory, case.facts.replayed
     host_share = 0.0 if replayed is None else replayed.shares.get(BOUND, 0.0)
-    if has_room(memory, FACTORS[0]) is None and host_share < UNKNOWN_HOST:
+    if has_room(memory, SIZES.factors[0]) is None and host_share < SIZES.unknown_host:
         return None
     tried = batches(case, memory)
     if not tried:
@@ -137,8 +134,8 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
             *(() if knows_room or not fits else (_held_words(case, best.times),)),
             _room_words(memory),
         ),
-        change=change_to(case, best.times, ROOF_SHARE),
-        cautious=change_to(case, best.times, CAUTIOUS_ROOF_SHARE),
+        change=change_to(case, best.times, SIZES.roof_share),
+        cautious=change_to(case, best.times, SIZES.cautious_roof_share),
         hopeful=change_to(case, best.times, 1.0),
         changes_numerics=True,
         alternative_to=() if fits else INSTEAD_OF,

@@ -34,27 +34,35 @@ WITH_SAMPLES = ("input", "transfer", "compile")
 """Parts of the host's time that are taken to grow with the samples: loading and copying do; what
 compiles in each step may compile another batch again. Saving and collecting take as long whatever
 the batch."""
-ROOF_SHARE = 0.6
-"""Of its roof that a kernel reaches: between what matrix kernels (0.6 to 0.7) and copies (0.8)
-do."""
-CAUTIOUS_ROOF_SHARE = 0.4
-VECTOR_TIMES = 4 / 3
-"""Times that share, for products outside the tensor cores: 0.79 of the roof in fp32 (H200,
-lab/memory at 64 times the batch)."""
-FACTORS = (2, 4, 8, 16)
-"""Times the batch that are tried."""
-UNKNOWN_MOST = 4
-"""The most that is proposed where memory is not known."""
-WORTH = 1.1
-"""Times the samples a second that twice the batch must give, to go on doubling."""
-UNKNOWN_HOST = 0.3
-"""Of the step, that the host must be worth where memory is not known: how kernels grow alone is no
-reason to try without knowing that it fits."""
-UNKNOWN_WORTH = 1.6
-"""The same where memory is not known: only of a step that hardly grows with the batch."""
-HELD_SHARE = 0.5
-"""Of the device's memory that what a step with the larger batch moves may take: the rest is for
-what no step uses (averages of weights, other models, the allocator's cache)."""
+
+
+class Sizes(Struct, frozen=True, kw_only=True):
+    """How well kernels do once they are large."""
+
+    roof_share: float = 0.6
+    """Of its roof that a kernel reaches: between what matrix kernels (0.6 to 0.7) and copies (0.8)
+    do."""
+    cautious_roof_share: float = 0.4
+    vector_times: float = 4 / 3
+    """Times that share, for products outside the tensor cores: 0.79 of the roof in fp32 (H200,
+    lab/memory at 64 times the batch)."""
+    factors: tuple[int, ...] = (2, 4, 8, 16)
+    """Times the batch that are tried."""
+    unknown_most: int = 4
+    """The most that is proposed where memory is not known."""
+    worth: float = 1.1
+    """Times the samples a second that twice the batch must give, to go on doubling."""
+    unknown_host: float = 0.3
+    """Of the step, that the host must be worth where memory is not known: how kernels grow alone
+    is no reason to try without knowing that it fits."""
+    unknown_worth: float = 1.6
+    """The same where memory is not known: only of a step that hardly grows with the batch."""
+    held_share: float = 0.5
+    """Of the device's memory that what a step with the larger batch moves may take: the rest is for
+    what no step uses (averages of weights, other models, the allocator's cache)."""
+
+
+SIZES = Sizes()
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -95,13 +103,13 @@ def is_data_sized(case: Case) -> bool:
 def batches(case: Case, memory: MemoryUse | None) -> list[Batch]:
     """Each size that is tried, as far as it fits and pays; none where none does."""
     tried, before = list[Batch](), 1.0
-    for times in FACTORS:
+    for times in SIZES.factors:
         size = None if memory is None else memory.peak_at(times)
         fits = has_room(memory, times)
-        if fits is False or (fits is None and times > UNKNOWN_MOST):
+        if fits is False or (fits is None and times > SIZES.unknown_most):
             break
-        worth = UNKNOWN_WORTH if fits is None else WORTH
-        gain = case.speedup(larger_batch(case, case.graph, times, ROOF_SHARE))
+        worth = SIZES.unknown_worth if fits is None else SIZES.worth
+        gain = case.speedup(larger_batch(case, case.graph, times, SIZES.roof_share))
         if gain < worth * before:
             break
         tried.append(Batch(times=times, gain=gain, memory_bytes=size))
@@ -139,7 +147,7 @@ def surely_fits(case: Case, times: float) -> bool:
     device, held = case.context.device, held_bytes(case, times)
     if held is None or device is None or not device.memory_bytes:
         return False
-    return held <= HELD_SHARE * device.memory_bytes
+    return held <= SIZES.held_share * device.memory_bytes
 
 
 def change_to(case: Case, times: float, roof_share: float) -> Change:
@@ -185,7 +193,7 @@ def at_size(case: Case, graph: Graph, times: float, roof_share: float) -> Float6
     floor = np.full(len(case.context.trace), np.nan)
     floor[case.context.kernels.kernels] = case.context.kernels.floor_ns
     is_vector = case.table.of_category("gemm") & (case.table.tensor_core == 0)
-    share = np.where(is_vector, min(VECTOR_TIMES * roof_share, 1.0), roof_share)
+    share = np.where(is_vector, min(SIZES.vector_times * roof_share, 1.0), roof_share)
     by_roof = times * floor[graph.task_event] / share
     by_fill = times * graph.task_ns * np.minimum(filled_share(case, graph), 1.0)
     retiled = case.table.of_category("gemm") & ~np.isnan(by_roof) & ~is_misaligned(case)

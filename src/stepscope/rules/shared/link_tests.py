@@ -38,8 +38,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of a smaller size's bus bandwidth, below which a larger one has fallen."""
     least_dip_bytes: int = 1 << 16
     """Below, the start decides, and a microsecond is a third of it."""
-    in_place: float = 1.25
-    """Times the one way, that the other takes."""
     slow_start: float = 2.0
     """Times the usual, from which a start is slow."""
 
