@@ -105,6 +105,15 @@ def test_commands_name_the_run_and_fix_is_offered_where_it_can_help() -> None:
     assert commands["after the change"] == "stepscope run -- python train.py"
 
 
+def test_a_job_that_failed_says_so_before_the_verdict() -> None:
+    diagnosis = SCENARIOS["healthy"]()
+    run = RunFacts(path="runs/a", command=("python", "train.py"), exit_code=1, ranks=())
+    of_run = replace(diagnosis, facts=replace(diagnosis.facts, run=run))
+    assert to_text(short_document(of_run)).startswith("The job ended with exit code 1: ")
+    well = replace(diagnosis, facts=replace(diagnosis.facts, run=replace(run, exit_code=0)))
+    assert "exit code" not in to_text(short_document(well))
+
+
 def test_damage_comes_before_the_verdict() -> None:
     diagnosis = SCENARIOS["healthy"]()
     cut = "the file ends before its end (a killed job?); the complete events were kept"

@@ -95,7 +95,7 @@ def short_document(diagnosis: Diagnosis, commands: Commands = ()) -> Document:
 def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterator[Block]:
     facts = diagnosis.facts
     yield from damage_warnings(all_notes(diagnosis))
-    yield from _out_of_memory(diagnosis)
+    yield from _end(diagnosis)
     yield headline(diagnosis, is_tight=True)
     yield Prose(time_words(diagnosis.step))
     if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
@@ -114,9 +114,14 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
         yield Section(title="Next", aside=_left_out(diagnosis), blocks=(Facts(commands),))
 
 
-def _out_of_memory(diagnosis: Diagnosis) -> Iterator[Block]:
-    """What ended the job comes before what makes it slow."""
-    for report in by_detail(diagnosis.facts.out_of_memory)[:1]:
+def _end(diagnosis: Diagnosis) -> Iterator[Block]:
+    """What ended the job comes before what makes it slow; without a recording the verdict says
+    it."""
+    facts = diagnosis.facts
+    if facts.run is not None and facts.run.exit_code and facts.ranks and not facts.out_of_memory:
+        code = facts.run.exit_code
+        yield Warn(f"The job ended with exit code {code}: this is of the steps until then.")
+    for report in by_detail(facts.out_of_memory)[:1]:
         yield Warn(f"Out of memory: {failure_words(report)}")
         for way in report.ways[:1]:
             frees = "" if way.frees_bytes is None else f": frees {size_words(way.frees_bytes)}"
