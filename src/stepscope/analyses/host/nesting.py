@@ -162,6 +162,8 @@ def _last_one_level_up(depth: Int64) -> Int64:
 def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
     """For each of `events`, the innermost (or outermost) of
     itself and its ancestors that is marked; NONE when none is."""
+    if not marked.any():
+        return np.full(len(events), NONE, np.int64)
     compiled = library()
     if compiled is None:
         return ancestor_by_levels(parent, events, marked, outermost=outermost)
