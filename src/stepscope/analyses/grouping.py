@@ -66,7 +66,7 @@ def coded_pairs(
         occurs = np.zeros(num_outer * num_inner, np.bool_)
         occurs[keys] = True
         pairs, number = np.flatnonzero(occurs), np.cumsum(occurs) - 1
-        rows = number[keys]
+        rows = number.take(keys)
     else:
         order, begins = grouped(keys)
         pairs, rows = keys[order[begins]], np.empty(len(keys), np.int64)

@@ -30,12 +30,12 @@ def host_flame(trace: Trace, window: tuple[int, int]) -> tuple[Stack, ...]:
     frames = np.flatnonzero(trace.is_kind(Kind.PYTHON))
     start, end = trace.start_ns.take(frames), trace.end_ns.take(frames)
     start, end = np.maximum(start, low), np.minimum(end, high)
-    thread, length = trace.thread[frames], np.maximum(end - start, 0)
+    thread, length = trace.thread.take(frames), np.maximum(end - start, 0)
     if not length.any():
         return ()
     busiest = int(np.argmax(np.bincount(thread, length)))
     mine = np.flatnonzero((length > 0) & (thread == busiest))[:MOST_FRAMES]
-    return _stacks(trace, frames[mine], start[mine], end[mine])
+    return _stacks(trace, frames.take(mine), start.take(mine), end.take(mine))
 
 
 def _stacks(trace: Trace, frames: Int64, start: Int64, end: Int64) -> tuple[Stack, ...]:
@@ -56,16 +56,16 @@ def _stacks(trace: Trace, frames: Int64, start: Int64, end: Int64) -> tuple[Stac
     first, num = NONE, 1
     for level in starmap(slice, pairwise([0, *ends])):
         # A frame never outlives its caller; where clocks say so, it ends with it.
-        until[level] = np.clip(until[level], start[level], until[above[level]])
-        outer = path[above[level]] - first
+        until[level] = np.clip(until[level], start[level], until.take(above[level]))
+        outer = path.take(above[level]) - first
         rows, caller, code = coded_pairs(outer, num, name[level], len(trace.names))
         path[level] = rows + len(codes)
         callers += (caller + first).tolist()
         first, num = len(codes), len(code)
         codes += code.tolist()
-    spent, called = until[:-1] - start, ends[0]
-    own = sums(path[:-1], spent, len(codes))
-    own -= sums(path[above[called:]], spent[called:], len(codes))
+    spent = sums(path[:-1], until[:-1] - start, len(codes))
+    own, caller = spent.copy(), np.array(callers)
+    np.subtract.at(own, caller[caller != NONE], spent[caller != NONE])
     words = {code: line_of(trace.names[code]) for code in set(codes)}
     longest = np.argsort(-own, kind="stable")[:MOST_STACKS]
     return tuple(

@@ -211,12 +211,7 @@ def _sums_inside(parent: Int64, start: Int64, dur: Int64) -> list[tuple[Int64, I
 def is_inside_namesake(trace: Trace, parent: Int64, events: Int64, ranges: Bool) -> Bool:
     """Per event, whether one of `ranges` around it has the same name."""
     is_inside = np.zeros(len(events), np.bool_)
-    # Most names are of ranges with none inside.
-    above = parent[ranges]
-    is_outer = np.zeros(len(trace.names), np.bool_)
-    is_outer[trace.name[above[above != NONE]]] = True
-    pending = np.flatnonzero(is_outer[trace.name[events]])
-    ancestor = parent[events[pending]]
+    pending, ancestor = np.arange(len(events)), parent[events]
     while len(pending):
         open_ones = ancestor != NONE
         pending, ancestor = pending[open_ones], ancestor[open_ones]

@@ -8,11 +8,21 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from stepscope.analyses.grouping import coded_pairs, distinct, grouped, is_among, sums
+from stepscope.analyses.grouping import coded_pairs, distinct, is_among, sums
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import is_inside_namesake, module_ranges
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch, MemoryEvents, OpInputs, Trace
+from stepscope.core.trace import (
+    NONE,
+    Bool,
+    Int32,
+    Int64,
+    Kind,
+    Launch,
+    MemoryEvents,
+    OpInputs,
+    Trace,
+)
 from stepscope.core.views import (
     KernelView,
     MemoryView,
@@ -94,7 +104,11 @@ def calls_of(context: RankContext) -> Calls:
 def operator_views(context: RankContext, calls: Calls) -> tuple[OperatorView, ...]:
     """By what they take on the device, then on the host; both without the operators they call."""
     trace, num = context.trace, len(context.trace.names)
-    outer = calls.ops[~is_inside_namesake(trace, calls.above, calls.ops, trace.is_kind(Kind.OP))]
+    is_op = trace.is_kind(Kind.OP)
+    recurring = np.flatnonzero(_may_recur(trace, calls.above, is_op)[trace.name[calls.ops]])
+    is_outer = np.ones(len(calls.ops), np.bool_)
+    is_outer[recurring] = ~is_inside_namesake(trace, calls.above, calls.ops[recurring], is_op)
+    outer = calls.ops[is_outer]
     counts = np.bincount(trace.name[calls.ops], minlength=num)
     host = sums(trace.name[outer], trace.dur_ns[outer], num)
     own_host = sums(trace.name[calls.ops], calls.own_ns, num)
@@ -112,6 +126,23 @@ def operator_views(context: RankContext, calls: Calls) -> tuple[OperatorView, ..
         )
         for code in codes.tolist()
     )
+
+
+def _may_recur(trace: Trace, above: Int64, is_op: Bool) -> Bool:
+    """Per name, whether an operator of it may be inside another: not where no chain of calls leads
+    from the name back to it."""
+    called = np.flatnonzero(is_op & (above != NONE))
+    num = len(trace.names)
+    names = (trace.name[above[called]], trace.name[called])
+    _, outer, inner = coded_pairs(names[0], num, names[1], num)
+    while True:
+        is_outer, is_inner = np.zeros(num, np.bool_), np.zeros(num, np.bool_)
+        is_outer[outer], is_inner[inner] = True, True
+        may_recur: Bool = is_outer & is_inner
+        stays = may_recur[outer] & may_recur[inner]
+        if stays.all():
+            return may_recur
+        outer, inner = outer[stays], inner[stays]
 
 
 def shape_views(context: RankContext, calls: Calls) -> tuple[ShapeView, ...] | None:
@@ -231,11 +262,13 @@ def module_views(context: RankContext) -> tuple[ModuleView, ...] | None:
         if len(tree) < len(nodes):
             tree.append(place)
     rows = np.array([node_of[call] for call in calls.tolist()], np.int64)
+    nodes_at = np.full(len(trace), NONE, np.int32)
+    nodes_at[calls] = rows
     # Those of a captured run outside the steps lend their names, not their time.
     rows, calls = (column[is_among(calls, measured)] for column in (rows, calls))
     counts = np.bincount(rows, minlength=len(tree))
     host = sums(rows, trace.dur_ns[calls], len(tree))
-    device = _device_by_node(context, module_of, node_of, len(tree))
+    device = _device_by_node(context, module_of, nodes_at, len(tree))
     # A child's number is above its parent's: it was seen later.
     for node in range(len(tree) - 1, -1, -1):
         if tree[node][0] != NONE:
@@ -273,21 +306,12 @@ def _captured_modules(context: RankContext, is_module: Bool, module_of: Int64) -
     return calls
 
 
-def _device_by_node(
-    context: RankContext, module_of: Int64, node_of: dict[int, int], num: int
-) -> Int64:
+def _device_by_node(context: RankContext, module_of: Int64, nodes_at: Int32, num: int) -> Int64:
     """The time of the work launched in each node, and in no node below it."""
     trace, inside = context.trace, _inside(context)
     work, module = context.origins.work[inside], module_of[inside]
-    device = np.zeros(num, np.int64)
-    order, begins = grouped(module)
-    if len(order):
-        totals = np.add.reduceat(trace.dur_ns[work[order]], begins)
-        for code, total in zip(module[order[begins]].tolist(), totals.tolist(), strict=True):
-            node = node_of.get(code)
-            if node is not None:
-                device[node] += total
-    return device
+    node = np.where(module == NONE, NONE, nodes_at[module])
+    return sums(node[node != NONE], trace.dur_ns[work[node != NONE]], num)
 
 
 def _tree_order(parents: list[int]) -> list[tuple[int, int]]:
