@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.grouping import distinct, grouped, is_among, median, stable_order, sums
+from stepscope.analyses.grouping import (
+    coded_pairs,
+    distinct,
+    grouped,
+    is_among,
+    median,
+    stable_order,
+    sums,
+)
 
 CODES = st.lists(st.integers(0, 9), max_size=40)
 
@@ -24,6 +32,16 @@ def test_distinct_values_and_groups_are_those_of_unique(codes: list[int]) -> Non
 def test_values_are_among_those_that_are_given(values: list[int], others: list[int]) -> None:
     found = is_among(np.array(values, np.int64), np.array(others, np.int32))
     assert found.tolist() == [value in others for value in values]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=40), st.booleans())
+def test_pairs_are_numbered_in_their_order(pairs: list[tuple[int, int]], is_sparse: bool) -> None:
+    outer, inner = np.array(pairs, np.int32).reshape(-1, 2).T
+    num = 1000 if is_sparse else 5
+    rows, outer_of, inner_of = coded_pairs(outer, num, inner, num)
+    found = list(zip(outer_of.tolist(), inner_of.tolist(), strict=True))
+    assert found == sorted(set(pairs))
+    assert [found[row] for row in rows.tolist()] == pairs
 
 
 @given(CODES, st.sampled_from([10, 1 << 15, 1 << 20]))

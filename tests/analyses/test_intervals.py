@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from stepscope.analyses.intervals import (
     Intervals,
+    between,
     complement,
     contains,
     covered_before,
@@ -60,6 +61,8 @@ def test_complement_is_what_is_missing_of_the_window(
     a: list[tuple[int, int]], low: int, high: int
 ) -> None:
     assert points_of(complement(made(a), low, high)) == set(range(low, high)) - points(a)
+    if low < high:
+        assert points_of(between(made(a), low, high)) == set(range(low, high)) & points(a)
 
 
 @given(

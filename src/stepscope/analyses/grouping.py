@@ -18,6 +18,8 @@ from stepscope.core.trace import Int64
 Integers = NDArray[np.signedinteger[Any]]
 AnyInteger = TypeVar("AnyInteger", bound=np.signedinteger[Any])
 
+SPARSE = 4
+"""Possible pairs for each that is there, up to which a table of them all is quicker."""
 MAX_EXACT = 2**53
 """Up to here every integer is a double."""
 
@@ -53,13 +55,23 @@ def grouped(values: Integers) -> tuple[Int64, Int64]:
     return order, np.flatnonzero(_begins(values[order]))
 
 
-def grouped_pairs(
+def coded_pairs(
     outer: Integers, num_outer: int, inner: Integers, num_inner: int
-) -> tuple[Int64, Int64]:
-    """The same of pairs of codes, by the outer one and then by the inner."""
-    order = stable_order(inner, num_inner)
-    order = order[stable_order(outer[order], num_outer)]
-    return order, np.flatnonzero(_begins(outer[order]) | _begins(inner[order]))
+) -> tuple[Int64, Int64, Int64]:
+    """For pairs of codes, which distinct pair each is, by the outer and then by the inner one; and
+    the two codes of each distinct pair."""
+    keys = outer.astype(np.int64) * num_inner + inner
+    if num_outer * num_inner <= SPARSE * len(keys):
+        # No sorting where a table of all pairs is small.
+        occurs = np.zeros(num_outer * num_inner, np.bool_)
+        occurs[keys] = True
+        pairs, number = np.flatnonzero(occurs), np.cumsum(occurs) - 1
+        rows = number.take(keys)
+    else:
+        order, begins = grouped(keys)
+        pairs, rows = keys[order[begins]], np.empty(len(keys), np.int64)
+        rows[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(keys)))
+    return rows, *np.divmod(pairs, max(num_inner, 1))
 
 
 def sums(codes: Integers, values: Int64, num_codes: int) -> Int64:

@@ -94,6 +94,13 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     )
 
 
+def between(a: Intervals, low: int, high: int) -> Intervals:
+    """What of the set is in [low, high)."""
+    first = int(np.searchsorted(a.end, low, side="right"))
+    last = int(np.searchsorted(a.start, high, side="left"))
+    return Intervals(np.maximum(a.start[first:last], low), np.minimum(a.end[first:last], high))
+
+
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """What is in `a` and not in `b`."""
     if len(a) == 0 or len(b) == 0:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from stepscope.analyses.collectives.events import collective_kernels
 from stepscope.analyses.host.activity import HostActivity, host_activity
+from stepscope.analyses.host.source_locations import Stacks, stacks_of
+from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.kernels.device import DeviceSets, device_sets
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.tables import KernelWork, kernel_work
 from stepscope.analyses.links import Links, link
+from stepscope.analyses.steps.partition import part_intervals
 from stepscope.analyses.steps.projection import Charges, charge
 from stepscope.analyses.steps.windows import StepCut, cut_steps
 from stepscope.core.calibrated import Calibrated
@@ -19,7 +24,7 @@ from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import NONE, Bool, DeviceProperties, Kind, Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankContext:
     """A trace, linked, cut into steps, and its device work charged to whoever launched it."""
 
@@ -38,6 +43,16 @@ class RankContext:
     """Of the same work's kernels."""
     roofs: DevicePeaks | None
     device: DeviceProperties | None
+
+    @cached_property
+    def parts(self) -> Mapping[str, Intervals]:
+        """When each part of the steps ran, all exposed communication as transfer."""
+        return part_intervals(self.trace, self.links, self.sets, self.host, self.cut.steps)
+
+    @cached_property
+    def stacks(self) -> Stacks | None:
+        """The Python frames; None where none were recorded."""
+        return stacks_of(self.trace, self.links)
 
     @property
     def window(self) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import options as declare
 from stepscope.cli.printing import note, print_document, put, refuse_empty
 from stepscope.errors import UsageError
-from stepscope.protocol.untrusted import is_regular, read_regular
+from stepscope.protocol.untrusted import is_regular, open_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 """How JSON of ours is recognized. A profile of a job may name our modules, and is none."""
+HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +120,12 @@ def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisContract | None:
     if len(paths) != 1 or path.suffix != ".json" or not is_regular(path):
         return None
     try:
+        # A trace may have gigabytes: its head says that it is none of ours.
+        with open_regular(path) as file:
+            if not KEPT.search(file.read(HEAD_BYTES)):
+                return None
         data = read_regular(path, MAX_BYTES)
     except OSError:
-        return None
-    if not KEPT.search(data[:4096]):
         return None
     diagnosis = decode(data, DiagnosisContract, str(path), is_strict=True)
     refuse_impossible(diagnosis, str(path))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.host.loader import POLICY as LOADER
 from stepscope.analyses.host.loader import fetch_times, is_starved, waiting_fetches
-from stepscope.analyses.host.source_locations import Stacks, stacks_of
+from stepscope.analyses.host.source_locations import Stacks
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
@@ -64,7 +64,6 @@ class Case:
     """From MIOpen's find-db, where one was given with the trace."""
     _replayed: list[Trace] = field(default_factory=list, repr=False, compare=False)
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
-    _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
     _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -96,9 +95,7 @@ class Case:
     @property
     def stacks(self) -> Stacks | None:
         """The Python frames, None when none were recorded; looked at when first asked for."""
-        if not self._stacks:
-            self._stacks.append(stacks_of(self.context.trace, self.context.links))
-        return self._stacks[0]
+        return self.context.stacks
 
     @property
     def has_lines(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.analyses.grouping import grouped
 from stepscope.analyses.host.nesting import ancestor_with
@@ -13,6 +14,8 @@ from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Int64
+
+Int8 = NDArray[np.int8]
 
 PHASES = ("forward", "backward", "optimizer")
 """Names of core.comms' FORWARD, BACKWARD and OPTIMIZER, in this order."""
@@ -24,8 +27,13 @@ its last scatter comes in a callback, when autograd's ranges are over."""
 def step_parts(context: RankContext, events: Int64) -> Int64:
     """The part of the step that launched each;
     NONE where its launch is not known, or backward cannot be distinguished."""
+    return step_part_of(context)[events].astype(np.int64)
+
+
+def step_part_of(context: RankContext) -> Int8:
+    """The same of every event of the trace."""
     charges = context.origins
-    part = np.full(len(context.trace), NONE, np.int64)
+    part = np.full(len(context.trace), NONE, np.int8)
     if charges.backward.any():
         part[charges.work] = np.where(charges.launch != NONE, FORWARD, NONE)
         part[charges.work[charges.backward]] = BACKWARD
@@ -34,7 +42,7 @@ def step_parts(context: RankContext, events: Int64) -> Int64:
         )
         part[charges.work[marked != NONE]] = BACKWARD
         part[charges.work[charges.optimizer]] = OPTIMIZER
-    return part[events]
+    return part
 
 
 def backward_spans(context: RankContext) -> tuple[tuple[int, int, int], ...]:

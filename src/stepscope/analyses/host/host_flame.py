@@ -6,9 +6,11 @@ samples. The thread with most of it is the one that trains.
 
 from __future__ import annotations
 
+from itertools import pairwise, starmap
+
 import numpy as np
 
-from stepscope.analyses.grouping import grouped, stable_order, sums
+from stepscope.analyses.grouping import coded_pairs, stable_order, sums
 from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.nesting import enclosing_ranges, num_around
 from stepscope.core.trace import NONE, Int64, Kind, Trace
@@ -25,14 +27,15 @@ def host_flame(trace: Trace, window: tuple[int, int]) -> tuple[Stack, ...]:
     """The stacks of the training thread inside the window, the longest first; empty where no frames
     were recorded."""
     low, high = window
-    start, end = np.maximum(trace.start_ns, low), np.minimum(trace.end_ns, high)
-    frames = np.flatnonzero(trace.is_kind(Kind.PYTHON) & (start < end))
-    if not len(frames):
+    frames = np.flatnonzero(trace.is_kind(Kind.PYTHON))
+    start, end = trace.start_ns.take(frames), trace.end_ns.take(frames)
+    start, end = np.maximum(start, low), np.minimum(end, high)
+    thread, length = trace.thread.take(frames), np.maximum(end - start, 0)
+    if not length.any():
         return ()
-    by_thread = np.bincount(trace.thread[frames], (end - start)[frames])
-    frames = frames[trace.thread[frames] == int(np.argmax(by_thread))]
-    frames = frames[:MOST_FRAMES]
-    return _stacks(trace, frames, start[frames], end[frames])
+    busiest = int(np.argmax(np.bincount(thread, length)))
+    mine = np.flatnonzero((length > 0) & (thread == busiest))[:MOST_FRAMES]
+    return _stacks(trace, frames.take(mine), start.take(mine), end.take(mine))
 
 
 def _stacks(trace: Trace, frames: Int64, start: Int64, end: Int64) -> tuple[Stack, ...]:
@@ -40,24 +43,29 @@ def _stacks(trace: Trace, frames: Int64, start: Int64, end: Int64) -> tuple[Stac
     all ranges does not say which frames are open."""
     above = enclosing_ranges(start, end)
     depth = num_around(above)
-    by_depth = stable_order(depth, int(depth.max()) + 1)
-    levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
-    name, num_names = trace.name[frames].astype(np.int64), len(trace.names)
+    # Level after level, so that each lies in one piece.
+    order = stable_order(depth, int(depth.max()) + 1)
+    ends = np.cumsum(np.bincount(depth)).tolist()
     # What is past the top stands at the end, where NONE points.
-    path, until = np.full(len(frames) + 1, NONE), np.append(end, np.iinfo(np.int64).max)
-    paths = np.empty(0, np.int64)
-    for level in levels:
+    place = np.full(len(frames) + 1, NONE)
+    place[order] = np.arange(len(frames))
+    above, start = place.take(above.take(order)), start.take(order)
+    name = trace.name.take(frames.take(order))
+    path, until = np.full(len(frames) + 1, NONE), np.append(end.take(order), np.iinfo(np.int64).max)
+    callers, codes = list[int](), list[int]()
+    first, num = NONE, 1
+    for level in starmap(slice, pairwise([0, *ends])):
         # A frame never outlives its caller; where clocks say so, it ends with it.
-        until[level] = np.clip(until[level], start[level], until[above[level]])
-        keys = path[above[level]] * num_names + name[level]
-        order, begins = grouped(keys)
-        sizes = np.diff(begins, append=len(keys))
-        path[level[order]] = np.repeat(np.arange(len(begins)), sizes) + len(paths)
-        paths = np.append(paths, keys[order[begins]])
-    spent, called = until[:-1] - start, above != NONE
-    own = sums(path[:-1], spent, len(paths))
-    own -= sums(path[above[called]], spent[called], len(paths))
-    callers, codes = (part.tolist() for part in np.divmod(paths, num_names))
+        until[level] = np.clip(until[level], start[level], until.take(above[level]))
+        outer = path.take(above[level]) - first
+        rows, caller, code = coded_pairs(outer, num, name[level], len(trace.names))
+        path[level] = rows + len(codes)
+        callers += (caller + first).tolist()
+        first, num = len(codes), len(code)
+        codes += code.tolist()
+    spent = sums(path[:-1], until[:-1] - start, len(codes))
+    own, caller = spent.copy(), np.array(callers)
+    np.subtract.at(own, caller[caller != NONE], spent[caller != NONE])
     words = {code: line_of(trace.names[code]) for code in set(codes)}
     longest = np.argsort(-own, kind="stable")[:MOST_STACKS]
     return tuple(

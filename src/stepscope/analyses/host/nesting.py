@@ -55,12 +55,16 @@ def enclosing_ranges(start: Int64, end: Int64) -> Int64:
 
 def num_around(parent: Int64) -> Int64:
     """How many ranges are around each."""
-    num, above = np.append(parent != NONE, False).astype(np.int64), np.append(parent, NONE)
-    # Each turn looks twice as far up; what is past the top stands at the end, where NONE points.
-    while (above != NONE).any():
-        num += num[above]
-        above = above[above]
-    return num[:-1]
+    # What is past the top stands at the end.
+    top = len(parent)
+    above = np.append(np.where(parent == NONE, top, parent), top)
+    num = (above != top).astype(np.int32)
+    # Each turn looks twice as far up.
+    while above.min() != top:
+        num += num.take(above)
+        above = above.take(above)
+    around: Int64 = num[:-1].astype(np.int64)
+    return around
 
 
 def _parents(
@@ -162,6 +166,8 @@ def _last_one_level_up(depth: Int64) -> Int64:
 def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
     """For each of `events`, the innermost (or outermost) of
     itself and its ancestors that is marked; NONE when none is."""
+    if not marked.any():
+        return np.full(len(events), NONE, np.int64)
     compiled = library()
     if compiled is None:
         return ancestor_by_levels(parent, events, marked, outermost=outermost)

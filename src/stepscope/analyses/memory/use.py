@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.analyses.host.nesting import ancestor_with, is_within
-from stepscope.analyses.host.source_locations import Stacks, module_paths, origins, stacks_of
+from stepscope.analyses.host.source_locations import Stacks, module_paths, origins
 from stepscope.analyses.memory.batch_fit import BatchFit, Beginning
 from stepscope.analyses.memory.growth import (
     PARTIAL_SUMS_BYTES,
@@ -128,7 +128,7 @@ def _broken_down(
     if spans.size[alive].astype(np.float64).sum() > MUCH_MORE * use.peak_bytes:
         return use, None
     held = _held(kinds, spans, alive, base, use.peak_bytes)
-    stacks = stacks_of(trace, context.links)
+    stacks = context.stacks
     module = _modules(stacks, made)
     at = _at(context, made, module, spans, moment, runs)
     growing, fits = list[tuple[int, int]](), None

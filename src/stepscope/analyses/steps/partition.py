@@ -6,6 +6,8 @@ work.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
@@ -35,14 +37,11 @@ LAUNCH_LATENCY_NS = 20_000
 the gap is the device's own (inside a CUDA graph, an event)."""
 
 
-def partition(
-    trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps
-) -> Partition | None:
+def partition(trace: Trace, steps: Steps, parts: Mapping[str, Intervals]) -> Partition | None:
     """Each window of the steps split into PARTS; None when there is no window, and where neither a
     device's work nor anything of the host's was recorded that could stand for it."""
     if not steps.windows:
         return None
-    parts = part_intervals(trace, links, sets, host, steps)
     is_seen = steps.where != "host" or trace.is_kind(Kind.OP).any()
     if not is_seen and not any(len(parts[part].start) for part in parts if part != "idle_other"):
         return None
@@ -55,27 +54,26 @@ def partition(
     )
 
 
+def split_waits(
+    parts: Mapping[str, Intervals], waiting: Intervals | None
+) -> Mapping[str, Intervals]:
+    """The same with what of the exposed comms was waiting for other ranks, where that is known."""
+    if waiting is None:
+        return parts
+    exposed = parts["comms_transfer"]
+    return {
+        **parts,
+        "comms_wait": intersect(exposed, waiting),
+        "comms_transfer": subtract(exposed, waiting),
+    }
+
+
 def part_intervals(
-    trace: Trace,
-    links: Links,
-    sets: DeviceSets,
-    host: HostActivity,
-    steps: Steps,
-    waiting: Intervals | None = None,
-) -> dict[str, Intervals]:
-    """When each part ran. `waiting` is when the rank waited for others;
-    without it all exposed comms is transfer."""
-    parts = _parts(trace, links, sets, host, steps)
-    if waiting is not None:
-        exposed = parts["comms_transfer"]
-        parts["comms_wait"] = intersect(exposed, waiting)
-        parts["comms_transfer"] = subtract(exposed, waiting)
-    return parts
-
-
-def _parts(
     trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps
 ) -> dict[str, Intervals]:
+    """When each part ran, all exposed comms as transfer; empty where there is no window."""
+    if not steps.windows:
+        return {}
     if steps.where == "host":
         return _parts_on_host(trace, host, steps)
     low, high = steps.windows[0][0], steps.windows[-1][1]

@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.analyses.collectives.step_parts import PHASES, step_parts
 from stepscope.analyses.host.calls import copy_bytes
 from stepscope.analyses.host.frames import line_of
-from stepscope.analyses.host.source_locations import origins, stacks_of
+from stepscope.analyses.host.source_locations import origins
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.analyses.tables.columns import (
@@ -91,7 +91,7 @@ def _op(context: RankContext, work: Int64) -> Values:
 
 
 def _origin(context: RankContext, work: Int64) -> dict[str, Values]:
-    trace, stacks = context.trace, stacks_of(context.trace, context.links)
+    trace, stacks = context.trace, context.stacks
     nowhere = np.full(len(work), NONE, np.int64)
     origin = None if stacks is None else origins(stacks, work)
     return {

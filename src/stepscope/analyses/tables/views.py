@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from stepscope.analyses.grouping import grouped_pairs, sums
+from stepscope.analyses.grouping import coded_pairs, distinct, is_among, sums
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import is_inside_namesake, module_ranges
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch, MemoryEvents, OpInputs, Trace
+from stepscope.core.trace import (
+    NONE,
+    Bool,
+    Int32,
+    Int64,
+    Kind,
+    Launch,
+    MemoryEvents,
+    OpInputs,
+    Trace,
+)
 from stepscope.core.views import (
     KernelView,
     MemoryView,
@@ -92,7 +104,11 @@ def calls_of(context: RankContext) -> Calls:
 def operator_views(context: RankContext, calls: Calls) -> tuple[OperatorView, ...]:
     """By what they take on the device, then on the host; both without the operators they call."""
     trace, num = context.trace, len(context.trace.names)
-    outer = calls.ops[~is_inside_namesake(trace, calls.above, calls.ops, trace.is_kind(Kind.OP))]
+    is_op = trace.is_kind(Kind.OP)
+    recurring = np.flatnonzero(_may_recur(trace, calls.above, is_op)[trace.name[calls.ops]])
+    is_outer = np.ones(len(calls.ops), np.bool_)
+    is_outer[recurring] = ~is_inside_namesake(trace, calls.above, calls.ops[recurring], is_op)
+    outer = calls.ops[is_outer]
     counts = np.bincount(trace.name[calls.ops], minlength=num)
     host = sums(trace.name[outer], trace.dur_ns[outer], num)
     own_host = sums(trace.name[calls.ops], calls.own_ns, num)
@@ -112,6 +128,23 @@ def operator_views(context: RankContext, calls: Calls) -> tuple[OperatorView, ..
     )
 
 
+def _may_recur(trace: Trace, above: Int64, is_op: Bool) -> Bool:
+    """Per name, whether an operator of it may be inside another: not where no chain of calls leads
+    from the name back to it."""
+    called = np.flatnonzero(is_op & (above != NONE))
+    num = len(trace.names)
+    names = (trace.name[above[called]], trace.name[called])
+    _, outer, inner = coded_pairs(names[0], num, names[1], num)
+    while True:
+        is_outer, is_inner = np.zeros(num, np.bool_), np.zeros(num, np.bool_)
+        is_outer[outer], is_inner[inner] = True, True
+        may_recur: Bool = is_outer & is_inner
+        stays = may_recur[outer] & may_recur[inner]
+        if stays.all():
+            return may_recur
+        outer, inner = outer[stays], inner[stays]
+
+
 def shape_views(context: RankContext, calls: Calls) -> tuple[ShapeView, ...] | None:
     """The same by the shapes of the operators' inputs; None where no shape was recorded."""
     trace = context.trace
@@ -125,21 +158,19 @@ def shape_views(context: RankContext, calls: Calls) -> tuple[ShapeView, ...] | N
     shape_of[NONE] = codes.setdefault("", len(codes))
 
     events = np.concatenate([calls.ops, calls.launcher])
-    names, dims = trace.name[events], shape_of[trace.detail[events]]
-    order, begins = grouped_pairs(names, len(trace.names), dims, len(codes))
-    rows = np.empty(len(events), np.int64)
-    rows[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(events)))
-    found = order[begins]
+    rows, names, shape = coded_pairs(
+        trace.name[events], len(trace.names), shape_of[trace.detail[events]], len(codes)
+    )
     of_ops, of_work = rows[: len(calls.ops)], rows[len(calls.ops) :]
-    counts = np.bincount(of_ops, minlength=len(found))
-    own_host = sums(of_ops, calls.own_ns, len(found))
-    device = sums(of_work, calls.work_ns, len(found))
+    counts = np.bincount(of_ops, minlength=len(names))
+    own_host = sums(of_ops, calls.own_ns, len(names))
+    device = sums(of_work, calls.work_ns, len(names))
     order = np.lexsort((-own_host, -device))[:MAX_ROWS]
     shapes = list(codes)
     return tuple(
         ShapeView(
-            name=trace.names[names[found[row]]],
-            dims=shapes[dims[found[row]]] or None,
+            name=trace.names[names[row]],
+            dims=shapes[shape[row]] or None,
             count=int(counts[row]),
             own_host_ns=int(own_host[row]),
             own_device_ns=int(device[row]),
@@ -156,26 +187,26 @@ def kernel_views(context: RankContext) -> tuple[KernelView, ...]:
     if not len(kernels):
         return ()
     op_name = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
-    key = trace.name[kernels].astype(np.int64) * (len(trace.names) + 1) + op_name + 1
-    _, first, rows = np.unique(key, return_index=True, return_inverse=True)
+    num = len(trace.names)
+    rows, name, launcher = coded_pairs(trace.name[kernels], num, op_name + 1, num + 1)
     dur = trace.dur_ns[kernels]
-    low = np.full(len(first), np.iinfo(np.int64).max)
-    high = np.zeros(len(first), np.int64)
+    low = np.full(len(name), np.iinfo(np.int64).max)
+    high = np.zeros(len(name), np.int64)
     np.minimum.at(low, rows, dur)
     np.maximum.at(high, rows, dur)
     num_sms = None if context.device is None else context.device.num_sms
     occupancy, blocks = _launch_figures(trace, kernels, num_sms)
-    means = [_weighted(rows, figure, dur, len(first)) for figure in (occupancy, blocks)]
+    means = [_weighted(rows, figure, dur, len(name)) for figure in (occupancy, blocks)]
     return tuple(
         KernelView(
-            name=trace.names[trace.name[kernels[first[row]]]],
-            op=None if op_name[first[row]] == NONE else trace.names[op_name[first[row]]],
+            name=trace.names[name[row]],
+            op=trace.names[launcher[row] - 1] if launcher[row] else None,
             min_ns=int(low[row]),
             max_ns=int(high[row]),
             occupancy_pct=means[0][row],
             blocks_per_sm=means[1][row],
         )
-        for row in range(len(first))
+        for row in range(len(name))
     )
 
 
@@ -185,14 +216,14 @@ def _launch_figures(
     """Occupancy, and blocks a multiprocessor, of each kernel; NaN where it is not known."""
     occupancy = np.full(len(trace.details) + 1, np.nan)
     blocks = np.full(len(trace.details) + 1, np.nan)
-    for code in np.unique(trace.detail[kernels]).tolist():
+    for code in distinct(trace.detail[kernels]).tolist():
         launch = None if code == NONE else trace.details[code]
         if not isinstance(launch, Launch):
             continue
         if launch.occupancy_pct is not None:
             occupancy[code] = launch.occupancy_pct
         if launch.grid is not None and num_sms:
-            blocks[code] = float(np.prod(np.array(launch.grid, np.float64))) / num_sms
+            blocks[code] = math.prod(map(float, launch.grid)) / num_sms
     codes = trace.detail[kernels]
     return occupancy[codes], blocks[codes]
 
@@ -212,25 +243,32 @@ def module_views(context: RankContext) -> tuple[ModuleView, ...] | None:
     """The tree of modules, in the order in which they were first called."""
     trace, parent = context.trace, context.links.parent
     is_module = module_ranges(trace)
+    if not is_module.any():
+        return None
     measured = _in_window(trace, np.flatnonzero(is_module), context.cut.host_window)
-    calls = np.union1d(measured, _captured_modules(context, is_module))[:MAX_MODULE_CALLS]
+    module_of = _modules_of(context, is_module)
+    captured = _captured_modules(context, is_module, module_of)
+    calls = distinct(np.concatenate([measured, captured]))[:MAX_MODULE_CALLS]
     if not len(calls):
         return None
     above = ancestor_with(parent, parent[calls], is_module)
     node_of: dict[int, int] = {}
     nodes: dict[tuple[int, int], int] = {}
     tree: list[tuple[int, int]] = []
-    for call, outer in zip(calls.tolist(), above.tolist(), strict=True):
-        place = (node_of.get(outer, NONE), int(trace.name[call]))
+    columns = (calls.tolist(), above.tolist(), trace.name[calls].tolist())
+    for call, outer, name in zip(*columns, strict=True):
+        place = (node_of.get(outer, NONE), name)
         node_of[call] = nodes.setdefault(place, len(nodes))
         if len(tree) < len(nodes):
             tree.append(place)
     rows = np.array([node_of[call] for call in calls.tolist()], np.int64)
+    nodes_at = np.full(len(trace), NONE, np.int32)
+    nodes_at[calls] = rows
     # Those of a captured run outside the steps lend their names, not their time.
-    rows, calls = (column[np.isin(calls, measured)] for column in (rows, calls))
+    rows, calls = (column[is_among(calls, measured)] for column in (rows, calls))
     counts = np.bincount(rows, minlength=len(tree))
     host = sums(rows, trace.dur_ns[calls], len(tree))
-    device = _device_by_node(context, is_module, node_of, len(tree))
+    device = _device_by_node(context, module_of, nodes_at, len(tree))
     # A child's number is above its parent's: it was seen later.
     for node in range(len(tree) - 1, -1, -1):
         if tree[node][0] != NONE:
@@ -255,33 +293,25 @@ def _modules_of(context: RankContext, is_module: Bool) -> Int64:
     return ancestor_with(context.links.parent, start, is_module)
 
 
-def _captured_modules(context: RankContext, is_module: Bool) -> Int64:
+def _captured_modules(context: RankContext, is_module: Bool, module_of: Int64) -> Int64:
     """The modules, and those around them, that the measured work of CUDA graphs was captured in."""
     work, links = context.origins.work, context.links
     inside = _inside(context) & (links.captured[work] != NONE)
-    calls = np.unique(_modules_of(context, is_module)[inside])
+    calls = distinct(module_of[inside])
     level = calls = calls[calls != NONE]
     while len(level):
-        level = np.unique(ancestor_with(links.parent, links.parent[level], is_module))
+        level = distinct(ancestor_with(links.parent, links.parent[level], is_module))
         level = level[level != NONE]
-        calls = np.union1d(calls, level)
+        calls = distinct(np.concatenate([calls, level]))
     return calls
 
 
-def _device_by_node(
-    context: RankContext, is_module: Bool, node_of: dict[int, int], num: int
-) -> Int64:
+def _device_by_node(context: RankContext, module_of: Int64, nodes_at: Int32, num: int) -> Int64:
     """The time of the work launched in each node, and in no node below it."""
     trace, inside = context.trace, _inside(context)
-    work, module = context.origins.work[inside], _modules_of(context, is_module)[inside]
-    device = np.zeros(num, np.int64)
-    codes, rows = np.unique(module, return_inverse=True)
-    totals = sums(rows, trace.dur_ns[work], len(codes))
-    for code, total in zip(codes.tolist(), totals.tolist(), strict=True):
-        node = node_of.get(code)
-        if node is not None:
-            device[node] += total
-    return device
+    work, module = context.origins.work[inside], module_of[inside]
+    node = np.where(module == NONE, NONE, nodes_at[module])
+    return sums(node[node != NONE], trace.dur_ns[work[node != NONE]], num)
 
 
 def _tree_order(parents: list[int]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stepscope.analyses.intervals import Intervals, empty, intersect, lengths_in
+from stepscope.analyses.intervals import Intervals, between, empty, lengths_in
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Gaps
 from stepscope.core.trace import Int64
@@ -20,9 +20,8 @@ NUM_BINS = 1500
 
 def gaps_of(parts: Mapping[str, Intervals], window: tuple[int, int], *, waits_split: bool) -> Gaps:
     """The pieces of one window, of the parts of all steps."""
-    whole = Intervals(np.array([window[0]], np.int64), np.array([window[1]], np.int64))
     inside = {
-        part: intersect(parts.get(part, empty()), whole) if window[1] > window[0] else empty()
+        part: between(parts.get(part, empty()), *window) if window[1] > window[0] else empty()
         for part in PARTS
     }
     if sum(map(len, inside.values())) > MAX_PIECES:

@@ -42,13 +42,14 @@ def join_small(row: Int64, start: Int64, end: Int64, weight: Int64, most: int) -
     """At most `most` blocks, with about the finest grain that gives no more. Events shorter than a
     grain, times their weight, go together where they are neighbours in one row and begin in the
     same grain of it; what is longer is never joined."""
-    low, high = 1, int(end.max() - start.min()) + 2 if len(start) else 2
-    heads = _heads(row, start, end, weight, 0)
-    if np.count_nonzero(heads) > most:
-        heads = _heads(row, start, end, weight, high)
+    heads = np.ones(len(row), np.bool_)
+    if len(row) > most:
+        low, high = 1, int(end.max() - start.min()) + 2
+        columns = (row[1:] == row[:-1], start - start.min(), end - start, weight)
+        heads = _heads(*columns, high)
         while high > low * CLOSE_GRAIN:
             grain = isqrt(low * high)
-            tried = _heads(row, start, end, weight, grain)
+            tried = _heads(*columns, grain)
             if np.count_nonzero(tried) > most:
                 low = grain + 1
             else:
@@ -56,14 +57,13 @@ def join_small(row: Int64, start: Int64, end: Int64, weight: Int64, most: int) -
     return Blocks(of=np.cumsum(heads) - 1, first=np.flatnonzero(heads))
 
 
-def _heads(row: Int64, start: Int64, end: Int64, weight: Int64, grain: int) -> Bool:
-    """Which events begin a block."""
-    heads = np.ones(len(row), np.bool_)
-    if grain and len(row):
-        wide = grain * weight
-        small = end - start < wide
-        cell = (start - start.min()) // wide
-        heads[1:] = ~((row[1:] == row[:-1]) & small[1:] & small[:-1] & (cell[1:] == cell[:-1]))
+def _heads(in_row: Bool, offset: Int64, length: Int64, weight: Int64, grain: int) -> Bool:
+    """Which events begin a block. `in_row`: of each but the first, whether it is in the row of the
+    one before."""
+    wide = grain * weight
+    small, cell = length < wide, offset // wide
+    heads = np.ones(len(length), np.bool_)
+    heads[1:] = ~(in_row & small[1:] & small[:-1] & (cell[1:] == cell[:-1]))
     return heads
 
 

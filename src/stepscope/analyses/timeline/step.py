@@ -3,6 +3,7 @@ what ran where, who launched it, and what the device waited for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,19 +12,20 @@ from msgspec import Struct
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.collectives.records import collective_records_of
-from stepscope.analyses.collectives.step_parts import PHASES, step_parts
+from stepscope.analyses.collectives.step_parts import PHASES, Int8, step_part_of
+from stepscope.analyses.grouping import distinct, stable_order
 from stepscope.analyses.host.frames import line_of
-from stepscope.analyses.host.source_locations import Stacks, origins, stacks_of
+from stepscope.analyses.host.source_locations import origins
 from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.rank_context import RankContext, build_context
-from stepscope.analyses.steps.partition import part_intervals
+from stepscope.analyses.steps.partition import split_waits
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.analyses.timeline.gaps import gaps_of
 from stepscope.analyses.timeline.rows import Blocks, common, join_small, rows_of
 from stepscope.core.comms import CollectiveRecords
 from stepscope.core.facts import RankFacts
 from stepscope.core.timeline import COLLECTIVES, HOST, STREAM, Lane, Slices, Timeline, What
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+from stepscope.core.trace import NONE, Bool, Int32, Int64, Kind, Trace
 
 MAX_SLICES = 20_000
 MAX_LANES = 40
@@ -84,19 +86,49 @@ class Shared:
         self.context, self.facts, self.waiting = context, facts, waiting
 
     @cached_property
+    def device_work(self) -> Bool:
+        return self.context.trace.device_work
+
+    @cached_property
+    def comms(self) -> Bool:
+        mask: Bool = self.context.collective | host_collectives(self.context.trace)
+        return mask
+
+    @cached_property
+    def on_host(self) -> Bool:
+        """What is drawn in the lanes of threads."""
+        mask: Bool = self.context.trace.is_kind(*ON_HOST) & ~self.comms
+        return mask
+
+    @cached_property
+    def sizes(self) -> Int64:
+        return _sizes(self.context.trace, self.records)
+
+    @cached_property
+    def categories(self) -> tuple[tuple[str, ...], Int32]:
+        return _categories(self.context, self.records)
+
+    @cached_property
+    def ops(self) -> Int32:
+        """Per event, the operator that launched it; NONE where there is none."""
+        charges = self.context.origins
+        ops = np.full(len(self.context.trace), NONE, np.int32)
+        launching = self.context.links.op[charges.work]
+        ops[charges.work] = np.where(charges.op == NONE, launching, charges.op)
+        return ops
+
+    @cached_property
+    def phases(self) -> Int8:
+        """Per event, the part of the step that launched it."""
+        return step_part_of(self.context)
+
+    @cached_property
     def records(self) -> CollectiveRecords:
         return collective_records_of(self.context, self.facts.rank)
 
     @cached_property
-    def stacks(self) -> Stacks | None:
-        return stacks_of(self.context.trace, self.context.links)
-
-    @cached_property
-    def parts(self) -> dict[str, Intervals]:
-        context, steps = self.context, self.facts.steps
-        return part_intervals(
-            context.trace, context.links, context.sets, context.host, steps, self.waiting
-        )
+    def parts(self) -> Mapping[str, Intervals]:
+        return split_waits(self.context.parts, self.waiting)
 
 
 def draw(shared: Shared, *, step: int | None = None, most: int = MAX_SLICES) -> Timeline:
@@ -105,9 +137,9 @@ def draw(shared: Shared, *, step: int | None = None, most: int = MAX_SLICES) -> 
     trace, steps = context.trace, facts.steps
     step = steps.median_windows[0] if step is None else step
     window = steps.windows[step]
-    low = _low(context, window)
-    near = (trace.start_ns < window[1]) & (trace.end_ns > low)
-    rows = _rows(context, near, most)
+    low = _low(shared, window)
+    near = _open_between(trace, low, window[1])
+    rows = _rows(shared, near, most)
     start, end = trace.start_ns[rows.event], trace.end_ns[rows.event]
     blocks = join_small(rows.row, start, end, np.where(rows.on_host, 2 + rows.depth, 1), most)
     whats, what = _whats(shared, rows.event, blocks)
@@ -127,38 +159,42 @@ def draw(shared: Shared, *, step: int | None = None, most: int = MAX_SLICES) -> 
         num_events=len(rows.event) + rows.num_dropped,
         num_left_out=len(rows.event) + rows.num_dropped - alone,
         num_lanes_left_out=rows.num_lanes_dropped,
-        num_frames=int(np.count_nonzero(near & trace.is_kind(Kind.PYTHON))),
+        num_frames=int(np.count_nonzero(trace.kind[near] == int(Kind.PYTHON))),
     )
 
 
-def _low(context: RankContext, window: tuple[int, int]) -> int:
+def _open_between(trace: Trace, low: int, high: int) -> Int64:
+    """The events that run at some time of a stretch. Those that begin after it are not looked
+    at."""
+    until = int(np.searchsorted(trace.start_ns, high))
+    return np.flatnonzero(trace.end_ns[:until] > low)
+
+
+def _low(shared: Shared, window: tuple[int, int]) -> int:
     """When the host began to launch the window's work,
     but no more than a step's length before it."""
-    trace, (low, high) = context.trace, window
-    work = np.flatnonzero(trace.device_work & (trace.start_ns < high) & (trace.end_ns > low))
-    launch = context.links.launch[work]
+    trace, (low, high) = shared.context.trace, window
+    work = _open_between(trace, low, high)
+    launch = shared.context.links.launch[work[shared.device_work[work]]]
     launch = launch[launch != NONE]
     first = int(trace.start_ns[launch].min()) if len(launch) else low
     return max(min(low, first), low - (high - low))
 
 
-def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
+def _rows(shared: Shared, near: Int64, most: int) -> _Rows:
     """Lanes in reading order: the host's threads, then the streams, then the collectives."""
-    trace = context.trace
-    comms = context.collective | host_collectives(trace)
-    host = near & trace.is_kind(*ON_HOST) & ~comms
-    device = near & trace.device_work & ~comms
-    groups = [
-        (HOST, _thread_label(trace, t), np.flatnonzero(host & (trace.thread == t)))
-        for t in _busiest(trace, host)
-    ]
-    streams = trace.device.astype(np.int64) * 2**32 + trace.stream
-    several = len(np.unique(trace.device[device])) > 1
-    for key in np.unique(streams[device]).tolist():
-        mine = np.flatnonzero(device & (streams == key))
+    trace = shared.context.trace
+    host, comms = near[shared.on_host[near]], near[shared.comms[near]]
+    device = near[(shared.device_work & ~shared.comms)[near]]
+    threads = trace.thread[host]
+    groups = [(HOST, _thread_label(trace, t), host[threads == t]) for t in _busiest(trace, host)]
+    streams = trace.device[device].astype(np.int64) * 2**32 + trace.stream[device]
+    several = len(distinct(trace.device[device])) > 1
+    for key in distinct(streams).tolist():
+        mine = device[streams == key]
         groups.append((STREAM, _stream_label(trace, int(mine[0]), several), mine))
-    if (near & comms).any():
-        groups.append((COLLECTIVES, "collectives", np.flatnonzero(near & comms)))
+    if len(comms):
+        groups.append((COLLECTIVES, "collectives", comms))
     # Each row needs at least a block of its own.
     shown = _shown(trace, groups, min(MAX_LANES, max(1, most // (2 * MAX_ROWS))))
     lanes = list[Lane]()
@@ -170,7 +206,7 @@ def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
         kind, label, mine = groups[number]
         depth = rows_of(trace.start_ns[mine], trace.end_ns[mine], MAX_ROWS)
         mine, depth = mine[depth != NONE], depth[depth != NONE]
-        order = np.argsort(depth, kind="stable")
+        order = stable_order(depth, MAX_ROWS)
         lanes.append(Lane(label=label, kind=kind, first_row=first, num_rows=int(depth.max()) + 1))
         events.append(mine[order])
         depths.append(depth[order])
@@ -182,16 +218,16 @@ def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
         event=event,
         row=np.concatenate([np.empty(0, np.int64), *rows]),
         depth=np.concatenate([np.empty(0, np.int64), *depths]),
-        on_host=host[event],
+        on_host=shared.on_host[event],
         num_dropped=sum(len(mine) for _, _, mine in groups) - len(event),
         num_lanes_dropped=len(groups) - len(shown),
     )
 
 
-def _busiest(trace: Trace, host: Bool) -> list[int]:
+def _busiest(trace: Trace, host: Int64) -> list[int]:
     """The host's threads: the one that holds the step's marks on top,
     then those with the most events."""
-    marks = host & trace.is_kind(Kind.MARK)
+    marks = host[trace.kind[host] == int(Kind.MARK)]
     marked = np.bincount(trace.thread[marks], trace.dur_ns[marks], len(trace.threads))
     counts = np.bincount(trace.thread[host], minlength=len(trace.threads))
     return [int(t) for t in np.lexsort((-counts, -marked)) if counts[t]]
@@ -219,11 +255,11 @@ def _slices(shared: Shared, rows: _Rows, blocks: Blocks, what: Int64) -> Slices:
     context = shared.context
     trace, event = context.trace, rows.event
     start, end, first = trace.start_ns[event], trace.end_ns[event], blocks.first
-    drawn = np.full(len(trace), NONE, np.int64)
+    drawn = np.full(len(trace), NONE, np.int32)
     drawn[event] = blocks.of
-    launch = np.where(trace.device_work[event], context.links.launch[event], NONE)
+    launch = np.where(shared.device_work[event], context.links.launch[event], NONE)
     launch = np.where(launch == NONE, NONE, drawn[launch]) if len(event) else launch
-    sizes = _sizes(trace, shared.records)[event]
+    sizes = shared.sizes[event]
     if len(event) == 0:
         nothing = np.empty(0, np.int64)
         return Slices(**dict.fromkeys(Slices.__struct_fields__, nothing))
@@ -257,23 +293,21 @@ def _sizes(trace: Trace, records: CollectiveRecords) -> Int64:
 
 def _whats(shared: Shared, event: Int64, blocks: Blocks) -> tuple[tuple[What, ...], Int64]:
     """What the blocks are, each once, and which of these each block is."""
-    context = shared.context
-    trace = context.trace
-    words: dict[str, int] = {}
+    trace = shared.context.trace
+    categories, category_of = shared.categories
     columns = np.stack(
         [
             common(column, blocks)
             for column in (
                 trace.name[event].astype(np.int64),
                 trace.kind[event].astype(np.int64),
-                _categories(context, shared.records, words)[event],
-                *_origin_names(context, shared.stacks, event),
-                step_parts(context, event),
+                category_of[event].astype(np.int64),
+                *_origin_names(shared, event),
+                shared.phases[event].astype(np.int64),
             )
         ]
     )
     keys, which = _distinct_columns(columns)
-    categories = tuple(words)
 
     def text(table: Any, code: int) -> str | None:
         return None if code == NONE else table[code]
@@ -303,9 +337,10 @@ def _distinct_columns(columns: Int64) -> tuple[Int64, Int64]:
     return ordered[:, heads], which
 
 
-def _categories(context: RankContext, records: CollectiveRecords, words: dict[str, int]) -> Int64:
-    """Per event a kernel's category or a collective's operation, as codes of `words`."""
-    codes = np.full(len(context.trace), NONE, np.int64)
+def _categories(context: RankContext, records: CollectiveRecords) -> tuple[tuple[str, ...], Int32]:
+    """Kernels' categories and collectives' operations, and per event which of them it has."""
+    words: dict[str, int] = {}
+    codes = np.full(len(context.trace), NONE, np.int32)
     if len(context.kernels.kernels):
         table = np.array(
             [words.setdefault(word, len(words)) for word in context.kernels.categories], np.int64
@@ -316,26 +351,21 @@ def _categories(context: RankContext, records: CollectiveRecords, words: dict[st
             [words.setdefault(kind.op, len(words)) for kind in records.kinds], np.int64
         )
         codes[records.event] = table[records.kind]
-    return codes
+    return tuple(words), codes
 
 
-def _origin_names(
-    context: RankContext, stacks: Stacks | None, event: Int64
-) -> tuple[Int64, Int64, Int64]:
+def _origin_names(shared: Shared, event: Int64) -> tuple[Int64, Int64, Int64]:
     """Per event the names of the operator that launched it, its module and its line;
     NONE where there is none."""
-    trace = context.trace
-    ops = np.full(len(trace), NONE, np.int64)
-    charges = context.origins
-    ops[charges.work] = np.where(charges.op == NONE, context.links.op[charges.work], charges.op)
+    trace, stacks = shared.context.trace, shared.context.stacks
     nowhere = np.full(len(event), NONE, np.int64)
     origin = None if stacks is None else origins(stacks, event)
 
-    def names(events: Int64) -> Int64:
+    def names(events: Int32 | Int64) -> Int64:
         if not len(trace):
-            return events
+            return events.astype(np.int64)
         return np.where(events == NONE, NONE, trace.name[np.maximum(events, 0)]).astype(np.int64)
 
     module = nowhere if origin is None else names(origin.module)
     line = nowhere if origin is None else names(origin.frame)
-    return names(ops[event]), module, line
+    return names(shared.ops[event]), module, line

@@ -9,7 +9,7 @@ from msgspec import Struct
 from stepscope.analyses.collectives.waits import waiting
 from stepscope.analyses.intervals import Intervals, bounds, empty, intersect, union
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.steps.partition import part_intervals
+from stepscope.analyses.steps.partition import split_waits
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import PARTS
 from stepscope.core.trace import NONE, Float64, Int64, Kind
@@ -65,7 +65,7 @@ def partition_spans(
     waits = None
     if records is not None and matched is not None and len(records):
         waits = waiting(records, matched)
-    parts = part_intervals(context.trace, context.links, context.sets, context.host, steps, waits)
+    parts = split_waits(context.parts, waits)
     measured = union(*bounds(steps.windows))
     cut = [intersect(parts.get(part, empty()), measured) for part in PARTS]
     start = np.concatenate([part_set.start for part_set in cut])

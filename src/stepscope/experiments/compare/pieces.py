@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.host.source_locations import origins, stacks_of
+from stepscope.analyses.host.source_locations import origins
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, MODULE_FRAME, OPTIMIZER_RANGE
@@ -193,7 +193,7 @@ def _on_host(context: RankContext, facts: RankFacts, num: int) -> Pieces:
 
 
 def _modules(context: RankContext, work: Int64) -> Int64:
-    stacks = stacks_of(context.trace, context.links)
+    stacks = context.stacks
     return np.full(len(work), NONE, np.int64) if stacks is None else origins(stacks, work).module
 
 

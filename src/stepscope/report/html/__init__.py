@@ -98,6 +98,8 @@ def environment(*, is_inline: bool = False) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_harmless,
+        # A page is drawn once: working out its constants beforehand takes longer than it saves.
+        optimized=False,
     )
     made.filters["kind"] = lambda block: type(block).__name__
     functions = (
