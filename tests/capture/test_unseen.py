@@ -49,7 +49,7 @@ def test_a_job_sees_no_operator_no_thread_and_no_frame_of_ours(tmp_path: Path) -
     ended = record(tmp_path, WATCHFUL, "--start-step", "6", "--steps", "4", before=WHOLE_LOOP)
     assert (ended.code, ended.out) == (1, b"operators a step 1\n"), ended.err
     printed = ended.err[ended.err.index("Traceback") : ended.err.index("RuntimeError: in the job")]
-    assert "stepscope" not in printed
+    assert "stepscope/capture" not in printed
     assert list(ended.folder.glob("rank-0/window-*.json")), "the recording was made"
 
 
