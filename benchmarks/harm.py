@@ -1,12 +1,13 @@
-"""Real jobs that do something unusual, plain and under `stepscope run`, many times: does any end
-differently?
+"""Real jobs, plain and under `stepscope run`, many times: does any end differently?
 
-    python -m benchmarks.harm [--times N] [--only NAME[=N] ...] [--jobs N]
+    python -m benchmarks.harm [--gpu] [--times N] [--only NAME[=N] ...] [--jobs N] [-- OPTION ...]
 
 Run it from the root of the repository, with stepscope installed. Each fault of
-tests/capture/fault_job.py runs once plain, then `--times` times recorded; exit code and stdout must
-be the same, stderr too but for our own lines, and the job must end. Prints a line per fault: runs,
-runs that differed, runs that hung, and what differed first.
+tests/capture/fault_job.py, or with `--gpu` each job of benchmarks/gpu_jobs.py, runs once plain,
+then `--times` times recorded; exit code and stdout must be the same, stderr too but for our own
+lines, and the job must end. A job of `--gpu` must also have been recorded: the capture may not
+have switched itself off. OPTIONs are those of `stepscope run`. Prints a line per job: runs, runs
+that differed, runs that hung, and what differed first.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from benchmarks import gpu_jobs
+from stepscope.readers.run_folder.folder import read_run
 from tests.capture.fault_job import FAULTS
 
 JOB = Path(__file__).parent.parent / "tests" / "capture" / "fault_job.py"
 WINDOW = ("--start-step", "6", "--steps", "4")
-LONGEST_S = 60.0
+LONGEST_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,35 +44,42 @@ class Outcome:
     err: bytes
 
 
-def plain(fault: str, job: Path = JOB) -> Outcome:
-    outcome = _run([sys.executable, str(job), fault])
+def fault_command(name: str) -> list[str]:
+    return [sys.executable, str(JOB), name]
+
+
+def plain(command: Sequence[str]) -> Outcome:
+    outcome = _run([*command])
     return Outcome(code=outcome.code, out=outcome.out, err=_without_times(outcome.err))
 
 
-def recorded(fault: str, job: Path = JOB) -> Outcome:
+def recorded(command: Sequence[str], options: Sequence[str], *, must_record: bool) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        words = [
-            "run",
-            "--no-diagnose",
-            "--out",
-            f"{folder}/run",
-            *WINDOW,
-            "--",
-            sys.executable,
-            str(job),
-            fault,
-        ]
-        outcome = _run([sys.executable, "-m", "stepscope", *words])
-    return Outcome(code=outcome.code, out=outcome.out, err=_without_times(outcome.err))
+        words = ["run", "--no-diagnose", "--out", f"{folder}/run", *WINDOW, *options, "--"]
+        outcome = _run([sys.executable, "-m", "stepscope", *words, *command])
+        problem = _not_recorded(Path(folder, "run")) if must_record else ""
+    err = _without_times(outcome.err) + problem.encode()
+    return Outcome(code=outcome.code, out=outcome.out, err=err)
+
+
+def _not_recorded(run: Path) -> str:
+    """What kept a job from being recorded, or nothing."""
+    ranks = read_run(run).ranks
+    problems = [rank.problem for rank in ranks if rank.problem is not None]
+    if problems:
+        return f"the capture switched itself off: {problems[0]}"
+    return "" if any(rank.rows for rank in ranks) else "no step was recorded"
 
 
 def _without_times(err: bytes) -> bytes:
-    """Less our own lines, and what differs between any two runs: times, and numbers of processes
-    and threads. Of a traceback, which goes through our hooks, the last line."""
+    """Less our own lines, and what differs between any two runs: times, numbers of processes and
+    threads, memory that others hold. Of a traceback, which goes through our hooks, the last
+    line."""
     kept = [line for line in err.splitlines(keepends=True) if not line.startswith(b"stepscope: ")]
     if any(line.startswith(b"Traceback") for line in kept):
         kept = kept[-1:]
-    return re.sub(rb"(?m)^(USDT:|\[W)\S+ \S+( \d+:\d+)?", rb"\1", b"".join(kept))
+    text = re.sub(rb"(?m)^(USDT:|\[W)\S+ \S+( \d+:\d+)?", rb"\1", b"".join(kept))
+    return re.sub(rb"Process \d+|[\d.]+ [KMG]iB", rb"#", text)
 
 
 def difference(before: Outcome, now: Outcome) -> str | None:
@@ -119,22 +131,23 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)"
     )
+    parser.add_argument("--gpu", action="store_true", help="the jobs of benchmarks/gpu_jobs.py")
+    parser.add_argument("options", nargs="*", metavar="OPTION", help="of `stepscope run`, after --")
     arguments = parser.parse_args()
-    chosen = [text.partition("=") for text in arguments.only or FAULTS]
+    names: Sequence[str] = gpu_jobs.names() if arguments.gpu else list(FAULTS)
+    command = gpu_jobs.command if arguments.gpu else fault_command
+    record = partial(recorded, options=arguments.options, must_record=arguments.gpu)
+    chosen = [text.partition("=") for text in arguments.only or names]
     worst = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        before = dict(
-            zip(
-                [name for name, _, _ in chosen],
-                pool.map(plain, [name for name, _, _ in chosen]),
-                strict=True,
-            )
-        )
-        for name, _, times in chosen:
-            num = int(times or arguments.times)
-            found = Counter(
-                difference(before[name], now) for now in pool.map(recorded, [name] * num)
-            )
+        before = [pool.submit(plain, command(name)) for name, _, _ in chosen]
+        now = [
+            [pool.submit(record, command(name)) for _ in range(int(times or arguments.times))]
+            for name, _, times in chosen
+        ]
+        for (name, _, _), first_plain, runs in zip(chosen, before, now, strict=True):
+            num = len(runs)
+            found = Counter(difference(first_plain.result(), run.result()) for run in runs)
             differed = num - found[None]
             worst = max(worst, differed)
             first = next((text for text in found if text is not None), "")

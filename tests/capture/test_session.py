@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,23 @@ def test_every_step_is_a_row_whether_it_is_looked_at_or_not(job: Job) -> None:
         (9 * MS, None, 2 * MS, 2, 4 * MS, 2, 3 * MS, 0, 0)
     }
     assert len(looked_at) < 15, "most steps go by with a word to the tape"
+
+
+def test_an_optimizer_that_steps_in_a_thread_of_autograd_ends_a_step(job: Job) -> None:
+    """As one does on a GPU where it steps as gradients come."""
+    main = threading.get_ident()
+    job.session.is_in_backward = lambda: threading.get_ident() != main
+
+    def backward(_: Any) -> None:
+        job.now += 2 * MS
+        thread = threading.Thread(target=job.optimizer_step, args=(job.optimizer,))
+        thread.start()
+        thread.join()
+
+    hooked = hooked_backward(job.session, job.guard)(backward)
+    for _ in range(8):
+        hooked(job)
+    assert [row[2] for row in job.rows()] == [5 * MS] * 7
 
 
 def test_a_second_optimizer_is_no_step_of_its_own_and_is_heeded(job: Job) -> None:

@@ -116,8 +116,9 @@ class Session:
         Only a look can say so."""
         self._after = 0
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
-        self._ends_after_backward = 0
-        """The thread whose backward pass ends a step."""
+        self._ends_after_backward = False
+        """Whether the pass that runs ends a step: an optimizer stepped inside it, on a GPU in a
+        thread of autograd's own."""
         self._wait_cpu_ns: int | None = 0
         self._passes, self._comms = Passes(), Passes()
         self._count_anew()
@@ -153,8 +154,8 @@ class Session:
 
     def _passed(self, ended: int) -> None:
         self.catch_up()
-        if self._ends_after_backward == threading.get_ident():
-            self._ends_after_backward = 0
+        if self._ends_after_backward:
+            self._ends_after_backward = False
             self.ended_step(ended)
         else:
             self._instead(0, ended)
@@ -209,7 +210,7 @@ class Session:
             if self.is_in_backward():
                 # Optimizers that step as gradients come: a profiler that is attached or taken off
                 # inside a pass ends the process.
-                self._ends_after_backward, self._passes_left = threading.get_ident(), 0
+                self._ends_after_backward, self._passes_left = True, 0
             else:
                 self.ended_step(ended)
 
