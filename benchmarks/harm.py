@@ -79,7 +79,7 @@ def _without_times(err: bytes) -> bytes:
     if any(line.startswith(b"Traceback") for line in kept):
         kept = kept[-1:]
     text = re.sub(rb"(?m)^(USDT:|\[W)\S+ \S+( \d+:\d+)?", rb"\1", b"".join(kept))
-    return re.sub(rb"Process \d+|[\d.]+ [KMG]iB", rb"#", text)
+    return re.sub(rb"Process \d+|[\d.]+ ([KMG]iB|bytes)", rb"#", text)
 
 
 def difference(before: Outcome, now: Outcome) -> str | None:

@@ -121,27 +121,37 @@ def test_a_thread_that_ends_inside_a_recording_leaves_what_it_recorded(tmp_path:
     ]
 
 
-def test_a_forked_child_never_lets_go_of_the_devices_events(tmp_path: Path) -> None:
-    """A CUDA event or pinned memory that is destroyed in a forked child ends it. Nor are operators
-    recorded on in it for ever."""
+def test_nothing_of_the_devices_is_ever_let_go(tmp_path: Path) -> None:
+    """A CUDA event or pinned memory that is destroyed in a forked child ends it, and so it does
+    where Python ends after an error has lost the device. Nor are operators recorded on in a child
+    for ever."""
     text = """
+import types
 parent = os.getpid()
 class Held:
+    device = None
     def __del__(self):
-        if os.getpid() != parent:
+        if os.getpid() != parent or sys.is_finalizing():
             os.abort()
-class Clock(Held):
-    is_behind, settled, last = False, -1, -1
-    def is_capturing(self): return False
-    def begin_backward(self): pass
-    def mark(self, step): return []
-    def read(self): return []
+    def record(self, *_): pass
+    def query(self): return True
+    def elapsed_time(self, _): return 1.0
+    def copy_(self, *_, **__): pass
+    def __float__(self): return 1.0
+cuda = types.SimpleNamespace(
+    Event=lambda **_: Held(), is_initialized=lambda: True, current_device=lambda: 0,
+    is_current_stream_capturing=lambda: False, current_stream=lambda _: None)
+fake = types.SimpleNamespace(cuda=cuda, float32=None, empty=lambda *_, **__: Held())
 def at_step(step):
     import stepscope.capture.hooks.install as hooks
+    from stepscope.capture.recording.device_clock import device_clock
+    session = hooks.current()
     if step == 5:
-        session = hooks.current()
-        session.device_clock = Clock()
-        session.losses.pinned, session.losses.event = Held(), Held()
+        session.device_clock = device_clock(fake)
+    if step in (6, 8):
+        session.losses._copy(fake, types.SimpleNamespace(device=None), 1)
+    if step == 25:
+        assert session.device_clock.settled > 5 and session.losses.pinned is not None
     if step in (9, 20):
         child = os.fork()
         if child == 0:

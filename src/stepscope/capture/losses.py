@@ -19,6 +19,7 @@ from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
 from stepscope.capture.modes import without_modes
+from stepscope.capture.recording.forked import never_let_go
 
 EVERY_NS = 250_000_000
 """Between two losses: 2 us a look on the host, and some 160 on a device (20 where nothing ran in
@@ -45,8 +46,7 @@ class LossSampler:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """In a forked child nothing of the parent's device may be touched: neither of these two be
-        destroyed (`never_let_go`)."""
+        """In a forked child too, where nothing of the parent's device may be touched."""
         self.values.clear()
         self.pinned: Any = None
         self.event: Any = None
@@ -95,8 +95,10 @@ class LossSampler:
                 self.event = None
         if self.pinned is None:
             self.pinned = torch.empty((), dtype=torch.float32, device="cpu", pin_memory=True)
+            never_let_go(self.pinned)
         if self.event is None:
             self.event = torch.cuda.Event()
+            never_let_go(self.event)
         self.pinned.copy_(loss, non_blocking=True)
         self.event.record(torch.cuda.current_stream(loss.device))
         self._pending = now, loss.device

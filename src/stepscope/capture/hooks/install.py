@@ -156,8 +156,8 @@ def _in_child() -> None:
     session = current()
     if session is None:
         return
-    window, losses = session.window, session.losses
-    never_let_go(window, session.device_clock, session.writer, losses.pinned, losses.event)
+    window = session.window
+    never_let_go(window, session.writer)
     settle_child(was_recording=window is not None and window.is_attached and window.is_mine)
     if session.guard.is_on:
         session.__init__(session.run, session.options, session.guard)  # type: ignore[misc]

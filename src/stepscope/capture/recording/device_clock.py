@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from stepscope.capture.recording.forked import never_let_go
+
 MOST_PENDING = 64
 """Steps that the device may be behind before a mark is left out."""
 
@@ -88,4 +90,8 @@ class DeviceClock:
 def device_clock(torch: Any) -> DeviceClock | None:
     """A clock where the job uses a GPU by now, else None."""
     cuda = getattr(torch, "cuda", None)
-    return DeviceClock(cuda) if cuda is not None and cuda.is_initialized() else None
+    if cuda is None or not cuda.is_initialized():
+        return None
+    clock = DeviceClock(cuda)
+    never_let_go(clock)
+    return clock

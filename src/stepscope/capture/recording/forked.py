@@ -9,8 +9,7 @@ registered itself and the flush of its streams have run by then; destructors of 
 it inherited, have not. A child that forks again, replaces itself (exec) or calls os._exit() is not
 concerned.
 
-Nor may it let go of what belongs to CUDA: the destructor of an event calls CUDA, which does not
-work in a forked child, and the error that it throws ends the process.
+Nor may it let go of what belongs to CUDA (`never_let_go`).
 """
 
 from __future__ import annotations
@@ -55,10 +54,14 @@ def is_profiler_inherited() -> bool:
     return bool(_profiled_by) and _profiled_by[0] != os.getpid()
 
 
-def never_let_go(*inherited: object) -> None:
-    """In a forked child: these are not destroyed, not even when its Python ends."""
-    for inherited_object in inherited:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited_object))
+def never_let_go(*kept: object) -> None:
+    """These are not destroyed, not even when Python ends.
+
+    The destructors of events and of pinned memory call CUDA. In a forked child that fails, and so
+    it does where a kernel's error has lost the device: what they throw ends the process.
+    """
+    for kept_object in kept:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept_object))
 
 
 def settle_child(*, was_recording: bool) -> None:
