@@ -190,12 +190,12 @@ def out_of_memory() -> None:
             torch.empty(1 << 45, dtype=torch.uint8, device=DEVICE)
 
 
-def device_assert() -> None:
+def device_assert(at_step: int) -> None:
     """An index out of range, after a while: the device is lost, and every later call fails."""
     trained = model()
     optimizer = adam(trained)
     for step, batch in enumerate(batches()):
-        if step == 40:
+        if step == at_step:
             batch[1].fill_(9)
         one_step(trained, optimizer, batch)
         torch.cuda.synchronize()
@@ -441,7 +441,8 @@ JOBS: dict[str, Callable[[], None]] = {
     "side-stream": side_stream,
     "out-of-memory-caught": out_of_memory_caught,
     "out-of-memory": out_of_memory,
-    "device-assert": device_assert,
+    "device-assert": lambda: device_assert(40),
+    "device-assert-early": lambda: device_assert(8),
     "not-a-number": not_a_number,
     "own-profiler": own_profiler,
     "forks": forks,

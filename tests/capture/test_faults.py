@@ -121,6 +121,32 @@ def test_a_thread_that_ends_inside_a_recording_leaves_what_it_recorded(tmp_path:
     ]
 
 
+def test_a_profiler_in_a_thread_that_the_training_waits_for(tmp_path: Path) -> None:
+    text = """
+import threading
+def own():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        torch.ones(3).add(1)
+    print("own events", len(own.events()) > 0, flush=True)
+def at_step(step):
+    import stepscope.capture.recording.window as window
+    window.LONGEST_WAIT_S = 0.2
+    if step == 9:
+        print("ours", torch.autograd._profiler_enabled(), flush=True)
+        thread = threading.Thread(target=own)
+        thread.start()
+        thread.join()
+    if step == 12:
+        print("ours", torch.autograd._profiler_enabled(), flush=True)
+        own()
+train(20, at_step)
+"""
+    ended = record(tmp_path, text, *WINDOW)
+    said = b"ours True\nown events True\nours False\nown events True\n"
+    assert (ended.code, ended.out) == (0, said), ended.err
+    assert not list(tmp_path.rglob("problem.txt"))
+
+
 def test_nothing_of_the_devices_is_ever_let_go(tmp_path: Path) -> None:
     """A CUDA event or pinned memory that is destroyed in a forked child ends it, and so it does
     where Python ends after an error has lost the device. Nor are operators recorded on in a child

@@ -390,7 +390,7 @@ class Session:
         if window is not None and window.is_attached:
             if window.is_mine:
                 window.close(is_at_end=True)
-            else:
+            if window.is_attached:
                 window.leave_behind(
                     "the process ended before the thread that recorded had ended its last step"
                 )
@@ -494,5 +494,6 @@ class Session:
         self.writer.before_window()
         path = self.writer.folder / f"window-{self.step}.pt.trace.json"
         modules = ModuleMarks(torch, self.guard) if self.options.modules else None
-        self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0, modules)
+        usual_ns = self._last_dur_ns or 0
+        self.window = Window(torch, self.options, path, self.step, usual_ns, modules, self.others)
         self.window.open()

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from typing import Any
+
+from stepscope.capture.recording.forked import leave_directly
 
 VARIABLE = "TEARDOWN_CUPTI"
 MARK = "STEPSCOPE_TEARDOWN_CUPTI"
@@ -60,9 +61,15 @@ def stay_in_cupti() -> None:
 
 
 def let_cupti_leave() -> None:
-    """The process ends: a thread that waits for a call of CUDA gets one."""
+    """The process ends: a thread that waits for a call of CUDA gets one.
+
+    Where an error has lost the device, no call works any more, and destructors of the libraries
+    end the process with SIGSEGV: they do not run.
+    """
     if _asked == [os.getpid()]:
-        with suppress(Exception):
+        try:
             for _ in range(CALLS):
                 sys.modules["torch"].cuda.current_stream().query()
                 time.sleep(BETWEEN_S)
+        except Exception:  # noqa: BLE001 - part of the boundary
+            leave_directly()

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,10 @@ class Window:
         first_step: int,
         step_ns: int = 0,
         modules: ModuleMarks | None = None,
+        others: Others | None = None,
     ) -> None:
         self._torch = torch
+        self._others = others or Others()
         self.path = path
         self.first_step = first_step
         self.is_over = False
@@ -90,6 +92,8 @@ class Window:
         self.is_attached = False
         """Whether its thread has the profiler on: for a while after it is over,
         where another thread ended it."""
+        self._is_taken = False
+        """Whether Kineto serves a profiler of the job's own meanwhile."""
         self.num_strange = 0
         """Steps ended by other threads since its own ended one."""
         self._gone = threading.Event()
@@ -200,9 +204,12 @@ class Window:
             self.close()
 
     def close(self, *, is_at_end: bool = False) -> None:
-        """Ends the recording where it is; what was recorded is kept. Its own thread calls this."""
+        """Ends the recording where it is; what was recorded is kept. Its own thread calls this.
+
+        While Kineto serves a profiler of the job's own, nothing happens: it would be ended.
+        """
         self.is_over = True
-        if self.is_attached:
+        if self.is_attached and not (self._is_taken and self._others.is_there()):
             if is_at_end:
                 stay_in_cupti()
             self.is_attached = False
@@ -211,11 +218,18 @@ class Window:
                     self._modules.end()
                 self._hand_marks_over()
                 with quiet_kineto(self._torch):
+                    if self._is_taken:
+                        self._take_kineto_back()
                     self.profile.stop()
             finally:
                 self._gone.set()
                 if self.is_mine:
                     del _held.hold
+
+    def _take_kineto_back(self) -> None:
+        """To end a recording that Kineto does not know any more ends the process (torch 2.13)."""
+        profiler = self.profile.profiler
+        self._torch.autograd._prepare_profiler(profiler.config(), profiler.kineto_activities)  # noqa: SLF001
 
     def discard(self) -> None:
         """Ends it and keeps nothing: somebody else wants to record, or the capture is over.
@@ -241,9 +255,14 @@ class Window:
         elif self.is_attached:
             self.give_up("the job started a profiler of its own, in another thread")
             if not self._gone.wait(LONGEST_WAIT_S):
-                # Two are attached now, and to take ours off would end the process: it stays.
-                self.is_attached = False
-                self.leave_behind("the job started a profiler of its own, in another thread")
+                # Its thread may wait for this one. It takes ours off when the job's is over.
+                self._is_taken = True
+                self.profile.on_trace_ready = None
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Of a profiler of the job's own that another thread than its own prepares."""
+        return self._is_taken and self._has_device and self.is_attached and not self.is_mine
 
     def leave_behind(self, problem: str) -> None:
         """In another thread, where the window's own will not come by any more: the profiler
@@ -329,13 +348,17 @@ def give_way(guard: Guard, holder: Any) -> None:
         if not is_ours(profiler):
             holder.others.went()
 
-    def before(on_call: Callable[[Any], None]) -> Callable[[Any], Any]:
+    def make_hook(name: str, on_call: Callable[[Any], None]) -> Callable[[Any], Any]:
         watched = guard.watch(on_call)
 
         def make(original: Any) -> Any:
             def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
                 watched(self)
-                return original(self, *args, **kwargs)
+                window = holder.window
+                if name != "_prepare_trace" or window is None or not window.is_in_the_way:
+                    return original(self, *args, **kwargs)
+                with _stand_in(sys.modules["torch"]):
+                    return original(self, *args, **kwargs)
 
             return wrapper
 
@@ -348,4 +371,24 @@ def give_way(guard: Guard, holder: Any) -> None:
         ("__exit__", go),
     ):
         if name in profilers.__dict__:
-            replace(guard, profilers, name, before(on_call))
+            replace(guard, profilers, name, make_hook(name, on_call))
+
+
+@contextmanager
+def _stand_in(torch: Any) -> Iterator[None]:
+    """While a profiler of the job's own is prepared and another thread has ours attached.
+
+    Kineto then ends the recording of the thread that asks. Up to torch 2.12, with CUDA's part,
+    that fails where the thread has none: here it has.
+    """
+    with suppress(Exception):
+        profiler = torch._C._profiler  # noqa: SLF001
+        options = (*[False] * 5, profiler._ExperimentalConfig())  # noqa: SLF001
+        config = profiler.ProfilerConfig(profiler.ProfilerState.NVTX, *options)
+        torch.autograd._enable_profiler(config, set())  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if is_profiling(torch):
+            with suppress(Exception):
+                torch.autograd._disable_profiler()  # noqa: SLF001
