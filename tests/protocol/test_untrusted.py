@@ -15,10 +15,10 @@ from stepscope.protocol.untrusted import (
     MAX_DEPTH,
     finite,
     finite_text,
-    last_line,
     open_regular,
     parse_json,
     parse_json_lines,
+    problem_line,
     read_json_object,
     read_regular,
     whole,
@@ -49,9 +49,30 @@ def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
     with pytest.raises(OSError, match="only regular files are read"):
         read_regular(path, 100)
     assert read_json_object(path) == {}
-    assert last_line(path) is None
+    assert problem_line(path) is None
     with pytest.raises(IsADirectoryError):
         open_regular(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", None),
+        ("no room\nleft\n", "left"),
+        ("Traceback:\n  File a\n    x()\nKeyError: 'x'\n", "KeyError: 'x'"),
+        (
+            "Traceback:\n  File a\nCudaError: lost\nSearch for it.\nCompile anew.\n",
+            "CudaError: lost",
+        ),
+        ("  cut", "cut"),
+    ],
+)
+def test_what_went_wrong_is_the_line_of_the_exception(
+    tmp_path: Path, text: str, line: str | None
+) -> None:
+    path = tmp_path / "problem.txt"
+    path.write_text(text, encoding="utf-8")
+    assert problem_line(path) == line
 
 
 def test_a_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -98,13 +98,17 @@ def read_tail(path: Path | str, most_bytes: int) -> str:
         return file.read(most_bytes).decode("utf-8", "replace")
 
 
-def last_line(path: Path) -> str | None:
-    """The last line of a text that somebody left; None where there is none to read."""
+def problem_line(path: Path) -> str | None:
+    """Of a text that somebody left, the line that says what went wrong: the exception of a
+    traceback, whose message may go on, or the last. None where there is none to read."""
     try:
         lines = read_tail(path, 16_000).strip().splitlines()
     except OSError:
         return None
-    return lines[-1][:300] if lines else None
+    if not lines:
+        return None
+    frames = [number for number, line in enumerate(lines[:-1]) if line.startswith("  ")]
+    return lines[frames[-1] + 1 if frames else -1][:300]
 
 
 def parse_json(data: bytes | str, *, is_strict: bool = False) -> Any:

@@ -24,6 +24,7 @@ from stepscope.capture.recording.forked import (
     is_profiler_inherited,
     leave_directly,
     make_way_in_child,
+    never_let_go,
     note_profiler,
 )
 from stepscope.capture.recording.modules import ModuleMarks
@@ -45,8 +46,7 @@ until the recording is given up."""
 
 _held = threading.local()
 """In each thread: the window that it opened."""
-_lost: list[Window] = []
-"""Given up while attached: kept, for what lets go of a profiler touches it."""
+DEVICE_LOST = "an error of the job lost the device"
 
 
 class _Hold:
@@ -164,6 +164,8 @@ class Window:
                 self.give_up("the thread that recorded ends no steps any more")
         elif self.is_over:
             self.discard()
+        elif self._is_device_lost():
+            self.leave_behind(DEVICE_LOST)
         elif self.is_attached:
             self.num_strange = 0
             self._left -= 1
@@ -209,7 +211,9 @@ class Window:
         While Kineto serves a profiler of the job's own, nothing happens: it would be ended.
         """
         self.is_over = True
-        if self.is_attached and not (self._is_taken and self._others.is_there()):
+        if self._is_device_lost():
+            self.leave_behind(DEVICE_LOST)
+        elif self.is_attached and not (self._is_taken and self._others.is_there()):
             if is_at_end:
                 stay_in_cupti()
             self.is_attached = False
@@ -264,13 +268,27 @@ class Window:
         """Of a profiler of the job's own that another thread than its own prepares."""
         return self._is_taken and self._has_device and self.is_attached and not self.is_mine
 
+    def _is_device_lost(self) -> bool:
+        """After a kernel's error CUDA refuses every call, and to end a recording then ends the
+        process with SIGSEGV (torch 2.11)."""
+        if not (self.is_attached and self._has_device):
+            return False
+        cuda = self._torch.cuda
+        try:
+            # A stream that is being captured may not be asked.
+            cuda.is_current_stream_capturing() or cuda.current_stream().query()
+        except Exception:  # noqa: BLE001 - the answer
+            return True
+        return False
+
     def leave_behind(self, problem: str) -> None:
-        """In another thread, where the window's own will not come by any more: the profiler
+        """Where the window's own thread will not come by any more, or cannot end it: the profiler
         stays attached. With CUDA's part of it active, destructors of the libraries end such a
         process with SIGSEGV (torch 2.11; so they do where a profiler of the job's own is left
         open)."""
         self.give_up(problem)
-        _lost.append(self)
+        self.is_attached = False
+        never_let_go(self)
         if self._has_device:
             leave_directly()
 

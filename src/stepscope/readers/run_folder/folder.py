@@ -34,9 +34,9 @@ from stepscope.protocol.run_folder import (
 from stepscope.protocol.untrusted import (
     MAX_JSON_BYTES,
     is_regular,
-    last_line,
     open_regular,
     parse_json_lines,
+    problem_line,
     read_json_object,
 )
 from stepscope.readers.run_folder.line_tail import read_lines
@@ -112,7 +112,7 @@ def read_run(path: Path) -> RunRecord:
             f"{path} is not the folder of a run: it has no {RUN_FILE} that `stepscope run` wrote"
         )
     notes: list[str] = [
-        f"the capture did not start in a process: {last_line(problem) or NO_REASON}"
+        f"the capture did not start in a process: {problem_line(problem) or NO_REASON}"
         for problem in sorted(path.glob("problem-*.txt"))
     ]
     metadata = _object(path / RUN_FILE, RUN_FILE, notes)
@@ -165,7 +165,7 @@ def problem_of(path: Path) -> str | None:
     if not path.is_file():
         return None
     is_full = shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES
-    return last_line(path) or (NO_ROOM if is_full else NO_REASON)
+    return problem_line(path) or (NO_ROOM if is_full else NO_REASON)
 
 
 def refuse_special_files(run: Path) -> None:
