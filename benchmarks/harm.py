@@ -79,7 +79,8 @@ def _without_times(err: bytes) -> bytes:
     if any(line.startswith(b"Traceback") for line in kept):
         kept = kept[-1:]
     text = re.sub(rb"(?m)^(USDT:|\[W)\S+ \S+( \d+:\d+)?", rb"\1", b"".join(kept))
-    return re.sub(rb"Process \d+|[\d.]+ ([KMG]iB|bytes)", rb"#", text)
+    text = re.sub(rb"Process \d+ has \S+ \S+ memory in use\. ", b"", text)
+    return re.sub(rb"[\d.]+ ([KMG]iB|bytes)", b"#", text)
 
 
 def difference(before: Outcome, now: Outcome) -> str | None:
