@@ -114,6 +114,15 @@ def test_a_job_that_failed_says_so_before_the_verdict() -> None:
     assert "exit code" not in to_text(short_document(well))
 
 
+def test_a_bar_that_shows_less_waiting_than_the_verdict_says_so() -> None:
+    diagnosis = SCENARIOS["healthy"]()
+    words = "The recorded steps, which wait for input less"
+    assert words not in to_text(short_document(diagnosis))
+    shares = {**diagnosis.verdict.shares, "data": 0.36}
+    waiting = replace(diagnosis, verdict=replace(diagnosis.verdict, bound="data", shares=shares))
+    assert words in to_text(short_document(waiting))
+
+
 def test_damage_comes_before_the_verdict() -> None:
     diagnosis = SCENARIOS["healthy"]()
     cut = "the file ends before its end (a killed job?); the complete events were kept"

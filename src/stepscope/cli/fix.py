@@ -225,7 +225,7 @@ class _Loop:
             return None
         why = f"the budget of {total:g} s was spent before it"
         if not self._budget.is_spent:
-            proofs = "it and a proof of all that is kept take"
+            proofs = "the next finding and a proof of all that is kept take"
             if num_proofs == 1:
                 proofs = "a proof takes"
             left_words = f"{left:.0f} s of the budget of {total:g} s were left"

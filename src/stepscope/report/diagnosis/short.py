@@ -53,6 +53,8 @@ MOST_LINES = 23
 MOST_FINDINGS = 3
 MOST_LOCATION = 30
 """Cells, of the line of code that a finding is about."""
+FEWER_WAITS = 0.1
+"""Of the step, from which the bar does not show what the verdict says of the input."""
 LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
 MOST_STEADY = 0.8
@@ -106,7 +108,8 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     if facts.ranks:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)
-        yield from _step(facts.median_rank, is_alone=len(facts.ranks) == 1)
+        waits = diagnosis.verdict.shares.get("data", 0.0)
+        yield from _step(facts.median_rank, waits, is_alone=len(facts.ranks) == 1)
     elif facts.run is not None and not (facts.run.ranks or facts.run.exit_code):
         yield from map(Action, diagnosis.notes[-1:])
     yield from _faults(diagnosis, detail)
@@ -133,8 +136,9 @@ def _left_out(diagnosis: Diagnosis) -> str:
     return f"{plural(num, 'note')} on what could not be judged: -v" if num else ""
 
 
-def _step(rank: RankFacts, *, is_alone: bool) -> Iterator[Block]:
-    """The median step as one bar, named where the line above does not say what it is."""
+def _step(rank: RankFacts, waits: float, *, is_alone: bool) -> Iterator[Block]:
+    """The median step as one bar, named where the lines above do not say what it is: `waits` is the
+    share that they say input takes."""
     parts = rank.typical_parts_ns
     total = 0 if parts is None else sum(parts.values())
     if rank.partition is None or parts is None or total <= 0:
@@ -155,6 +159,8 @@ def _step(rank: RankFacts, *, is_alone: bool) -> Iterator[Block]:
         yield Prose(f"All that was recorded, {ms(total)}:")
     elif not is_alone:
         yield Prose(f"Rank {rank.rank}'s step, {ms(total)} while profiled:")
+    elif waits - parts["idle_input"] / total > FEWER_WAITS:
+        yield Prose("The recorded steps, which wait for input less than most steps do:")
     yield Stack(tuple(segments))
 
 
