@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from stepscope.capture.guard import Guard
 from stepscope.pipeline import measure, recording
 from stepscope.readers.source import Source
 from stepscope.rules import judge_job as judge_job_module
@@ -77,6 +78,49 @@ def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+_folders: list[Path] = []
+"""Made for tests since the last one ended."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def folders_of_tests() -> Iterator[None]:
+    make = pytest.TempPathFactory.mktemp
+
+    def mktemp(factory: pytest.TempPathFactory, *args: Any, **kwargs: Any) -> Path:
+        _folders.append(make(factory, *args, **kwargs))
+        return _folders[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytest.TempPathFactory, "mktemp", mktemp)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def recorder_stays_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A recorder that meets a problem switches itself off and leaves the job alone: of such a job a
+    test would see nothing that fails. So no test has one, in this process or in a job's, but those
+    that plant it."""
+    problems: list[str] = []
+    off = Guard.off
+
+    def noting_off(guard: Guard, problem: str | None = None) -> None:
+        if guard.is_on and problem is not None:
+            problems.append(problem)
+        off(guard, problem)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Guard, "off", noting_off)
+        yield
+    for folder in _folders:
+        written = [path for path in folder.rglob("problem*.txt") if path.is_file()]
+        texts = [path.read_text(encoding="utf-8") for path in written]
+        # What a test wrote there by hand has no line of the recorder.
+        problems += [text for text in texts if "stepscope/capture/" in text]
+    _folders.clear()
+    is_planted = request.node.get_closest_marker("planted") is not None
+    assert is_planted or not problems, "the recorder switched itself off:\n" + "\n".join(problems)
 
 
 _measured: OrderedDict[tuple[Any, ...], tuple[Job, list[Judged]]] = OrderedDict()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.recording.device_clock import DeviceClock
+
 S = 1_000_000_000
 
 
@@ -18,6 +20,25 @@ class Clock:
     def __call__(self) -> int:
         self.now += S
         return self.now
+
+
+class MarksOnly(DeviceClock):
+    """A device that is done with everything at once, and of which nothing is measured."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.marked: list[int] = []
+        self.settled = 10**9
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def begin_backward(self) -> None:
+        pass
+
+    def mark(self, step: int) -> list[tuple[int, int, int | None]]:
+        self.marked.append(step)
+        return []
 
 
 def write(root: Path, files: dict[str, str]) -> None:

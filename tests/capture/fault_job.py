@@ -285,6 +285,7 @@ FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "fork-profile": ("os.fork; the child uses a profiler of its own", child_of(profiles_in_child)),
     "fork-pool": ("multiprocessing, start method fork", processes("fork")),
     "spawn-pool": ("multiprocessing, start method spawn", processes("spawn")),
+    "forkserver-pool": ("multiprocessing, start method forkserver", processes("forkserver")),
     "preexec": ("subprocess with preexec_fn", subprocess_with_preexec),
     "workers": ("DataLoader workers started inside a recording", workers),
     "own-profiler": ("a profiler of the job's own", own_profiler),
@@ -316,6 +317,7 @@ FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "daemon": ("a daemon thread trains while the process ends", None),
     "ends-with": ("the job ends with the last step of a recording", None),
 }
+FAULTS |= runpy.run_path(os.path.join(os.path.dirname(__file__), "torch_faults.py"))["FAULTS"]
 WHOLE: dict[str, Callable[[], None]] = {
     "threads": threads_at_once,
     "thread-each-step": thread_each_step,

@@ -74,12 +74,14 @@ def test_an_error_in_the_scope_is_the_jobs_own(tmp_path: Path, train: Any) -> No
     assert len(read_run(tmp_path / "run").ranks[0].rows) == 3
 
 
+@pytest.mark.planted
 def test_a_folder_that_cannot_be_made_costs_the_recording_alone(train: Any) -> None:
     with stepscope.profile(out="/proc/nowhere/run") as scope:
         train()
         scope.step()
 
 
+@pytest.mark.planted
 def test_a_guarded_failure_is_told_once_and_the_rest_undone() -> None:
     guard = Guard()
     told: list[str] = []

@@ -86,6 +86,32 @@ print("compiled")
     assert "External init callback" not in ended.err
 
 
+def plain(*told: str) -> tuple[int, bytes]:
+    done = subprocess.run(
+        [sys.executable, str(JOB), *told],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=environment(),
+    )
+    return done.returncode, done.stdout
+
+
+UNUSUAL = (
+    "closures", "copies", "by-name", "strange-classes", "schedulers", "inference", "defaults",
+    "meta", "collective", "handler", "switches", "fork-thread", "daemonize", "umask",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [UNUSUAL, ("exec",), ("at-exit", "thread-last"), ("hooks-away",)])
+def test_what_is_done_with_torch_and_python_changes_nothing(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    code, out, err = recorded(tmp_path / "run", ",".join(names), "light")
+    assert (code, out) == plain(",".join(names), "light"), err
+    assert list((tmp_path / "run").glob("rank-*/window-*")), "it was recorded all the same"
+
+
 @pytest.mark.parametrize(
     ("name", "code", "out"),
     [
@@ -189,9 +215,8 @@ def at_step(step):
         print(os.waitpid(child, 0)[1], flush=True)
 train(30, at_step)
 """
-    ended = record(tmp_path, text, *WINDOW)
+    ended = record(tmp_path, text, *WINDOW, env={"PYTHONPATH": str(ROOT)})
     assert (ended.code, ended.out) == (0, b"0\n0\n"), ended.err
-    assert not list(tmp_path.rglob("problem.txt")), "the recorder is off, and holds nothing"
 
 
 def test_a_machine_without_proc_records_all_the_same(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 WINDOW = ("--start-step", "8", "--steps", "2")
 
 
+@pytest.mark.planted
 def test_a_failing_hook_switches_the_capture_off_and_is_told(tmp_path: Path) -> None:
     text = """
 def broken(self, now):
@@ -41,6 +42,7 @@ time.sleep(1.5)
     assert len(rank.rows) == 9
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     "fault",
     [
@@ -144,6 +146,7 @@ train(30, at_step)
         assert "profiler of" in told["problem"]
 
 
+@pytest.mark.planted
 def test_a_profiler_is_taken_off_when_the_capture_ends_inside_a_window(tmp_path: Path) -> None:
     text = """
 def at_step(step):

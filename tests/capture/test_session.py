@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,10 @@ from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_st
 from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
 from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, SELDOM
-from stepscope.capture.session import LEAST_INSTEAD, Session
+from stepscope.capture.session import LEAST_INSTEAD, PATIENCE_NS, Session
 from stepscope.protocol.options import Options
+from stepscope.protocol.run_folder import STEP_SUMMARY_COLUMNS, STEP_SUMMARY_FILE, STEPS_FILE
+from tests.capture.fakes import MarksOnly
 
 MS = 1_000_000
 NEVER = 10**9
@@ -169,55 +172,53 @@ def test_a_pass_inside_another_is_counted_once() -> None:
 def test_a_gpu_that_comes_later_is_noticed_by_the_writer(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Clock:
-        settled, last, is_behind = NEVER, -1, False
-
-        def is_capturing(self) -> bool:
-            return False
-
-        def begin_backward(self) -> None:
-            pass
-
-        def mark(self, _: int) -> list[tuple[int, int]]:
-            return []
-
     for _ in range(20):
         job.step()
-    monkeypatch.setattr("stepscope.capture.session.device_clock", lambda _: Clock())
+    monkeypatch.setattr("stepscope.capture.session.device_clock", lambda _: MarksOnly())
     job.step()
     assert job.session.device_clock is None, "nothing is due, so nothing is looked at"
     job.session.notice_device()
     job.step()
-    assert isinstance(job.session.device_clock, Clock)
+    assert isinstance(job.session.device_clock, MarksOnly)
 
 
 def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
-    class Clock:
-        settled, last, is_behind = NEVER, -1, False
-
-        def __init__(self) -> None:
-            self.marked: list[int] = []
-
-        def is_capturing(self) -> bool:
-            return False
-
-        def begin_backward(self) -> None:
-            pass
-
-        def mark(self, step: int) -> list[tuple[int, int]]:
-            self.marked.append(step)
-            return []
-
-        def read(self) -> list[tuple[int, int]]:
-            return []
-
     job.step()
-    clock = job.session.device_clock = Clock()  # type: ignore[assignment]
+    clock = job.session.device_clock = MarksOnly()
     for _ in range(ALL_MARKED + 4 * SELDOM):
         job.step()
     assert clock.marked[: ALL_MARKED - 1] == list(range(1, ALL_MARKED))
     later = [step for step in clock.marked if ALL_MARKED + SELDOM <= step < ALL_MARKED + 2 * SELDOM]
     assert MARKED <= len(later) <= MARKED + 2
+
+
+def test_replayed_graphs_are_steps_where_no_optimizer_steps(job: Job) -> None:
+    job.step()
+    graph, replay_ns = object(), 100 * MS
+    for _ in range(LEAST_INSTEAD + 2 * PATIENCE_NS // replay_ns):
+        job.now += replay_ns
+        job.session.replayed(graph, job.now - replay_ns, job.now)
+    rows = job.rows()
+    assert len(rows) >= PATIENCE_NS // replay_ns
+    assert {row[2] for row in rows[1:]} == {replay_ns}
+
+
+def test_a_long_run_is_written_in_stretches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepscope.capture.writer.MOST_ROWS", 10)
+    for _ in range(40):
+        job.step()
+    saved(job.session, job.now, job.now + 5 * MS)
+    for _ in range(20):
+        job.step()
+    writer = job.session.writer
+    assert writer is not None
+    writer.last_lines()
+    steps = (writer.folder / STEPS_FILE).read_text().splitlines()
+    _, stretch = map(json.loads, (writer.folder / STEP_SUMMARY_FILE).read_text().splitlines())
+    assert len(steps) == 1 + 10
+    told = dict(zip(STEP_SUMMARY_COLUMNS, stretch, strict=True))
+    assert (told["first_step"], told["num_steps"]) == (11, 49)
+    assert told["save_ns"] == 5 * MS
 
 
 def test_a_handler_that_comes_in_between_does_not_hang(

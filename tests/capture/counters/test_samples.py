@@ -1,6 +1,7 @@
 """The sampler, torch's own counters, and what happens to a source that fails."""
 
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.capture.counters.nvml import Nvml
-from stepscope.capture.counters.samples import Sampler
+from stepscope.capture.counters.samples import MemoryLeft, Sampler
 from stepscope.capture.counters.torch_devices import (
     AllocatorCounters,
     DeviceCounters,
@@ -18,6 +19,8 @@ from stepscope.capture.counters.torch_devices import (
 )
 from tests.capture.fakes import FakeNvml
 
+OURS = re.compile("AttributeError|KeyError|NameError|RuntimeError|TypeError|ValueError")
+"""What a source is dropped for that has a fault, rather than nothing to read."""
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
@@ -28,6 +31,18 @@ def test_sampler_takes_a_sample_of_this_process() -> None:
     assert sample["cpu_user_cores"] >= 0
     assert sample["sample_wall_s"] >= 0
     assert "devices" not in sample
+    assert not [note for note in sample.get("notes", ()) if OURS.search(note)]
+
+
+@linux
+def test_what_the_address_space_leaves_is_told_where_it_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import resource
+
+    assert "address_space_left_bytes" not in MemoryLeft().take()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 50, 1 << 50))
+    assert 0 < MemoryLeft().take()["address_space_left_bytes"] < 1 << 50
 
 
 class Failing:

@@ -21,6 +21,15 @@ def test_machine_without_proc_has_nones(tmp_path: Path) -> None:
     assert notes["cpu_count"]
 
 
+def test_machine_is_read_from_the_kernels_files(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       2048 kB\nMemFree: 1 kB\n")
+    (tmp_path / "proc/cpuinfo").write_text("processor : 0\nmodel name : A fast one\n")
+    notes = machine_notes(SimpleNamespace(), tmp_path)
+    assert notes["ram_bytes"] == 2048 * 1024
+    assert notes["cpu_name"] == "A fast one"
+
+
 def test_devices_are_asked_only_once_cuda_is_set_up() -> None:
     asked: list[int] = []
 

@@ -84,3 +84,17 @@ def test_flags_of_an_old_torch_fall_back_to_its_switch() -> None:
     )
     assert (notes["matmul_tf32"], notes["conv_tf32"]) == (True, False)
     assert notes["sdp_flash"] is None
+
+
+def test_what_the_allocator_had_is_told_once_a_device_is_used() -> None:
+    names = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
+    sizes = {name: (lambda size=size: size) for size, name in enumerate(names)}
+    cuda = SimpleNamespace(is_initialized=lambda: False, **sizes)
+    assert model_notes.memory_notes(SimpleNamespace(cuda=cuda)) is None
+    cuda.is_initialized = lambda: True
+    assert model_notes.memory_notes(SimpleNamespace(cuda=cuda)) == {
+        "max_allocated_bytes": 0,
+        "max_reserved_bytes": 1,
+        "allocated_bytes": 2,
+        "reserved_bytes": 3,
+    }

@@ -211,8 +211,29 @@ def test_memory_that_ran_out_is_told_from_other_ends(
 ) -> None:
     trial = run_trial(words(code), tmp_path / "run")
     assert trial.is_out_of_memory is is_out
-    assert any("guess" in note for note in trial.notes) is is_guess
+    assert trial.is_killed is is_guess
     assert "\x1b" not in trial.tail
+
+
+def test_what_a_job_writes_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.experiments.trials.trial.MOST_OUTPUT_BYTES", 1 << 20)
+    # It goes on until its file was emptied, and then says a last word.
+    code = """
+import os, sys
+while os.fstat(1).st_size < 50 << 20:
+    before = os.fstat(1).st_size
+    os.write(1, b"x" * 65536)
+    if os.fstat(1).st_size < before:
+        break
+sys.stdout.write("the end")
+"""
+    run_trial(words(code), tmp_path / "run", timeout_s=60)
+    kept = (tmp_path / "run" / STDOUT_FILE).read_bytes()
+    assert len(kept) < 50 << 20
+    assert b"are left out)" in kept
+    assert b"the end" in kept
 
 
 def test_a_trial_lays_environment_and_arguments_over_the_command(

@@ -83,6 +83,7 @@ def seen_by(rows: Any, **more: Any) -> Any:
         ),
         ({"exit_code": 143, "is_timed_out": True}, "did not end in time"),
         ({"exit_code": 1, "is_out_of_memory": True}, "ran out of memory"),
+        ({"exit_code": 137, "is_out_of_memory": True, "is_killed": True}, "was killed (SIGKILL)"),
         ({"step_ns": ()}, "timed no step"),
     ],
 )

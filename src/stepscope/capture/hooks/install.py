@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.loggers import hook_loggers
-from stepscope.capture.hooks.patches import compiling_asker, replace, timed
+from stepscope.capture.hooks.patches import compiling_asker, replace, replace_function, timed
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.losses import remember_unscaled
@@ -51,7 +51,7 @@ def hook_collectives(guard: Guard, torch: Any, session: Session) -> None:
 
     for name in NAMES:
         if callable(getattr(distributed, name, None)):
-            replace(guard, distributed, name, timed(guard, exchanged))
+            replace_function(guard, distributed, name, timed(guard, exchanged))
 
 
 _current: list[Session] = []

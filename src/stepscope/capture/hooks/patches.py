@@ -34,6 +34,16 @@ def replace(guard: Guard, owner: Any, name: str, make: Callable[[Any], Any]) -> 
     guard.at_end(undo)
 
 
+def replace_function(guard: Guard, module: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Under its own name too, in the module that it comes from: else it can no longer be pickled,
+    and no process pool could be given it."""
+    original = getattr(module, name)
+    replace(guard, module, name, make)
+    home, wrapper = sys.modules.get(original.__module__), getattr(module, name)
+    if home is not module and getattr(home, name, None) is original:
+        replace(guard, home, name, lambda _: wrapper)
+
+
 def timed(guard: Guard, on_call: OnCall) -> Callable[[Any], Any]:
     """Makes a function report when it ran, also when it raised.
 

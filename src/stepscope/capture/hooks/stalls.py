@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.capture.caller import calling_line
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace, timed
+from stepscope.capture.hooks.patches import replace, replace_function, timed
 from stepscope.capture.session import Session
 from stepscope.capture.tape import COLLECTED, EVALUATED, NOTED_NS, SAVED
 
@@ -17,9 +17,7 @@ MOST_NOTED = 200
 
 
 def hook_stalls(guard: Guard, torch: Any, session: Session) -> None:
-    replace(guard, torch, "save", timed(guard, lambda _, *when: saved(session, *when)))
-    # By its own name too: else it can no longer be pickled, and no process pool could be given it.
-    replace(guard, torch.serialization, "save", lambda _: torch.save)
+    replace_function(guard, torch, "save", timed(guard, lambda _, *when: saved(session, *when)))
     _hook_evaluations(guard, torch, session)
     _hook_collections(guard, session)
 

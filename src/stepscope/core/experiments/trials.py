@@ -98,6 +98,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Whether we ended the job after the steps that were asked for."""
     is_timed_out: bool = False
     is_out_of_memory: bool = False
+    is_killed: bool = False
+    """Whether a process of it was killed from outside and nothing says why: that memory ran out is
+    a guess then."""
     setup: Setup = field(default_factory=Setup)
     taken: Mapping[str, int] = field(default_factory=dict)
     """For each knob of the change, how many objects it was set on: 0 says that it never took

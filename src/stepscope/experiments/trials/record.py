@@ -54,9 +54,9 @@ def trial_of(
     rank, steps, on_device = median_rank(run, skipped)
     is_cut = ended.is_stopped or any((each.folder / ENDED_FILE).exists() for each in run.ranks)
     tail = _tail(run.path / STDERR_FILE)
-    is_oom, oom_note = _memory(ended, tail, is_cut=is_cut)
+    is_oom, is_killed = _memory(ended, tail, is_cut=is_cut)
     taken, refusals = _taken(run, change)
-    notes = [*run.notes, *refusals, *([oom_note] if oom_note else []), *_stock_notes(run, skipped)]
+    notes = [*run.notes, *refusals, *_stock_notes(run, skipped)]
     notes += _short_notes(run, skipped) if not steps else []
     notes += [
         f"rank {failed.rank}: the capture switched itself off: {failed.problem}"
@@ -74,7 +74,8 @@ def trial_of(
         on_device=on_device,
         is_cut=is_cut,
         is_timed_out=ended.is_timed_out,
-        is_out_of_memory=is_oom,
+        is_out_of_memory=is_oom or is_killed,
+        is_killed=is_killed,
         setup=_setup(first, rank),
         taken=taken,
         losses=step_losses(run),
@@ -239,16 +240,16 @@ def _computed(value: object) -> float | None:
         return None
 
 
-def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]:
-    """Whether memory ran out, and a note where that is a guess."""
+def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, bool]:
+    """Whether memory ran out; else whether a process was killed from outside, most likely by the
+    kernel for want of memory."""
     if ended.exit_code == 0 or is_cut or ended.is_timed_out:
-        return False, None
+        return False, False
     if OUT_OF_MEMORY.search(tail):
-        return True, None
-    if ended.exit_code == KILLED or "exitcode: -9" in tail or "Signal 9 (SIGKILL)" in tail:
-        why = "a process was killed from outside, most likely by the kernel for want of memory"
-        return True, f"{why}: that is a guess"
-    return False, None
+        return True, False
+    return False, (
+        ended.exit_code == KILLED or "exitcode: -9" in tail or "Signal 9 (SIGKILL)" in tail
+    )
 
 
 def _tail(path: Path) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
@@ -22,6 +23,8 @@ from stepscope.readers.run_folder.folder import RunRecord, read_run
 CALL_S = 0.5
 """Between two calls of on_steps, and two writes of the job while somebody listens."""
 WINDOW_STEPS = 3
+MOST_OUTPUT_BYTES = 64 << 20
+"""Kept of what a job writes to one of its streams: many trials must not fill the disk."""
 
 
 def run_trial(
@@ -58,7 +61,9 @@ def run_trial(
     try:
         run_info = prepare(folder, words, options, __version__, knobs)
         given = {**os.environ, **environment_of(knobs), **change.environment}
-        with (folder / STDOUT_FILE).open("wb") as out, (folder / STDERR_FILE).open("wb") as err:
+        # Appended to: a file that was cut short goes on where it ends.
+        with (folder / STDOUT_FILE).open("ab") as out, (folder / STDERR_FILE).open("ab") as err:
+            watcher.outputs = out, err
             ended = run_owned(
                 words,
                 environment(folder, given),
@@ -132,8 +137,11 @@ class _Watcher:
     ) -> None:
         self._folder, self._skipped, self._on_steps = folder, skipped, on_steps
         self._next_s = 0.0
+        self.outputs: tuple[IO[bytes], ...] = ()
 
     def is_wanted(self) -> bool:
+        for output in self.outputs:
+            cut_short(output)
         now = time.monotonic()
         if self._on_steps is None or now < self._next_s:
             return True
@@ -141,3 +149,11 @@ class _Watcher:
         ranks = read_run(self._folder).ranks
         steps, _ = timed_steps(ranks[0].rows, self._skipped) if ranks else ((), False)
         return self._on_steps(steps)
+
+
+def cut_short(output: IO[bytes]) -> None:
+    """Empties a stream's file that has become too large: what is written last tells most."""
+    if os.fstat(output.fileno()).st_size > MOST_OUTPUT_BYTES:
+        output.truncate(0)
+        output.write(f"(stepscope: the first {MOST_OUTPUT_BYTES >> 20} MB are left out)\n".encode())
+        output.flush()

@@ -24,7 +24,7 @@ from stepscope.experiments.tune.knob_space import Settings, Space
 from stepscope.experiments.tune.policy import TunePolicy
 from stepscope.experiments.tune.words import last_line
 from stepscope.experiments.verify.loss_check import check_loss
-from stepscope.experiments.verify.reasons import NO_STEPS
+from stepscope.experiments.verify.reasons import NO_STEPS, memory_words
 
 LEAST_STEPS = 3
 """Timed steps that a trial must have to count."""
@@ -92,7 +92,8 @@ class TrialJudge(Struct, frozen=True, kw_only=True):
 
     def _state(self, trial: Trial, samples: float | None, pruned: str | None) -> tuple[str, str]:
         if trial.is_out_of_memory:
-            return OUT_OF_MEMORY, last_line(trial.tail) or "memory ran out"
+            said = "" if trial.is_killed else last_line(trial.tail)
+            return OUT_OF_MEMORY, said or f"it {memory_words(trial)}"
         if pruned:
             return PRUNED, pruned
         if trial.is_timed_out and len(trial.step_ns) < LEAST_STEPS:

@@ -17,6 +17,7 @@ from stepscope.experiments.tune.tuner import Search
 from stepscope.experiments.tune.words import last_line, settings_words
 from stepscope.experiments.verify.evidence import measured
 from stepscope.experiments.verify.loss_check import check_loss
+from stepscope.experiments.verify.reasons import memory_words
 
 WORKERS = "num_workers"
 """Changes no arithmetic; but each worker of a loader has random numbers of its own."""
@@ -157,7 +158,7 @@ class NumericsChecker:
 def _how(trial: Trial) -> str:
     """How a run failed."""
     if trial.is_out_of_memory:
-        return "ran out of memory"
+        return memory_words(trial)
     if trial.is_timed_out:
         return f"did not end in time ({trial.wall_s:.0f} s)"
     if trial.exit_code:

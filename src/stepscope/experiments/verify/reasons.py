@@ -164,9 +164,15 @@ def unseen_words(trial: Trial) -> str:
     return ", and no step of a PyTorch optimizer was seen"
 
 
+def memory_words(trial: Trial) -> str:
+    if trial.is_killed:
+        return "was killed (SIGKILL), most likely by the kernel for want of memory"
+    return "ran out of memory"
+
+
 def failure_words(side: Side, trial: Trial) -> str:
     if trial.is_out_of_memory:
-        how = "ran out of memory"
+        how = memory_words(trial)
     elif trial.is_timed_out:
         how = f"did not end in time ({trial.wall_s:.0f} s){unseen_words(trial)}"
     elif trial.exit_code:

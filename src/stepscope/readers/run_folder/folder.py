@@ -132,10 +132,7 @@ def read_run(path: Path) -> RunRecord:
         ranks.append(_read_rank(newest, rank, notes))
     notes += _unrecorded(ranks)
     if not ranks and not notes and not (path / SITE_FOLDER / ENTERED_FILE).exists():
-        notes.append(
-            "no process that uses torch let the capture in: python -I, -E and -S leave PYTHONPATH "
-            "out, as do launchers that clear the environment or start the job in a container"
-        )
+        notes.append(_not_let_in(metadata))
     return RunRecord(
         path=path,
         metadata=metadata,
@@ -196,6 +193,17 @@ def refuse_special_files(run: Path) -> None:
                 f"{file} is larger than {MAX_JSON_BYTES >> 20} MiB, so this is no run that "
                 "stepscope recorded"
             )
+
+
+def _not_let_in(metadata: dict[str, Any]) -> str:
+    """Why no process of the job has a word of the capture in it."""
+    who = "no process that uses torch let the capture in"
+    if metadata.get("exit_code"):
+        who = "the job failed before it imported torch, or let no capture in"
+    return (
+        f"{who}: python -I, -E and -S leave PYTHONPATH out, as do launchers that clear the "
+        "environment or start the job in a container"
+    )
 
 
 def _unrecorded(ranks: list[RankRecord]) -> list[str]:
