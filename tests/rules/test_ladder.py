@@ -11,6 +11,7 @@ import pytest
 from stepscope.replay.changes import with_task_ns, without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules import judge as judging
+from stepscope.rules.host import small_batch
 from stepscope.rules.job_case import JobChange, JobProposal
 from stepscope.rules.judge import Judgement
 from stepscope.rules.proposal import Proposal
@@ -126,6 +127,7 @@ def test_the_fix_of_one_fault_stands_before_a_change_of_the_model_that_gives_lit
 def test_a_larger_batch_is_of_all_ranks_and_in_the_jobs_own_figures() -> None:
     job = ddp().job()
     half = Proposal(
+        code=small_batch.CODE,
         summary="the rank's own words",
         action="",
         evidence=("batch x 4: 9 times the samples a second", "room"),

@@ -20,7 +20,14 @@ from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
-from stepscope.rules.registry import EXCLUDES, INCLUDES, SWEEPING, job_rules, rank_rules
+from stepscope.rules.registry import (
+    EXCLUDES,
+    INCLUDES,
+    OF_JOB,
+    SWEEPING,
+    job_rules,
+    rank_rules,
+)
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
@@ -241,21 +248,14 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
             *(f"{location.share:.0%} of it at {location.words}" for location in locations),
         )
     at_fault = [index for index, gain in gains.items() if gain >= LEAST_SPEEDUP] or [most]
-    change = _on_ranks({index: each.change for index, each in proposals.items()})
-    summary, times = proposal.summary, proposal.samples_times
-    if times != 1 and len(proposals) > 1:
-        # The rank's own figures leave out what it shares with the others.
-        longer = times / job.speedup(change(job.job_graph))
-        summary = f"A batch {times:g} times as large takes {longer:.1f} times as long."
-        evidence = proposal.evidence[-1:]
-    return JobProposal(
+    of_all = JobProposal(
         code=proposal.code,
         bound=proposal.bound,
-        summary=summary,
+        summary=proposal.summary,
         action=action,
         evidence=evidence,
         ranks=tuple(job.ranks[index] for index in at_fault),
-        change=change,
+        change=_on_ranks({index: each.change for index, each in proposals.items()}),
         cautious=_variant(proposals, "cautious"),
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
@@ -265,9 +265,11 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
         memory=proposal.memory,
-        samples_times=times,
+        samples_times=proposal.samples_times,
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
+    of_job = OF_JOB.get(proposal.code)
+    return of_all if of_job is None or len(proposals) == 1 else of_job(job, of_all)
 
 
 def _alone_gain(case: Case, proposal: Proposal) -> float:

@@ -1,6 +1,7 @@
 """The rules: one module each, asked for what it has a function for.
 
 - `propose(case)`: about one rank, asked once for each rank that is judged;
+- `of_job(job, proposal)`: what `propose` said of several ranks, in the job's own figures;
 - `propose_job(job)`: about the ranks together, asked once a job;
 - `advise(auxiliary)`: about what other tools recorded, asked once a job.
 
@@ -13,9 +14,10 @@ its `BOUND` its fix is for. A new rule is its module and a line here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from stepscope.rules.case import Case
 
@@ -105,6 +107,9 @@ EXCLUDES: Mapping[str, frozenset[str]] = {
 """By code, both ways."""
 INCLUDES: Mapping[str, frozenset[str]] = {
     rule.CODE: frozenset(getattr(rule, "INCLUDES", ())) for rule in RULES
+}
+OF_JOB: Mapping[str, Callable[..., Any]] = {
+    rule.CODE: rule.of_job for rule in RULES if hasattr(rule, "of_job")
 }
 SWEEPING = frozenset(rule.CODE for rule in RULES if getattr(rule, "SWEEPING", False))
 

@@ -37,7 +37,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stepscope.analyses.grouping import median
 from stepscope.core.diagnosis import Abstention, MemoryChange
@@ -47,6 +47,7 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.batch_size import (
     SIZES,
@@ -105,6 +106,20 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=lambda before: _folded(case, before, micro, 2, SIZES.cautious_roof_share),
         hopeful=lambda before: with_input(_folded(case, before, micro, folds, 1.0), 1.0 / folds),
         changes_numerics=True,
+    )
+
+
+def of_job(job: JobCase, proposal: JobProposal) -> JobProposal:
+    """A larger batch on all ranks: a rank's own figures leave out what it shares with the
+    others."""
+    times = proposal.samples_times
+    if times == 1:
+        return proposal
+    longer = times / job.speedup(proposal.change(job.job_graph))
+    return structs.replace(
+        proposal,
+        summary=f"A batch {times:g} times as large takes {longer:.1f} times as long.",
+        evidence=proposal.evidence[-1:],
     )
 
 
