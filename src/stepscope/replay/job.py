@@ -15,7 +15,7 @@ from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
-from stepscope.replay.resources import FREE, TaskKinds
+from stepscope.replay.resources import FREE, TaskKinds, counted_once
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.replay.transfer_time import moving_ns
 
@@ -195,19 +195,12 @@ def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, flo
         return {}
     names = ("data", "host", "transfer", "compute", "memory", "comms", "imbalance")
     own = {name: _less(job_graph, kinds, [name], whole) for name in names}
-    if sum(own.values()) <= 1.0:
-        return own
-    shares, gone, before = dict.fromkeys(names, 0.0), [], 0.0
     own_first = own | {"imbalance": own["imbalance"] + TIE}
     largest = max(own[name] for name in OF_ONE_RANK)
     if own["imbalance"] >= MOST_OF_IT * largest:
         own_first["imbalance"] = max(own_first["imbalance"], largest)
-    for name in sorted(names, key=lambda name: (-own_first[name], name != "imbalance")):
-        gone.append(name)
-        after = max(before, _less(job_graph, kinds, gone, whole))
-        shares[name] = min(own[name], after - before)
-        before = after
-    return shares
+    order = sorted(names, key=lambda name: (-own_first[name], name != "imbalance"))
+    return counted_once(own, order, lambda gone: _less(job_graph, kinds, gone, whole))
 
 
 def _less(
