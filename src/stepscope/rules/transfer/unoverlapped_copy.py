@@ -102,8 +102,10 @@ def _not_yet_pinned(case: Case) -> Proposal | None:
         f"{copied_ns / 1e6:.1f} ms a step on its own stream.",
         action=f"pin the batches (pageable-copy), and {PREFETCH}",
         evidence=(
-            f"{per_step(graph, float(tasks.sum())):.0f} pageable copies a step on a stream that "
-            "runs kernels",
+            (
+                f"{per_step(graph, float(tasks.sum())):.0f} pageable copies a step on a stream "
+                "that runs kernels"
+            ),
         ),
         events=graph.task_event[tasks],
         change=lambda graph: on_own_stream(on_their_stream(graph), tasks, early=True),
