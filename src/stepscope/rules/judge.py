@@ -50,7 +50,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     """Largest gain first, all of them; a fix that repairs another's fault too after that one, where
     it is most of the gain; a change of the whole model after the fix of one fault that gives nearly
-    as much; what is listed last after the others worth naming."""
+    as much; what is listed last after the others worth naming, unless even the least of it is more
+    than the most of the first."""
     ladder: tuple[float, ...] = ()
     """The speedup of the first fix worth naming, of the first two at once, and so on to all of
     them."""
@@ -72,7 +73,7 @@ def judge(job: JobCase) -> Judgement:
         ),
         key=_place,
     )
-    pairs = _narrower_first(pairs)
+    pairs = _surely_more_first(_narrower_first(pairs))
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
@@ -113,6 +114,16 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
         if narrower and max(narrower) > now:
             ordered.insert(max(narrower), ordered.pop(now))
     return ordered
+
+
+def _surely_more_first(pairs: list[Pair]) -> list[Pair]:
+    """What is listed last stands first where even the least it may give is more than the most of
+    the one that would."""
+    last = [pair for pair in pairs if pair[1].listed_last and not pair[1].alternative_to]
+    most = max(last, key=lambda pair: pair[0].predicted_low, default=None)
+    if most is None or most[0].predicted_low <= pairs[0][0].predicted_high:
+        return pairs
+    return [most, *(pair for pair in pairs if pair is not most)]
 
 
 def _answers(job: JobCase) -> list[list[Answer]]:
@@ -186,14 +197,19 @@ def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
     once. They do not multiply, and one that has nothing left to give after those before it (a chain
     fused that is gone by then), or that one of them excludes, is left out."""
     job_graph, rare_ns, gains = job.job_graph, 0.0, [1.0]
+    larger: JobChange | None = None
     applied: set[str] = set()
     for proposal in proposals:
         gain = gains[-1]
         if not applied & EXCLUDES.get(proposal.code, frozenset()):
-            changed = proposal.change(job_graph)
-            gain = job.speedup(changed) * _rare_gain(job, rare_ns + proposal.rare_ns)
+            # A larger batch divides the step by its samples: the others are of the step before.
+            is_larger = proposal.samples_times != 1
+            changed = job_graph if is_larger else proposal.change(job_graph)
+            batch = proposal.change if is_larger else larger
+            played = changed if batch is None else batch(changed)
+            gain = job.speedup(played) * _rare_gain(job, rare_ns + proposal.rare_ns)
         if gain > gains[-1]:
-            job_graph, rare_ns = changed, rare_ns + proposal.rare_ns
+            job_graph, larger, rare_ns = changed, batch, rare_ns + proposal.rare_ns
             applied.add(proposal.code)
         gains.append(max(gain, gains[-1]))
     return tuple(gains[1:])

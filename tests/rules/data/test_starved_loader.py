@@ -50,7 +50,7 @@ def test_ready_batches_and_one_slow_fetch_are_not() -> None:
 
 
 def hurrying(fetch: str) -> Case:
-    """A host that launches much, a third of whose step is the profiler's; no batch is waited for."""
+    """A third of the recorded step is the profiler's, and no batch is waited for."""
     run = Run()
     for _ in range(4):
         run.step()

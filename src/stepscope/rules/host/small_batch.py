@@ -16,11 +16,12 @@ collects in each step takes as long for many: its own fix is listed first.
 Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes
 (`record_shapes=True`) for the roofs; the allocator's events (`profile_memory=True`, `stepscope run
 --memory`) for what each batch takes of memory: no more is proposed than fits. Without them no more
-than 4 times as large, and after what else helps. A tensor that a step makes is written and read in
-it, so half of what its kernels move is the most that it can hold: where four times that fits, with
-as much again to spare for what no step uses, the batch does. Else a larger batch is said beside
-what helps the host, with the doubt. Steps with operators as large as the data say (nonzero,
-masked_select) are not judged: a detector's boxes grow with the images, one by one.
+than 4 times as large, and after what else helps, unless it surely gives more than the first of
+that. A tensor that a step makes is written and read in it, so half of what its kernels move is the
+most that it can hold: where four times that fits, with as much again to spare for what no step
+uses, the batch does. Else a larger batch is said beside what helps the host, with the doubt. Steps
+with operators as large as the data say (nonzero, masked_select) are not judged: a detector's boxes
+grow with the images, one by one.
 
 What to do: where gradients are accumulated, a larger micro-batch with fewer accumulation steps, as
 far as memory goes. Layers that look at the batch (BatchNorm) see more of it then. Where they are
