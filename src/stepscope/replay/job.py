@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.analyses.collectives.waits import until_all_came
 from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE
 from stepscope.replay.bisection import bisect
-from stepscope.replay.changes import without_host_parts, without_tasks
+from stepscope.replay.changes import with_part_ns, without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
 from stepscope.replay.resources import FREE, TaskKinds, counted_once
@@ -52,7 +54,8 @@ def job_graph_of(
             [number.get(event, NONE) for event in graph.task_event.tolist()], np.int64
         )
         members[distinct(shared[shared != NONE])] += 1
-        parts.append(RankGraph(graph=graph, shared=shared))
+        own = _without_host_waits(graph, until_all_came(records, matched))
+        parts.append(RankGraph(graph=own, shared=shared))
     single = np.flatnonzero(members == 1)
     parts = [
         replace(part, shared=np.where(is_among(part.shared, single), NONE, part.shared))
@@ -61,6 +64,16 @@ def job_graph_of(
     return JobGraph(
         parts=tuple(parts), moving_ns=moving_ns(parts, rank_records, matched), members=members
     )
+
+
+def _without_host_waits(graph: Graph, waits: Intervals) -> Graph:
+    """A host that carries collectives out beside a device waits in them for the last rank, which is
+    no time of its own."""
+    comms = graph.call_parts["comms"]
+    if graph.on_host or not comms.any():
+        return graph
+    waited = lengths_in(graph.call_start_ns, graph.call_end_ns, waits)
+    return with_part_ns(graph, "comms", np.maximum(comms - waited, 0.0))
 
 
 def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:

@@ -44,11 +44,15 @@ class PlayedJob(Struct, frozen=True, kw_only=True):
     num_forced: int
     """Collectives that could not wait for all their ranks:
     the ranks launch them in orders that no run could follow."""
+    is_tied: bool = True
+    """Whether any collective ties the ranks together."""
 
     @property
     def step_interval_ns(self) -> float:
-        """Of the job: the median over its ranks, which in step with one another have the same."""
-        return median([rank.step_interval_ns for rank in self.ranks])
+        """Of the job: the median over its ranks, which in step with one another have the same.
+        Where their hosts exchange data, which ties no tasks, they wait for the slowest."""
+        of_ranks = [rank.step_interval_ns for rank in self.ranks]
+        return median(of_ranks) if self.is_tied else max(of_ranks)
 
 
 Simulation = Generator[tuple[int, float], float, Played]
@@ -128,7 +132,10 @@ def play_job(job_graph: JobGraph) -> PlayedJob:
             advance(rank, max(arrived[number].values()) + float(job_graph.moving_ns[number]))
     ranks = tuple(results[rank] for rank in range(len(runs)))
     return PlayedJob(
-        ranks=ranks, waited_ns=_waits(job_graph, arrived, begins), num_forced=num_forced
+        ranks=ranks,
+        waited_ns=_waits(job_graph, arrived, begins),
+        num_forced=num_forced,
+        is_tied=bool(arrived),
     )
 
 
