@@ -62,7 +62,10 @@ def job_graph_of(
         for part in parts
     ]
     return JobGraph(
-        parts=tuple(parts), moving_ns=moving_ns(parts, rank_records, matched), members=members
+        parts=tuple(parts),
+        moving_ns=moving_ns(parts, rank_records, matched),
+        members=members,
+        tied_by_hosts=matched.num > 0 and not members.any(),
     )
 
 
