@@ -118,7 +118,8 @@ def rank_rules(case: Case) -> tuple[ModuleType, ...]:
     """Those that can judge this rank. Without a replay that are the ones that promise no gain; the
     others are about kernels, copies and launches, and need a device."""
     if case.unprofiled is None:
-        return tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
+        rules = tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
+        return _for(rules, has_device=case.facts.uses_device)
     return _for(RANK_RULES, has_device=not case.graph.on_host)
 
 
