@@ -10,6 +10,7 @@ and HTML, and what they say is compared:
 - *whole*: no part is larger than its whole, and shares sum to no more than one.
 - *host*: where nothing ran on a device, nothing is said of kernels or of a busy device.
 - *ranks*: no section denies a finding about a rank.
+- *judged*: nothing is found that is said not to be judged.
 - *told*: the text, the JSON and the page have one headline.
 """
 
@@ -44,6 +45,7 @@ from stepscope.rules.headline import by_bound, part_words_of
 
 ROUNDING = 0.006
 """Of a whole: shares are printed to a hundredth."""
+WORTH = 1.02
 ON_DEVICE = re.compile(
     r"\bkernels?\b|\bGPUs?\b|\bdevice busy\b|\bbusy\b[^.\n]{0,20}\b0 ?%", re.IGNORECASE
 )
@@ -52,12 +54,15 @@ NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 TIME_UNIT = r"[ \u00a0](ms|s|us)"
 PART_OF = re.compile(rf"(?<![\d.]){NUMBER}(?:{TIME_UNIT})? of (?:the )?{NUMBER}{TIME_UNIT}\b")
 SHARE = re.compile(rf"(?<![\d.]){NUMBER} ?%")
+MAY_EXCEED = re.compile(r"slower|longer|faster|more than|of a core|cores", re.IGNORECASE)
+"""Said of a ratio, not of a part of something."""
 SHARE_OF_PLACE = re.compile(rf"^{NUMBER}% of it at ")
 UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 NO_LATE_RANK = ("No rank is the last again and again", "No rank stands out")
 RANK_OF = re.compile(r"^(?P<case>.+?)(?:[.-]|_|\.sampled_)rank-?\d+\b.*\.json(\.gz)?$")
 DOUBTED = "By the recorded steps: "
 """The headline is of the steps timed with no profiler, and says that the recorded ones differ."""
+TRACES = ("*.json", "*.json.gz", "*.sqlite", "*.sqlite.gz", "*.nsys-rep")
 NO_TRACES = ("truth.json", "board.json", "reference.json", "peaks.json")
 
 
@@ -96,6 +101,7 @@ def violations(shown: Shown) -> Iterator[tuple[str, str]]:
     yield from (("whole", words) for words in _whole(shown))
     yield from (("host", words) for words in _host(shown))
     yield from (("ranks", words) for words in _ranks(shown))
+    yield from (("judged", words) for words in _judged(shown.diagnosis))
     yield from (("told", words) for words in _told(shown))
 
 
@@ -150,6 +156,9 @@ def _lines(line: str) -> Iterator[str]:
         if _ms(part, unit or of) > _ms(whole, of) * (1 + ROUNDING):
             yield f"{part} of {whole} {of}: {line.strip()[:160]}"
     words = line.strip()
+    for share in SHARE.findall(words):
+        if float(share.replace(",", "")) > 100 and not MAY_EXCEED.search(words):
+            yield f"over 100 %: {words[:160]}"
     if words.startswith("host ") and "in the loader" in words:
         total = sum(float(share) for share in SHARE.findall(words))
         if total > 101:
@@ -186,6 +195,16 @@ def _ranks(shown: Shown) -> Iterator[str]:
     said = {rank for rank, _ in diagnosis.holding_up}
     if said and stragglers and not said & set(stragglers):
         yield f"ranks {stragglers} called late, rank {sorted(said)} holds the others up"
+
+
+def _judged(diagnosis: Diagnosis) -> Iterator[str]:
+    found = {finding.code for finding in diagnosis.findings}
+    for abstention in diagnosis.abstentions:
+        if abstention.code in found:
+            yield f"{abstention.code} is found, and not judged: {abstention.reason}"
+    nothing = "nothing found worth" in diagnosis.verdict.summary
+    if nothing and any(finding.predicted_speedup >= WORTH for finding in diagnosis.findings):
+        yield f"{diagnosis.verdict.summary!r} over {len(found)} findings"
 
 
 def _told(shown: Shown) -> Iterator[str]:
@@ -229,7 +248,7 @@ def cases_below(folder: Path) -> dict[str, list[Path]]:
         return {folder.name: [folder]}
     runs = sorted(path.parent for path in folder.rglob("run.json"))
     found = {str(run.relative_to(folder.parent)): [run] for run in runs}
-    for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.json.gz"))):
+    for path in sorted(path for kind in TRACES for path in folder.rglob(kind)):
         if path.name in NO_TRACES or any(run in path.parents for run in runs):
             continue
         name = str(path.relative_to(folder.parent))

@@ -26,7 +26,7 @@ from stepscope.replay.changes import (
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
-from stepscope.replay.resources import shares
+from stepscope.replay.resources import counted_once, shares
 from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
 from tests.shared_data import DEMO, needs_shared, shared_traces
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
@@ -374,3 +374,12 @@ def test_the_embedded_trace_is_reproduced() -> None:
     assert found.cut.steps.step_interval_ns is not None
     played = play(graph).played_interval_ns
     assert played == pytest.approx(found.cut.steps.step_interval_ns, rel=0.03)
+
+
+def test_what_two_resources_both_account_for_is_counted_once() -> None:
+    own = {"data": 0.5, "host": 0.8, "compute": 0.1}
+    together = {("host",): 0.8, ("host", "data"): 0.85, ("host", "data", "compute"): 0.95}
+    counted = counted_once(own, ["host", "data", "compute"], lambda gone: together[tuple(gone)])
+    assert counted == pytest.approx({"data": 0.05, "host": 0.8, "compute": 0.1})
+    apart = {"data": 0.1, "host": 0.8}
+    assert counted_once(apart, ["host", "data"], lambda _: 0.0) == apart

@@ -18,7 +18,7 @@ from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.view import diagnosis_document, together_words
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import to_text
 from stepscope.report.html import render_page
@@ -73,6 +73,16 @@ def test_a_larger_batch_says_its_samples_and_its_memory() -> None:
     text = to_text(diagnosis_document(diagnosed()), width=160)
     assert f"a step of {finding.samples_times:.0f} times the samples" in text
     assert "Memory's peak: 315 MB today" in text
+
+
+def test_all_fixes_together_are_of_the_larger_batch_where_it_is_one_of_them() -> None:
+    made = diagnosed()
+    batch = next(each for each in made.findings if each.code == "small-batch")
+    other = replace(batch, code="device-sync", samples_times=1.0, predicted_speedup=1.5)
+    both = replace(made, findings=(batch, other), ladder=(2.0, 2.5))
+    assert f"a step of {batch.samples_times:.0f} times the samples" in together_words(both)
+    without = replace(made, findings=(other, batch), ladder=(2.5, 2.5))
+    assert "samples" not in together_words(without)
 
 
 def test_the_terminal_has_the_ways_out() -> None:

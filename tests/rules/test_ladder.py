@@ -11,6 +11,7 @@ import pytest
 from stepscope.replay.changes import with_task_ns, without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules import judge as judging
+from stepscope.rules.host import small_batch
 from stepscope.rules.job_case import JobChange, JobProposal
 from stepscope.rules.judge import Judgement
 from stepscope.rules.proposal import Proposal
@@ -126,6 +127,7 @@ def test_the_fix_of_one_fault_stands_before_a_change_of_the_model_that_gives_lit
 def test_a_larger_batch_is_of_all_ranks_and_in_the_jobs_own_figures() -> None:
     job = ddp().job()
     half = Proposal(
+        code=small_batch.CODE,
         summary="the rank's own words",
         action="",
         evidence=("batch x 4: 9 times the samples a second", "room"),
@@ -139,3 +141,24 @@ def test_a_larger_batch_is_of_all_ranks_and_in_the_jobs_own_figures() -> None:
     assert finding.summary == f"A batch 4 times as large takes {longer:.1f} times as long."
     assert finding.evidence == ("room",)
     assert judging._about_ranks(job, [[half], *([] for _ in job.cases[1:])]) == []
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.05, "slow-link"), (0.95, "small-batch")])
+def test_what_is_listed_last_stands_first_where_it_surely_gives_more(
+    monkeypatch: pytest.MonkeyPatch, share: float, first: str
+) -> None:
+    judgement = judged(
+        monkeypatch,
+        named("slow-link", shorter(share)),
+        named("small-batch", shorter(0.01), listed_last=True),
+    )
+    assert judgement.findings[0].code == first
+
+
+def test_a_larger_batch_that_stands_first_gives_as_much_together_as_one_that_stands_last() -> None:
+    job = ddp(buckets=[(100_000_000, 20_000.0)]).job()
+    quick = job.job_graph.moving_ns / 2
+    at_rate = named("slow-link", lambda graph: dataclasses.replace(graph, moving_ns=quick))
+    batch = named("small-batch", shorter(0.25), samples_times=4.0)
+    first, last = (judging.ladder(job, each) for each in ([batch, at_rate], [at_rate, batch]))
+    assert first[-1] == last[-1] > first[0]

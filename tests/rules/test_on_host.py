@@ -10,7 +10,7 @@ from stepscope.analyses.rank_context import build_context
 from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.rules.case import case_of
-from tests.rules.judging import judge
+from tests.rules.judging import diagnosed, judge
 from tests.tracing import Event, mark, op, python, trace_of
 
 MS = 1_000_000
@@ -128,3 +128,13 @@ def test_batches_made_without_a_loader_are_input_where_stacks_show_it() -> None:
     assert parts["compute"] == pytest.approx(9 * MS)
     assert played is not None
     assert played.shares["data"] == pytest.approx(20 / 31, rel=0.05)
+
+
+@pytest.mark.parametrize("num", [1, 5])
+def test_what_is_not_judged_without_a_device_speaks_of_none(num: int) -> None:
+    case = case_of(build_context(steps(2, 40, num), None), 0, None)
+    said = diagnosed(case).abstentions
+    assert said
+    words = " ".join(f"{each.code} {each.reason} {each.needs}" for each in said)
+    assert "the device's" not in words
+    assert "memory" not in words

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import BOUNDS, Diagnosis, Finding
@@ -229,6 +230,11 @@ def test_the_headline_says_where_the_recording_or_the_first_finding_is_of_someth
     assert of_findings([gain], ["memory"]) == ""
     assert of_findings([gain], ["host"]) == (
         "; the first fix is of device memory: unfused-pointwise, 1.20x"
+    )
+    larger = structs.replace(gain, code="small-batch", samples_times=4.0)
+    assert of_findings([gain, larger], ["memory"]) == ""
+    assert of_findings([gain, structs.replace(larger, predicted_speedup=3.0)], ["memory"]) == (
+        "; a batch 4 times as large gives 3.00x, as another training (small-batch)"
     )
 
 

@@ -321,6 +321,11 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     @property
+    def uses_device(self) -> bool:
+        """Whether it has one, recorded at work or only named."""
+        return self.steps.where == "device" or self.device_name is not None
+
+    @property
     def typical_parts_ns(self) -> dict[str, float] | None:
         """The parts of the median step; they sum to its length."""
         if self.partition is None or not self.steps.windows:

@@ -8,14 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.analyses.collectives.waits import until_all_came
 from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE
 from stepscope.replay.bisection import bisect
-from stepscope.replay.changes import without_host_parts, without_tasks
+from stepscope.replay.changes import with_part_ns, without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
-from stepscope.replay.resources import FREE, TaskKinds
+from stepscope.replay.resources import FREE, TaskKinds, counted_once
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.replay.transfer_time import moving_ns
 
@@ -52,15 +54,29 @@ def job_graph_of(
             [number.get(event, NONE) for event in graph.task_event.tolist()], np.int64
         )
         members[distinct(shared[shared != NONE])] += 1
-        parts.append(RankGraph(graph=graph, shared=shared))
+        own = _without_host_waits(graph, until_all_came(records, matched))
+        parts.append(RankGraph(graph=own, shared=shared))
     single = np.flatnonzero(members == 1)
     parts = [
         replace(part, shared=np.where(is_among(part.shared, single), NONE, part.shared))
         for part in parts
     ]
     return JobGraph(
-        parts=tuple(parts), moving_ns=moving_ns(parts, rank_records, matched), members=members
+        parts=tuple(parts),
+        moving_ns=moving_ns(parts, rank_records, matched),
+        members=members,
+        tied_by_hosts=matched.num > 0 and not members.any(),
     )
+
+
+def _without_host_waits(graph: Graph, waits: Intervals) -> Graph:
+    """A host that carries collectives out beside a device waits in them for the last rank, which is
+    no time of its own."""
+    comms = graph.call_parts["comms"]
+    if graph.on_host or not comms.any():
+        return graph
+    waited = lengths_in(graph.call_start_ns, graph.call_end_ns, waits)
+    return with_part_ns(graph, "comms", np.maximum(comms - waited, 0.0))
 
 
 def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:
@@ -195,19 +211,12 @@ def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, flo
         return {}
     names = ("data", "host", "transfer", "compute", "memory", "comms", "imbalance")
     own = {name: _less(job_graph, kinds, [name], whole) for name in names}
-    if sum(own.values()) <= 1.0:
-        return own
-    shares, gone, before = dict.fromkeys(names, 0.0), [], 0.0
     own_first = own | {"imbalance": own["imbalance"] + TIE}
     largest = max(own[name] for name in OF_ONE_RANK)
     if own["imbalance"] >= MOST_OF_IT * largest:
         own_first["imbalance"] = max(own_first["imbalance"], largest)
-    for name in sorted(names, key=lambda name: (-own_first[name], name != "imbalance")):
-        gone.append(name)
-        after = max(before, _less(job_graph, kinds, gone, whole))
-        shares[name] = min(own[name], after - before)
-        before = after
-    return shares
+    order = sorted(names, key=lambda name: (-own_first[name], name != "imbalance"))
+    return counted_once(own, order, lambda gone: _less(job_graph, kinds, gone, whole))
 
 
 def _less(

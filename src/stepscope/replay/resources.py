@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -56,9 +56,28 @@ def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> 
     whole = play(graph).step_interval_ns
     if not whole > 0:
         return dict.fromkeys(FREE, 0.0)
-    return {
-        name: 0.0
-        if paced_by_loader and name != "data"
-        else max(0.0, 1.0 - play(free(graph, kinds)).step_interval_ns / whole)
-        for name, free in FREE.items()
-    }
+
+    def less(names: Sequence[str]) -> float:
+        changed = graph
+        for name in names:
+            if name == "data" or not paced_by_loader:
+                changed = FREE[name](changed, kinds)
+        return max(0.0, 1.0 - play(changed).step_interval_ns / whole)
+
+    own = {name: less([name]) for name in FREE}
+    return counted_once(own, sorted(own, key=lambda name: -own[name]), less)
+
+
+def counted_once(
+    own: Mapping[str, float], order: Sequence[str], less: Callable[[Sequence[str]], float]
+) -> dict[str, float]:
+    """Shares that sum to one at most: what two resources both account for is counted with the
+    earlier in `order`. `less` says how much shorter the step is without several at once."""
+    if sum(own.values()) <= 1.0:
+        return dict(own)
+    counted, before = dict.fromkeys(own, 0.0), 0.0
+    for place, name in enumerate(order, 1):
+        after = max(before, less(order[:place]))
+        counted[name] = min(own[name], after - before)
+        before = after
+    return counted

@@ -35,6 +35,8 @@ class JobGraph:
     """Per collective."""
     members: Int64
     """Per collective, how many of these ranks take part."""
+    tied_by_hosts: bool = False
+    """Hosts carry all collectives out beside their devices: no task of these is part of one."""
 
 
 class PlayedJob(Struct, frozen=True, kw_only=True):
@@ -44,11 +46,14 @@ class PlayedJob(Struct, frozen=True, kw_only=True):
     num_forced: int
     """Collectives that could not wait for all their ranks:
     the ranks launch them in orders that no run could follow."""
+    tied_by_hosts: bool = False
 
     @property
     def step_interval_ns(self) -> float:
-        """Of the job: the median over its ranks, which in step with one another have the same."""
-        return median([rank.step_interval_ns for rank in self.ranks])
+        """Of the job: the median over its ranks, which in step with one another have the same.
+        Where their hosts exchange the data, they wait for the slowest."""
+        of_ranks = [rank.step_interval_ns for rank in self.ranks]
+        return max(of_ranks) if self.tied_by_hosts else median(of_ranks)
 
 
 Simulation = Generator[tuple[int, float], float, Played]
@@ -128,7 +133,10 @@ def play_job(job_graph: JobGraph) -> PlayedJob:
             advance(rank, max(arrived[number].values()) + float(job_graph.moving_ns[number]))
     ranks = tuple(results[rank] for rank in range(len(runs)))
     return PlayedJob(
-        ranks=ranks, waited_ns=_waits(job_graph, arrived, begins), num_forced=num_forced
+        ranks=ranks,
+        waited_ns=_waits(job_graph, arrived, begins),
+        num_forced=num_forced,
+        tied_by_hosts=job_graph.tied_by_hosts,
     )
 
 

@@ -3,10 +3,12 @@ says where it does not."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import RankFacts
+from stepscope.rules.judge import NEARLY
 
 BOUND_OF_PART = {
     "compute": "compute",
@@ -133,8 +135,8 @@ def of_parts(
 
 
 def of_findings(findings: Sequence[Finding], named: Sequence[str]) -> str:
-    """The rank that holds the others up, and the first finding where it is of none of the bounds
-    named."""
+    """The rank that holds the others up, the first finding where it is of none of the bounds named,
+    and a larger batch that gives far more than it."""
     if not findings:
         return ""
     first = findings[0]
@@ -146,4 +148,17 @@ def of_findings(findings: Sequence[Finding], named: Sequence[str]) -> str:
         resource = SHORT.get(first.bound, first.bound)
         words += f"; the first fix is of {resource}: {first.code}, "
         words += f"{first.predicted_speedup:.2f}x"
-    return words
+    return words + _of_batch(findings)
+
+
+def _of_batch(findings: Sequence[Finding]) -> str:
+    """A larger batch, which is listed last, where it gives far more than what stands first."""
+    first, *others = findings
+    larger = next((finding for finding in others if finding.samples_times > 1), None)
+    if larger is None:
+        return ""
+    gain, of_first = larger.predicted_speedup, max(first.predicted_speedup, 1.0)
+    if NEARLY * math.log(gain) <= math.log(of_first):
+        return ""
+    times = f"{larger.samples_times:g} times as large"
+    return f"; a batch {times} gives {gain:.2f}x, as another training ({larger.code})"

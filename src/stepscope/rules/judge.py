@@ -20,7 +20,14 @@ from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
-from stepscope.rules.registry import EXCLUDES, INCLUDES, SWEEPING, job_rules, rank_rules
+from stepscope.rules.registry import (
+    EXCLUDES,
+    INCLUDES,
+    OF_JOB,
+    SWEEPING,
+    job_rules,
+    rank_rules,
+)
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
@@ -43,7 +50,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     """Largest gain first, all of them; a fix that repairs another's fault too after that one, where
     it is most of the gain; a change of the whole model after the fix of one fault that gives nearly
-    as much; what is listed last after the others worth naming."""
+    as much; what is listed last after the others worth naming, unless even the least of it is more
+    than the most of the first."""
     ladder: tuple[float, ...] = ()
     """The speedup of the first fix worth naming, of the first two at once, and so on to all of
     them."""
@@ -65,7 +73,7 @@ def judge(job: JobCase) -> Judgement:
         ),
         key=_place,
     )
-    pairs = _narrower_first(pairs)
+    pairs = _surely_more_first(_narrower_first(pairs))
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
@@ -106,6 +114,16 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
         if narrower and max(narrower) > now:
             ordered.insert(max(narrower), ordered.pop(now))
     return ordered
+
+
+def _surely_more_first(pairs: list[Pair]) -> list[Pair]:
+    """What is listed last stands first where even the least it may give is more than the most of
+    the one that would."""
+    last = [pair for pair in pairs if pair[1].listed_last and not pair[1].alternative_to]
+    most = max(last, key=lambda pair: pair[0].predicted_low, default=None)
+    if most is None or most[0].predicted_low <= pairs[0][0].predicted_high:
+        return pairs
+    return [most, *(pair for pair in pairs if pair is not most)]
 
 
 def _answers(job: JobCase) -> list[list[Answer]]:
@@ -179,14 +197,19 @@ def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
     once. They do not multiply, and one that has nothing left to give after those before it (a chain
     fused that is gone by then), or that one of them excludes, is left out."""
     job_graph, rare_ns, gains = job.job_graph, 0.0, [1.0]
+    larger: JobChange | None = None
     applied: set[str] = set()
     for proposal in proposals:
         gain = gains[-1]
         if not applied & EXCLUDES.get(proposal.code, frozenset()):
-            changed = proposal.change(job_graph)
-            gain = job.speedup(changed) * _rare_gain(job, rare_ns + proposal.rare_ns)
+            # A larger batch divides the step by its samples: the others are of the step before.
+            is_larger = proposal.samples_times != 1
+            changed = job_graph if is_larger else proposal.change(job_graph)
+            batch = proposal.change if is_larger else larger
+            played = changed if batch is None else batch(changed)
+            gain = job.speedup(played) * _rare_gain(job, rare_ns + proposal.rare_ns)
         if gain > gains[-1]:
-            job_graph, rare_ns = changed, rare_ns + proposal.rare_ns
+            job_graph, larger, rare_ns = changed, batch, rare_ns + proposal.rare_ns
             applied.add(proposal.code)
         gains.append(max(gain, gains[-1]))
     return tuple(gains[1:])
@@ -241,21 +264,14 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
             *(f"{location.share:.0%} of it at {location.words}" for location in locations),
         )
     at_fault = [index for index, gain in gains.items() if gain >= LEAST_SPEEDUP] or [most]
-    change = _on_ranks({index: each.change for index, each in proposals.items()})
-    summary, times = proposal.summary, proposal.samples_times
-    if times != 1 and len(proposals) > 1:
-        # The rank's own figures leave out what it shares with the others.
-        longer = times / job.speedup(change(job.job_graph))
-        summary = f"A batch {times:g} times as large takes {longer:.1f} times as long."
-        evidence = proposal.evidence[-1:]
-    return JobProposal(
+    of_all = JobProposal(
         code=proposal.code,
         bound=proposal.bound,
-        summary=summary,
+        summary=proposal.summary,
         action=action,
         evidence=evidence,
         ranks=tuple(job.ranks[index] for index in at_fault),
-        change=change,
+        change=_on_ranks({index: each.change for index, each in proposals.items()}),
         cautious=_variant(proposals, "cautious"),
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
@@ -265,9 +281,11 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
         memory=proposal.memory,
-        samples_times=times,
+        samples_times=proposal.samples_times,
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
+    of_job = OF_JOB.get(proposal.code)
+    return of_all if of_job is None or len(proposals) == 1 else of_job(job, of_all)
 
 
 def _alone_gain(case: Case, proposal: Proposal) -> float:

@@ -1,6 +1,7 @@
 """The rules: one module each, asked for what it has a function for.
 
 - `propose(case)`: about one rank, asked once for each rank that is judged;
+- `of_job(job, proposal)`: what `propose` said of several ranks, in the job's own figures;
 - `propose_job(job)`: about the ranks together, asked once a job;
 - `advise(auxiliary)`: about what other tools recorded, asked once a job.
 
@@ -13,9 +14,10 @@ its `BOUND` its fix is for. A new rule is its module and a line here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from stepscope.rules.case import Case
 
@@ -106,6 +108,9 @@ EXCLUDES: Mapping[str, frozenset[str]] = {
 INCLUDES: Mapping[str, frozenset[str]] = {
     rule.CODE: frozenset(getattr(rule, "INCLUDES", ())) for rule in RULES
 }
+OF_JOB: Mapping[str, Callable[..., Any]] = {
+    rule.CODE: rule.of_job for rule in RULES if hasattr(rule, "of_job")
+}
 SWEEPING = frozenset(rule.CODE for rule in RULES if getattr(rule, "SWEEPING", False))
 
 
@@ -113,7 +118,8 @@ def rank_rules(case: Case) -> tuple[ModuleType, ...]:
     """Those that can judge this rank. Without a replay that are the ones that promise no gain; the
     others are about kernels, copies and launches, and need a device."""
     if case.unprofiled is None:
-        return tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
+        rules = tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
+        return _for(rules, has_device=case.facts.uses_device)
     return _for(RANK_RULES, has_device=not case.graph.on_host)
 
 

@@ -21,6 +21,7 @@ DECORATION = re.compile(r"^void |\(anonymous namespace\)::|at::native::|[<(][^:]
 """Of a kernel's name."""
 
 NEEDS_REPLAY = "two whole steps, with ProfilerActivity.CPU and the device's"
+ON_HOST_NEEDS = "two whole steps"
 IDLE_WORDS = {
     "idle_sync": "most of it after the host blocked on the device",
     "idle_launch": "most of it while the host gets to launching",
@@ -64,7 +65,8 @@ def _abstention(
     rank: RankFacts, bound: str, share: float, every: Sequence[Finding], lacking: str | None
 ) -> Abstention:
     if lacking is not None:
-        reason, needs = f"nothing could be replayed: {lacking}", NEEDS_REPLAY
+        needs = NEEDS_REPLAY if rank.uses_device else ON_HOST_NEEDS
+        reason = f"nothing could be replayed: {lacking}"
     else:
         reason, needs = REASONS[bound](rank, bound)
         tried = [finding.code for finding in every if bound in ANSWERS.get(finding.code, ())]

@@ -219,6 +219,8 @@ def _without_replay(rank: RankFacts, parts: dict[str, float], largest: str) -> s
 
 def _lacking(rank: RankFacts) -> str:
     """What would have let the replay judge."""
+    if not rank.uses_device:
+        return "fewer than two steps with operators in them were recorded"
     if rank.steps.where == "host":
         return "the device's work was not recorded"
     if not rank.steps.is_step_interval or rank.steps.num_seen < 2:

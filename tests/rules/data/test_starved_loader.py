@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from stepscope.core.diagnosis import Finding
+from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.simulate import play
-from stepscope.rules.case import case_of
+from stepscope.rules.case import Case, case_of
+from stepscope.rules.data import starved_loader
 from tests.ranges import left_open
 from tests.rules.judging import judge
-from tests.rules.recorded import Run
+from tests.rules.recorded import WORKERS, Run
 
 MS = 1_000_000
 
@@ -46,6 +47,27 @@ def test_more_workers_do_not_take_away_all_of_a_long_wait() -> None:
 def test_ready_batches_and_one_slow_fetch_are_not() -> None:
     assert fetching(60, 60, 60, 60).gain("starved-loader") == 1.0
     assert fetching(60, 20_000, 60, 60).gain("starved-loader") == 1.0
+
+
+def hurrying(fetch: str) -> Case:
+    """A third of the recorded step is the profiler's, and no batch is waited for."""
+    run = Run()
+    for _ in range(4):
+        run.step()
+        run.fetch(60, fetch)
+        for _ in range(200):
+            run.launch(5, host_us=40)
+    step_ns = run.case().facts.steps.step_interval_ns
+    assert step_ns is not None
+    context = run.case().context
+    return case_of(context, 0, round(step_ns * 0.66))
+
+
+def test_whether_workers_keep_up_with_a_run_that_recording_slowed_is_not_known() -> None:
+    said = starved_loader.propose(hurrying(WORKERS))
+    assert isinstance(said, Abstention)
+    assert "stepscope run" in said.needs
+    assert starved_loader.propose(hurrying("a mark of another loader")) is None
 
 
 def test_batches_that_come_in_bursts_too_far_apart_are() -> None:

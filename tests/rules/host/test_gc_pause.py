@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
-from stepscope.rules.host import gc_pause
+from stepscope.rules.case import case_of
+from stepscope.rules.host import gc_pause, python_overhead
 from stepscope.rules.proposal import Proposal, Remark
 from tests.rules.judging import judge
 from tests.rules.recorder import Recorder, gain
@@ -120,3 +122,32 @@ def test_collections_that_few_steps_hold_count_by_the_run() -> None:
     timed = replace(case, metadata=RankMetadata(rank=0, stalls={"gc": stalls}))
     (found,) = [each for each in judge(timed).findings if each.code == gc_pause.CODE]
     assert found.predicted_speedup == pytest.approx(1.25, rel=0.02)
+
+
+def test_a_stretch_taken_for_a_collection_is_no_python_overhead_too() -> None:
+    found = judge(collecting(None, pause_us=80_000).case()).findings
+    codes = [each.code for each in found if each.predicted_speedup > 1.02]
+    assert gc_pause.CODE in codes
+    assert python_overhead.CODE not in codes
+
+
+def test_python_beside_such_a_stretch_is_still_named() -> None:
+    run = Recorder()
+    for number in range(4):
+        start = run.now
+        for _ in range(50):
+            run.launch("aten::mm", kernel_us=20)
+            run.work(900)
+        run.work(80_000)
+        run.step(number, start)
+    said = python_overhead.propose(run.case())
+    assert isinstance(said, Proposal)
+    assert gain(run.case(), said) == pytest.approx(1.5, rel=0.1)
+
+
+def test_of_one_rank_of_several_a_stretch_is_no_collection() -> None:
+    run = collecting(None, pause_us=80_000)
+    trace = replace(run.trace, meta=replace(run.trace.meta, world_size=2))
+    case = case_of(build_context(trace, None), 0, None)
+    assert isinstance(gc_pause.propose(case), Abstention)
+    assert isinstance(python_overhead.propose(case), Proposal)

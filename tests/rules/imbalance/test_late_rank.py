@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.trace import Trace
 from stepscope.pipeline.measure import measure_job
 from stepscope.readers.inputs import find_sources
 from stepscope.rules.imbalance.late_rank import propose_job
 from stepscope.rules.verdict import diagnose_job
 from tests.rules.job_cases import Fleet, ddp, gain
 from tests.shared_data import ROOT
+from tests.tracing import Event, call, kernel, mark, op, trace_of
+
+MS = 1_000_000
 
 
 def sleepy(*host_us: float) -> Fleet:
@@ -79,3 +83,40 @@ def test_an_even_job_without_a_device_is_bound_by_its_cpu() -> None:
     said = recorded_gloo("fixed").verdict
     assert said.bound == "compute"
     assert said.summary.startswith("CPU-bound: without operators on the CPU")
+
+
+def beside_a_device(sleeps_ms: int, *, latest_ms: int) -> Trace:
+    """Four steps of one rank: 5 ms of launches, a sleep, then a collective of the host that moves
+    bytes for 8 ms once the latest rank has come."""
+    events: list[Event] = []
+    now = 0
+    for step in range(4):
+        began = now
+        for at in range(10):
+            start, number = now + at * MS // 2, 1 + 10 * step + at
+            events.append(op("aten::mm", start, start + MS // 2))
+            events.append(call("cudaLaunchKernel", start + 1000, start + 10_000, number))
+            events.append(kernel("gemm", start + 12_000, start + 200_000, number))
+        came = now + (5 + sleeps_ms) * MS
+        events.append(op("c10d::allreduce_", came, came + MS // 10))
+        now += (5 + latest_ms + 8) * MS
+        events.append(mark("gloo:all_reduce", came + MS // 20, now, thread="worker"))
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+        now += 1_000
+    return trace_of(*events)
+
+
+def test_hosts_that_exchange_data_beside_their_devices_wait_for_the_late_one() -> None:
+    job = Fleet().job([beside_a_device(0, latest_ms=50), beside_a_device(50, latest_ms=50)])
+    said = propose_job(job)
+    assert said is not None
+    assert said.ranks == (1,)
+    assert gain(job, said) == pytest.approx(63 / 13, rel=0.15)
+    parts = job.cases[0].facts.typical_parts_ns
+    assert parts is not None
+    assert parts["comms_wait"] == pytest.approx(50 * MS, rel=0.05)
+
+
+def test_even_hosts_that_exchange_data_beside_their_devices_have_nobody_late() -> None:
+    job = Fleet().job([beside_a_device(1, latest_ms=1), beside_a_device(1, latest_ms=1)])
+    assert propose_job(job) is None

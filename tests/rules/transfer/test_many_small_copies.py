@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.rules.recorded import PAGEABLE, Run
+from tests.ranges import left_open
+from tests.rules.recorded import PAGEABLE, US, Run
+from tests.tracing import op
 
 
 def scalars(number: int, *, host_us: int = 20, kernel_us: int = 1_000) -> Run:
@@ -59,3 +61,24 @@ def test_what_makes_a_copys_tensor_goes_with_the_copy() -> None:
     # Of 3.5 ms the kernel's is left; 300 us are more than making a tensor takes.
     assert 2.5 < run.gain("many-small-copies") < 3.6
     assert long.gain("many-small-copies") < 1.1
+
+
+def test_putting_the_copies_together_may_go_with_them_on_the_device_alone() -> None:
+    """A collate function may pad on the host as well, which no copy has to do with."""
+    on_device, on_host = Run(), Run()
+    for run, launches in ((on_device, 50), (on_host, 0)):
+        for _ in range(4):
+            run.step()
+            for _ in range(50):
+                run.copy(PAGEABLE, 8, 2, host_us=20)
+            began = run.now
+            for _ in range(launches):
+                run.launch(1, host_us=20)
+            run.now = began + 1_000
+            run.events.append(op("aten::pad_sequence", began * US, run.now * US))
+            run.launch(1_000)
+            run.sync()
+    merged = [run.finding("many-small-copies") for run in (on_device, on_host)]
+    assert all(finding is not None for finding in merged)
+    highs = [left_open(finding)[1] for finding in merged if finding is not None]
+    assert highs[0] > 1.4 * highs[1]

@@ -12,7 +12,7 @@ from stepscope.analyses.collectives.inputs import inputs_around
 from stepscope.analyses.collectives.prefetch import gathers_ahead
 from stepscope.analyses.collectives.step_parts import backward_spans, step_parts
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.intervals import bounds, lengths_in, subtract
+from stepscope.analyses.intervals import bounds, join, lengths_in, subtract
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import host_work
 from stepscope.analyses.steps.windows import step_numbers
@@ -266,16 +266,17 @@ def _host_step(context: RankContext, events: Int64) -> Int64:
 
 def _exposed(context: RankContext, events: Int64) -> tuple[Int64, Int64, Int64]:
     """When a collective ran with no compute at the same time, and which:
-    the one that began first where several did."""
+    the one that began first where several did. One that the host carries out beside a device is
+    exposed while the device idles."""
     trace, sets = context.trace, context.sets
+    chosen = np.arange(len(events))
     if context.cut.steps.where == "host":
-        chosen = np.arange(len(events))
         begin_ns, end_ns = context.window
         work = host_work(trace, context.host, end_ns - begin_ns)
         alone = subtract(context.host.collective, work)
     else:
-        chosen = np.flatnonzero(context.collective[events])
-        alone = subtract(sets.comms, sets.compute)
+        on_host = subtract(context.host.collective, sets.busy)
+        alone = join(subtract(sets.comms, sets.compute), on_host)
     starts, ends, owners = [], [], []
     if len(chosen) == 0 or len(alone) == 0:
         return (np.empty(0, np.int64),) * 3

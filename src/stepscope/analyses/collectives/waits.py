@@ -25,6 +25,18 @@ def waiting(records: CollectiveRecords, matched: Matched) -> Intervals:
     return union(start[ahead], end[ahead])
 
 
+def until_all_came(records: CollectiveRecords, matched: Matched) -> Intervals:
+    """When the rank was in a collective that others had not come to, whatever ran beside it. On its
+    own clock."""
+    number = matched.of[records.rank]
+    has_id = number != NONE
+    last = matched.last_ns[number[has_id]] - matched.offset_ns[records.rank]
+    start = records.start_ns[has_id]
+    end = np.minimum(records.end_ns[has_id], last)
+    ahead = end > start
+    return union(start[ahead], end[ahead])
+
+
 def with_waits(facts: RankFacts, records: CollectiveRecords, matched: Matched) -> RankFacts:
     """The facts with their exposed communication split;
     as they are when nothing of it was matched."""

@@ -250,11 +250,22 @@ def together_words(diagnosis: Diagnosis) -> str:
     if diagnosis.together is None or not findings:
         return ""
     first = findings[0]
-    left = ms(first.predicted_step_ms * first.predicted_speedup / diagnosis.together * 1e6)
+    left_ms = first.predicted_step_ms * first.predicted_speedup / diagnosis.together
     is_any = any(finding.excludes for finding in findings)
     which = "All that go together" if is_any else "All of them together"
     gain = f"{which}: {diagnosis.together:.2f}x"
-    return f"{gain}, {left} a step; they do not multiply."
+    after = _after_words(left_ms, _samples_together(diagnosis))
+    return f"{gain}, {after}; they do not multiply."
+
+
+def _samples_together(diagnosis: Diagnosis) -> float:
+    """Samples of a step after all the fixes that add to one another, over today's."""
+    times, before = 1.0, 1.0
+    for finding, gain in zip(diagnosis.findings, diagnosis.ladder, strict=False):
+        if gain > before:
+            times = max(times, finding.samples_times)
+        before = gain
+    return times
 
 
 def finding_title(finding: Finding, *, many_ranks: bool) -> str:
@@ -262,7 +273,8 @@ def finding_title(finding: Finding, *, many_ranks: bool) -> str:
     gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
     which = "rank" if len(finding.ranks) == 1 else "ranks"
     ranks = f", {which} {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
-    return f"{gain}, {_after_words(finding)}{ranks}"
+    after = _after_words(finding.predicted_step_ms, finding.samples_times)
+    return f"{gain}, {after}{ranks}"
 
 
 def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
@@ -285,12 +297,11 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
     return Card(number=number, code=finding.code, title=title, blocks=tuple(blocks))
 
 
-def _after_words(finding: Finding) -> str:
-    """`31.2 ms a step`, with how many samples where they are more than today."""
-    step_ns = finding.predicted_step_ms * finding.samples_times * 1e6
-    if finding.samples_times == 1:
-        return f"{ms(step_ns)} a step"
-    return f"{ms(step_ns)} a step of {finding.samples_times:.0f} times the samples"
+def _after_words(step_ms: float, samples_times: float) -> str:
+    """`31.2 ms a step`, with how many samples where they are more than today; `step_ms` is for as
+    many as today."""
+    step = f"{ms(step_ms * samples_times * 1e6)} a step"
+    return step if samples_times == 1 else f"{step} of {samples_times:.0f} times the samples"
 
 
 def memory_words(change: MemoryChange) -> str:

@@ -152,6 +152,8 @@ def _picture(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, A
         for gain, finding in zip(_ladder(contract), contract.findings, strict=False):
             is_more = gain > before * (1 + LEAST_MORE)
             name = f"after {finding.code}" if is_more else f"{finding.code}: no more after these"
+            if finding.samples_times > 1:
+                name += ", for today's samples"
             bars.append({"name": name, "ms": today / gain, "code": finding.code})
             before = gain
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):

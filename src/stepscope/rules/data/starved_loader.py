@@ -11,8 +11,8 @@ Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by 
 of workers and of cores is not in a trace: that is why the range is wide. A profiler slows the step,
 and a loader that is nearly enough then all but keeps up: given the unprofiled step (`--step-ms`),
 one recorded wait will do where the rest of the step, without what recording cost, is too short for
-it. A run recorded by `stepscope run` shows what its unprofiled steps wait, how many cores the
-workers use, and what more of them would bring.
+it; where none waits, it says that it does not know. A run recorded by `stepscope run` shows what
+its unprofiled steps wait, how many cores the workers use, and what more of them would bring.
 
 What to do: look at the cores first. If the workers leave some idle, raise `num_workers` to the
 cores per rank. If they are all busy, make a batch cheaper: decode smaller, cache, move transforms
@@ -52,6 +52,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Batches that each worker keeps ready, at least: twice PyTorch's own."""
     cautious_left: float = 0.5
     """Of the wait that stays when storage or busy cores hold the workers up."""
+    slowed: float = 0.9
+    """Of the recorded step that the unprofiled one takes at most, for its waits to be other
+    ones."""
 
 
 POLICY = Policy()
@@ -60,7 +63,7 @@ POLICY = Policy()
 def propose(case: Case) -> Proposal | Abstention | None:
     """More workers, if the run waits for those there are."""
     if not case.paced_by_loader:
-        return None
+        return _nearly_enough(case)
     trace, host = case.context.trace, case.context.host
     fetches, waiting = trace.dur_ns[next_calls(trace, host, WORKERS)], waiting_fetches(trace, host)
     per_step = input_per_step(case.graph)
@@ -86,6 +89,24 @@ def propose(case: Case) -> Proposal | Abstention | None:
         change=lambda graph: loaded_every(graph, interval_ns, fetch_ns),
         cautious=lambda graph: with_input(graph, POLICY.cautious_left, fetch_ns),
         hopeful=lambda graph: with_input(graph, 0.0, fetch_ns),
+    )
+
+
+def _nearly_enough(case: Case) -> Abstention | None:
+    """Whether the workers keep up with the run is not in a recording that it was slowed by."""
+    is_fed = len(next_calls(case.context.trace, case.context.host, WORKERS)) > 0
+    recorded_ns = case.facts.steps.step_interval_ns
+    is_timed = case.metadata is not None and case.metadata.steps is not None
+    if not is_fed or is_timed or recorded_ns is None:
+        return None
+    if case.step_interval_ns > POLICY.slowed * recorded_ns:
+        return None
+    return Abstention(
+        code=CODE,
+        reason=f"while recorded, a step takes {recorded_ns / 1e6:.1f} ms and waits for no batch; "
+        f"whether its workers bring one every {case.step_interval_ns / 1e6:.1f} ms or faster, as "
+        "gains suppose, is not known",
+        needs="a run recorded by stepscope run, which times it",
     )
 
 

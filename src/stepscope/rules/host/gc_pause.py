@@ -4,7 +4,8 @@ What it sees: the collector at work inside measured steps, as `stepscope run` ti
 step; in a lone trace frames of `gc.collect()`, or the profiler's own "Python GC" events. Without
 any of them a gap in which nothing was recorded may be the collector or any other Python. One in
 each step, always as long and no shorter than a full collection takes with PyTorch loaded, is named
-as what it may be, with a range that begins at no gain; of shorter ones it does not judge.
+as what it may be, with a range that begins at no gain, and python-overhead leaves it out; of
+shorter ones it does not judge, nor of one rank of several, which may as well be late.
 
 Why it costs: a full collection visits every object Python tracks; with millions of them (a data
 set's index, a large cache) it takes hundreds of milliseconds, in which nothing is launched. On many
@@ -35,7 +36,7 @@ from stepscope.core.run import Stalls
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import with_part_ns, without_host_parts
 from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.between_operators import (
     HostGaps,
@@ -126,10 +127,7 @@ def pauses_of(case: Case, graph: Graph) -> Intervals:
 
 def _unexplained(case: Case, graph: Graph) -> Proposal | Abstention | None:
     """Without stacks: whether gaps that a collector could fill cost anything."""
-    steps = None if case.metadata is None else case.metadata.steps
-    is_timed = steps is not None and steps.gc_ns is not None
-    has_frames = case.context.trace.meta.has_stacks or case.context.trace.is_kind(Kind.PYTHON).any()
-    if is_timed or has_frames:
+    if _would_show(case):
         return None
     gaps = long_gaps(case)
     quiet = gaps.only(gaps.own_ns > SHORT_GAP_NS)
@@ -139,8 +137,8 @@ def _unexplained(case: Case, graph: Graph) -> Proposal | Abstention | None:
         < POLICY.worth
     ):
         return None
-    full = quiet.only(quiet.own_ns >= POLICY.full_ns)
-    if _is_once_a_step(case, graph, full):
+    full = possible_collections(case)
+    if len(full):
         return _possible(case, full)
     return Abstention(
         code=CODE,
@@ -148,6 +146,26 @@ def _unexplained(case: Case, graph: Graph) -> Proposal | Abstention | None:
         " which may be the garbage collector",
         needs="with_stack=True",
     )
+
+
+def _would_show(case: Case) -> bool:
+    """Whether a collection would have been timed, or recorded as frames."""
+    steps = None if case.metadata is None else case.metadata.steps
+    is_timed = steps is not None and steps.gc_ns is not None
+    trace = case.context.trace
+    return is_timed or trace.meta.has_stacks or bool(trace.is_kind(Kind.PYTHON).any())
+
+
+@once_a_case
+def possible_collections(case: Case) -> HostGaps:
+    """Stretches, one in each step, that may be full collections, and are taken for them. All ranks
+    of a job run the same code, so that of one of them alone it is not known."""
+    gaps = long_gaps(case)
+    full = gaps.only(gaps.own_ns >= POLICY.full_ns)
+    is_of_several = (case.context.trace.meta.world_size or 1) > 1
+    if _would_show(case) or is_of_several or not _is_once_a_step(case, case.graph, full):
+        return full.only(np.zeros(len(full), np.bool_))
+    return full
 
 
 def _is_once_a_step(case: Case, graph: Graph, gaps: HostGaps) -> bool:
@@ -166,8 +184,7 @@ def _possible(case: Case, gaps: HostGaps) -> Proposal:
         summary=f"Each step stands still for {held_ms:.0f} ms in one piece with nothing recorded, "
         "as in a full garbage collection.",
         action="Look for gc.collect() in the step, and take it out; gc.freeze() after setup. If "
-        "there is none, it is other Python, the time of python-overhead: record with_stack=True to "
-        "see which line it is",
+        "there is none, it is other Python: record with_stack=True to see which line it is",
         evidence=(
             f"{len(gaps)} stretches in as many steps, {shortest:.0f} to {longest:.0f} ms",
             "without stacks other Python looks the same",

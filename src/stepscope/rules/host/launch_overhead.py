@@ -39,6 +39,7 @@ from stepscope.rules.shared.compiled_host import (
     compiled_work,
     launches_of_kernels,
     model_launches,
+    own_python,
     without_checks,
 )
 from stepscope.rules.shared.host_ranges import tasks_of
@@ -78,27 +79,34 @@ def propose(case: Case) -> Proposal | Abstention | None:
     steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
     captured, compiled = _captured(case, mask), compiled_work(case)
     whole = launches_of_kernels(case)
-    by_hand = case.speedup(_in_graphs(graph, whole))
+    by_hand = _by_hand(case, whole)
+    by_hand_gain = case.speedup(by_hand(graph))
     return Proposal(
         summary=_summary(case, graph),
         action=_action(steady=steady, waits=waits > 0),
         evidence=(
             *_evidence(graph, steady=steady, waits=waits),
-            f"in a CUDA graph captured by hand, optimizer and all: {by_hand:.2g}x",
+            f"in a CUDA graph captured by hand, optimizer and all: {by_hand_gain:.2g}x",
         ),
         events=graph.call_event[mask],
         events_ns=graph.call_parts["work"][mask],
         change=captured if steady else compiled,
         cautious=_captured(case, mask, 1.0 + OPEN_SHARE) if steady else compiled,
-        hopeful=_hopeful(case, mask, whole, is_offered=steady and not waits),
+        # A graph captured by hand, where the action offers that too.
+        hopeful=by_hand if steady and not waits else _captured(case, mask, 1.0 - OPEN_SHARE),
     )
 
 
-def _hopeful(case: Case, mask: Bool, whole: Bool, *, is_offered: bool) -> Change:
-    """A graph captured by hand, where the action offers that too."""
-    if is_offered:
-        return lambda before: _in_graphs(before, whole)
-    return _captured(case, mask, 1.0 - OPEN_SHARE)
+def _by_hand(case: Case, whole: Bool) -> Change:
+    """The whole step in CUDA graphs; long stretches of the loop's own Python are in none."""
+    own = own_python(case)
+
+    def change(before: Graph) -> Graph:
+        launched, kept = _in_graphs(before, whole), np.minimum(own, before.call_parts["work"])
+        work = launched.call_parts["work"] + np.where(whole, kept, 0.0)
+        return with_part_ns(launched, "work", work)
+
+    return change
 
 
 def _launched_at_once(graph: Graph, mask: Bool) -> Graph:

@@ -10,7 +10,7 @@ launch-overhead, whose fix removes both.
 
 Evidence it needs: operators and runtime calls. Stacks (`with_stack=True`) name the line; without
 them the gap may also be something else that holds the process: logging, a file, a lock,
-`gc.collect()`.
+`gc.collect()`; one that gc-pause takes for a collection is left to it.
 
 What to do: take the work off the step (do it in the loader's workers, once before the loop, or
 every n-th step), or write it with tensors and `torch.compile` it.
@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import is_among
 from stepscope.analyses.host.source_locations import frames_at
 from stepscope.analyses.intervals import subtract
 from stepscope.core.diagnosis import Abstention
@@ -35,7 +36,7 @@ from stepscope.core.recordings.system import HostStacks
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host.gc_pause import pauses_of
+from stepscope.rules.host.gc_pause import pauses_of, possible_collections
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.between_operators import (
     HostGaps,
@@ -81,6 +82,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         )
     work = float(graph.call_parts["work"].sum()) / graph.num_steps
     pauses, every = pauses_of(case, graph), long_gaps(case)
+    # One piece of time has one finding.
+    every = every.only(~is_among(every.start, possible_collections(case).start))
     long = every.only(every.own_ns >= POLICY.pause_ns)
     for gaps, least_share in ((every, POLICY.least_share), (long, POLICY.least_paused)):
         excess = subtract(ranges_of(case, gaps, whole=False), pauses)

@@ -16,11 +16,12 @@ collects in each step takes as long for many: its own fix is listed first.
 Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes
 (`record_shapes=True`) for the roofs; the allocator's events (`profile_memory=True`, `stepscope run
 --memory`) for what each batch takes of memory: no more is proposed than fits. Without them no more
-than 4 times as large, and after what else helps. A tensor that a step makes is written and read in
-it, so half of what its kernels move is the most that it can hold: where four times that fits, with
-as much again to spare for what no step uses, the batch does. Else a larger batch is said beside
-what helps the host, with the doubt. Steps with operators as large as the data say (nonzero,
-masked_select) are not judged: a detector's boxes grow with the images, one by one.
+than 4 times as large, and after what else helps, unless it surely gives more than the first of
+that. A tensor that a step makes is written and read in it, so half of what its kernels move is the
+most that it can hold: where four times that fits, with as much again to spare for what no step
+uses, the batch does. Else a larger batch is said beside what helps the host, with the doubt. Steps
+with operators as large as the data say (nonzero, masked_select) are not judged: a detector's boxes
+grow with the images, one by one.
 
 What to do: where gradients are accumulated, a larger micro-batch with fewer accumulation steps, as
 far as memory goes. Layers that look at the batch (BatchNorm) see more of it then. Where they are
@@ -37,7 +38,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stepscope.analyses.grouping import median
 from stepscope.core.diagnosis import Abstention, MemoryChange
@@ -47,6 +48,7 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.batch_size import (
     SIZES,
@@ -105,6 +107,20 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=lambda before: _folded(case, before, micro, 2, SIZES.cautious_roof_share),
         hopeful=lambda before: with_input(_folded(case, before, micro, folds, 1.0), 1.0 / folds),
         changes_numerics=True,
+    )
+
+
+def of_job(job: JobCase, proposal: JobProposal) -> JobProposal:
+    """A larger batch on all ranks: a rank's own figures leave out what it shares with the
+    others."""
+    times = proposal.samples_times
+    if times == 1:
+        return proposal
+    longer = times / job.speedup(proposal.change(job.job_graph))
+    return structs.replace(
+        proposal,
+        summary=f"A batch {times:g} times as large takes {longer:.1f} times as long.",
+        evidence=proposal.evidence[-1:],
     )
 
 

@@ -32,7 +32,6 @@ from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 CODE = "memory-growth"
 NEEDS_REPLAY = False
 BOUND = "memory"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import (
     calls_inside,
@@ -143,12 +143,24 @@ def _merged(case: Case, tasks: Bool, group: Int64, *, is_joined: bool = False) -
         lasting = np.where(gone, 0.0, graph.task_ns + extra)
         fewer = replace(freed, task_ns=lasting, task_gap_ns=np.where(gone, 0.0, freed.task_gap_ns))
         alone = _without_their_operators(case, fewer, gone)
-        joining = ranges_of(case, named_events(case, JOINING, Kind.OP))
+        joining = ranges_of(case, _joining(case))
         if not is_joined:
             joining = ranges_of(case, graph.call_event[calls_inside(graph, joining)])
         return without_ranges(case, alone, joining)
 
     return change
+
+
+@once_a_case
+def _joining(case: Case) -> Int64:
+    """The operators that put tensors together on the device: they launch something."""
+    trace, launched = case.replayed, case.graph.call_start_ns
+    events = named_events(case, JOINING, Kind.OP)
+    first, past = (
+        np.searchsorted(launched, times[events]) for times in (trace.start_ns, trace.end_ns)
+    )
+    joining: Int64 = events[past > first]
+    return joining
 
 
 def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
