@@ -79,6 +79,26 @@ def test_without_verify_it_says_what_it_would_try(
     assert "command: python train.py" in text
 
 
+def test_a_command_that_fails_as_it_is_is_said_to_and_no_fix_is_tried(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trials = Trials()
+
+    def failing(*args: Any, **more: Any) -> Trial:
+        return replace(trials(*args, **more), exit_code=1, step_ns=(), tail="no such data\n")
+
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", failing)
+    words = ["fix", str(run), "--verify", "--out", str(tmp_path / "fixed")]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "the baseline failed with exit code 1" in said
+    assert "no such data" in said
+    assert len(trials.changes) == 1
+
+
 def test_a_fix_that_is_proven_stays(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -302,9 +302,26 @@ class _Loop:
             # No run can be started any more, for a full disk it may be: what was kept before is
             # reported all the same.
             return refused([str(problem)])
+        if is_first:
+            _refuse_failing(verified)
         if verified.trials:
             self._run_s = fmean(trial.wall_s for trial in verified.trials)
         return verified
+
+
+def _refuse_failing(verified: Verified) -> None:
+    """Where the command fails without any fix, no fix can be judged."""
+    from stepscope.core.experiments.experiment import BASELINE, REFUSED
+    from stepscope.experiments.tune.words import last_line
+
+    last = verified.runs[-1] if verified.runs else None
+    if verified.verdict == REFUSED and last and last.side == BASELINE and not last.trial.is_good:
+        said = last_line(verified.tail)
+        raise InputError(
+            f"the command cannot be measured as it is: {verified.because}"
+            + (f". It said last: {said}" if said else "")
+            + ". No fix was tried"
+        )
 
 
 def _local_ranks(diagnosis: Diagnosis) -> int:
