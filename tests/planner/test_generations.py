@@ -78,6 +78,12 @@ def test_boards_with_more_power_clock_higher() -> None:
     assert limited.gemm < 0.85 * rates("h100").gemm
 
 
+def test_boards_of_one_peak_differ_by_their_power_on_cdna_3_too() -> None:
+    """MAMF: 668 TFLOP/s at 750 W, 785 at 1,000 W."""
+    mi300x, mi325x = (rates(name).gemm for name in ("mi300x", "mi325x"))
+    assert mi325x / mi300x == pytest.approx(785 / 668, rel=0.01)
+
+
 def test_attention_on_blackwell_is_the_one_kernel_that_runs_there() -> None:
     old, new = (rates("b200", attention_generation=number).attention for number in (2, 3))
     assert old == new
@@ -104,7 +110,7 @@ def test_experts_products_are_bound_by_their_weights_where_tokens_are_few(
 def test_amd_devices_are_planned_below_what_their_datasheet_would_give() -> None:
     for name in ("mi300x", "mi325x", "mi350x", "mi355x"):
         made = rates(name)
-        assert 0.4 < made.gemm / made.peak < 0.6
+        assert 0.4 < made.gemm / made.peak < 0.62
         assert not made.is_blackwell
 
 
