@@ -8,7 +8,8 @@ to it. Told for each source:
 
 - **step**: |predicted / measured - 1| of the step time, median and 90th percentile, and the median
   of predicted / measured.
-  Where a row has TFLOP/s alone, the step time is what its own convention makes of them.
+  Where a row has tokens/s or TFLOP/s alone, the step time is what its own batch or convention
+  makes of them.
 - **memory**: the same for the peak. Sources mean different things by it (allocated, reserved, what
   the driver shows; GB or GiB): the prediction is put in the same kind before it is compared.
 - **order**: Spearman's correlation of predicted and measured throughput over the layouts of one job
@@ -49,6 +50,9 @@ def measured_step_s(row: dict[str, Any]) -> float | None:
     told = row["measured"]
     if told.get("step_s"):
         return float(told["step_s"])
+    rate, num = told.get("tokens_per_s_per_gpu"), row["cluster"]["num_gpus"]
+    if rate and row.get("seq_len") and row.get("global_batch"):
+        return float(row["global_batch"] * row["seq_len"] / (rate * num))
     tflops = told.get("tflops_per_gpu")
     if not tflops or not row.get("seq_len") or not row.get("global_batch"):
         return None
@@ -60,7 +64,7 @@ def measured_step_s(row: dict[str, Any]) -> float | None:
         flops = 96 * batch * seq * model.layers * model.hidden**2 * whole
     else:
         flops = model_flops_per_token(model, seq, halves_causal="halved" in kind) * seq * batch
-    return float(flops / (tflops * 1e12 * row["cluster"]["num_gpus"]))
+    return float(flops / (tflops * 1e12 * num))
 
 
 def measured_memory_gib(row: dict[str, Any]) -> tuple[float, str] | None:

@@ -40,6 +40,17 @@ def job(cluster: Cluster = A100S, **more: object) -> TrainingJob:
     return TrainingJob(**{**told, **more})  # type: ignore[arg-type]
 
 
+def test_interleaved_stages_hold_no_more_than_a_step_has() -> None:
+    """With as many micro-batches as stages all of them are in flight, and no part of a fifth."""
+
+    def activations(num_micro: int, vpp: int) -> float:
+        layout = Layout(tp=8, pp=4, vpp=vpp, dp=32, num_micro=num_micro, recompute="selective")
+        return float(estimate_one(job(), layout).memory.activations[0])
+
+    assert activations(4, 2) == pytest.approx(activations(4, 1))
+    assert activations(16, 2) == pytest.approx(activations(16, 1) * (1 + 3 / 8))
+
+
 @pytest.mark.parametrize("tp", [1, 8])
 def test_a_layer_keeps_what_korthikanti_and_others_counted(tp: int) -> None:
     s, b, h, a = 2048, 2, GPT3.hidden, GPT3.heads

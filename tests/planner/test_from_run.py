@@ -72,11 +72,18 @@ def test_slower_links_between_nodes_decide() -> None:
     assert not any("one node" in note for note in linked.notes)
 
 
+def test_no_width_is_without_end() -> None:
+    with pytest.raises(UsageError, match="more than the 10000000"):
+        extrapolate(RUN, [10**7])
+
+
 def test_groups_that_do_not_grow_are_kept() -> None:
     tensor = replace(REDUCE, is_data=False)
     wide = extrapolate(replace(RUN, collectives=(tensor,)), [16]).steps[1]
     assert wide.step_s == pytest.approx(RUN.step_s)
     assert wide.efficiency == pytest.approx(1.0)
+    assert extrapolate(replace(RUN, collectives=(tensor,)), [16]).is_ideal
+    assert not extrapolate(RUN, [16]).is_ideal
 
 
 def test_fewer_ranks_have_less_to_send() -> None:

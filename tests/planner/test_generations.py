@@ -20,6 +20,7 @@ from stepscope.planner.memory import layer_bytes, memory
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import can_run, fullest_stage, last_stage, parameters
 from stepscope.planner.rates import Rates, rates_of
+from stepscope.planner.step_time import has_stalled_sends
 
 TERA = 1e12
 
@@ -77,6 +78,12 @@ def test_boards_with_more_power_clock_higher() -> None:
     assert limited.gemm < 0.85 * rates("h100").gemm
 
 
+def test_boards_of_one_peak_differ_by_their_power_on_cdna_3_too() -> None:
+    """MAMF: 668 TFLOP/s at 750 W, 785 at 1,000 W."""
+    mi300x, mi325x = (rates(name).gemm for name in ("mi300x", "mi325x"))
+    assert mi325x / mi300x == pytest.approx(785 / 668, rel=0.01)
+
+
 def test_attention_on_blackwell_is_the_one_kernel_that_runs_there() -> None:
     old, new = (rates("b200", attention_generation=number).attention for number in (2, 3))
     assert old == new
@@ -103,7 +110,7 @@ def test_experts_products_are_bound_by_their_weights_where_tokens_are_few(
 def test_amd_devices_are_planned_below_what_their_datasheet_would_give() -> None:
     for name in ("mi300x", "mi325x", "mi350x", "mi355x"):
         made = rates(name)
-        assert 0.4 < made.gemm / made.peak < 0.6
+        assert 0.4 < made.gemm / made.peak < 0.62
         assert not made.is_blackwell
 
 
@@ -237,6 +244,27 @@ def test_backward_gathers_again_what_its_products_do_not_hide() -> None:
 
 def tensor_s(job: TrainingJob, layout: Layout) -> float:
     return float(estimate_one(job, layout).times.tensor_comms[0])
+
+
+@pytest.mark.parametrize(
+    ("layout", "stalled_s"),
+    [
+        # The ultra-scale sweep, measured less planned: 0.66 s, 1.15 s and 1.4 s a micro-batch.
+        (Layout(tp=16, pp=2, dp=16, num_micro=16), 0.57 * 16),
+        (Layout(tp=16, pp=4, dp=8, num_micro=32), 1.15 * 32),
+        (Layout(tp=8, pp=32, dp=2, num_micro=64), 1.4 * 64),
+        (Layout(tp=32, pp=4, num_micro=32), 1.16 * 32),
+        (Layout(tp=8, pp=4, dp=8, num_micro=32), 0.0),
+        (Layout(tp=8, dp=64, num_micro=32), 0.0),
+    ],
+)
+def test_sends_between_many_nodes_stall_under_nanotron(layout: Layout, stalled_s: float) -> None:
+    job = replace(small_nanotron_job(), cluster=parse_cluster("64x8xH100@efa"))
+    without = replace(job, framework=replace(NANOTRON, stalled_send_s=0.0))
+    more = estimate_one(job, layout).step_s[0] - estimate_one(without, layout).step_s[0]
+    assert more == pytest.approx(stalled_s, rel=0.06)
+    core = replace(job, framework=MEGATRON_CORE)
+    assert not has_stalled_sends(core, Layouts.of([layout])).any()
 
 
 def test_only_rotated_models_keep_what_was_rotated() -> None:

@@ -13,7 +13,7 @@ from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import resized
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate_one
-from stepscope.planner.framework import MEGATRON
+from stepscope.planner.framework import MEGATRON, NANOTRON
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.planner.layout_parse import parse_layout
@@ -176,6 +176,14 @@ def test_wide_tensor_groups_and_zero_2_under_a_pipeline_are_warned_of() -> None:
     assert "two nodes; 2 or 4 can" in warnings(LLAMA, Layout(tp=3))[0]
     assert "ZeRO-1 does it once" in warnings(LLAMA, Layout(pp=2, zero_stage=2))[0]
     assert warnings(LLAMA, Layout(tp=8, zero_stage=1, pp=2)) == []
+
+
+def test_stages_of_nanotron_are_warned_of() -> None:
+    job = job_of("llama2-7b", "64x8xH100@efa", 4096, 1024, framework=NANOTRON)
+    wide, narrow = Layout(tp=8, pp=2, dp=32, zero_stage=1), Layout(tp=8, pp=2, dp=4, zero_stage=1)
+    assert "that is in the plan" in warnings(job, wide)[0]
+    assert "not in the plan" in warnings(job, narrow)[0]
+    assert warnings(job, Layout(tp=8, dp=64, zero_stage=1)) == []
 
 
 def test_a_layout_that_does_not_fit_gets_one_that_does() -> None:

@@ -14,6 +14,8 @@ def whole(what: str, least: int = 1, most: int = 10**9) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         is_short = text.isdecimal() and len(text) <= MOST_DIGITS
+        if text.isdecimal() and (not is_short or int(text) > most):
+            raise ArgumentTypeError(f"{text[:60]!r} is more than {most}")
         if not is_short or not least <= int(text) <= most:
             raise ArgumentTypeError(f"{text!r} is not {what}")
         return int(text)

@@ -28,7 +28,7 @@ class Constants:
     (ml-engineering, MAMF) before the power limit bites."""
     gemm_share_cdna3: float = 0.52
     """MI300X: 668 of 1,307 with tuned kernels (ml-engineering, MAMF), 724 to 765 (Primus,
-    node-smoke.md: the median of 6 nodes); MI325X, with 1,000 W: 785 (MAMF)."""
+    node-smoke.md: the median of 6 nodes)."""
     gemm_share_cdna4: float = 0.55
     """MI355X: 1,565 of 2,517 at best (the same); *assumed* a tenth less for running on."""
     gemm_share_fp8_cdna: float = 0.42
@@ -52,6 +52,10 @@ class Constants:
     """Rates of products on devices that are bound by power go with their power to this: a third of
     it is spent whatever the clock. *Fitted* on two pairs: GB300 against GB200, 1,400 against 1,200
     W, 1.12 to 1.22 times as fast (Megatron-Bridge); H100 at 500 instead of 700 W (torchtitan)."""
+
+    power_exponent_cdna3: float = 0.56
+    """The same of CDNA 3: MI325X with 1,000 W reaches 785 TFLOP/s, MI300X with 750 W 668, at one
+    peak (MAMF)."""
 
     scalar_share: float = 0.45
     """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores.

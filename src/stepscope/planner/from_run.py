@@ -16,6 +16,7 @@ from stepscope.core.calibrated import bus_factor, ring_steps
 from stepscope.errors import UsageError
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.constants import DEFAULT
+from stepscope.planner.devices import MAX_DEVICES
 from stepscope.planner.network import Group, Network
 
 COMMS = "comms_transfer"
@@ -88,6 +89,11 @@ class Extrapolation:
     """How collectives were carried to other groups."""
     notes: tuple[str, ...]
 
+    @property
+    def is_ideal(self) -> bool:
+        """Whether nothing was measured that grows with the width: wider steps are at best so."""
+        return not any(collective.is_data for collective in self.run.collectives)
+
 
 def extrapolate(
     run: MeasuredRun,
@@ -107,6 +113,8 @@ def extrapolate(
     methods: dict[str, None] = {}
     for num in nodes:
         width = num * per_node
+        if width > MAX_DEVICES:
+            raise UsageError(f"{width} ranks are more than the {MAX_DEVICES} that are planned for")
         if width % model_ranks:
             least = -(-width // model_ranks) * model_ranks
             raise UsageError(

@@ -271,7 +271,8 @@ def _activations(
     layer = np.where(layouts.recompute == 2, share * checkpoint + (1 - share) * whole, layer)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
     base = np.minimum(pp, num_micro)
-    flight = np.where(vpp > 1, base * (1 + (pp - 1) / (pp * vpp)), base)
+    # Interleaved stages hold more, but never more than a step has.
+    flight = np.where(vpp > 1, np.minimum(base * (1 + (pp - 1) / (pp * vpp)), num_micro), base)
     flight = np.where(layouts.schedule == SCHEDULES.index("gpipe"), num_micro, flight)
     twice = layouts.schedule == SCHEDULES.index("zb2p")
     flight = np.where(twice, np.minimum(2 * pp, num_micro), flight)
@@ -282,7 +283,11 @@ def _activations(
     last = (
         layer
         * last_stage(job, layouts, in_stage)
-        * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0))
+        * np.where(
+            layouts.schedule == 1,
+            num_micro,
+            np.where(pp > 1, np.minimum(1.0 + (vpp > 1), num_micro), 1.0),
+        )
     )
     logit_bytes = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
     logit_bytes = logit_bytes + np.where(num_micro > 1, framework.kept_logit_bytes, 0.0)

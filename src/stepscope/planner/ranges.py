@@ -20,6 +20,10 @@ VALIDATED = frozenset(
 """Devices that published or recorded steps were compared with; each has ten rows or more, but the
 H200, which has eight steps of our own, and the A800, an A100 with fewer links."""
 
+FEW = {"mi325x": 5, "mi355x": 1}
+"""Published steps of devices that have too few for a range of their own (benchmarks/rows_amd.jsonl:
+0.95 to 1.05 times what is planned)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -78,7 +82,9 @@ class Ranges:
     words: str
     """What the ranges rest on."""
     is_validated: bool = True
-    """Whether steps of this device were compared with plans."""
+    """Whether enough steps of this device were compared with plans."""
+    num_compared: int | None = None
+    """Those that were, where they are too few."""
 
     def of(
         self, *, step_s: float, memory_bytes: float, rates: dict[str, float]
@@ -97,13 +103,23 @@ def ranges_of(job: TrainingJob) -> Ranges:
     memory = MEMORY if device.vendor == "nvidia" else MEMORY_UNSEEN
     if device.key not in VALIDATED and not job.cluster.gemms:
         step = STEP_UNSEEN_MIXTURE if is_mixture else STEP_UNSEEN
+        compared = f"No published step of {device.name} was compared with a plan"
+        if num := FEW.get(device.key, 0):
+            compared = f"{num} published step{'s' if num > 1 else ''} of {device.name} alone"
+            compared = f"{compared} could be compared with a plan, too few for a range"
         words = (
-            f"No published step of {device.name} was compared with a plan: a step may take "
+            f"{compared}: a step may take "
             f"{step.low:.2f} to {step.high:.2f} times as long, as the last generation did before "
             "it was known; memory was compared on NVIDIA's alone, and may come to "
             f"{memory.low:.2f} to {memory.high:.2f} times; `stepscope calibrate` measures yours"
         )
-        return Ranges(step=step, memory=memory, words=words, is_validated=False)
+        return Ranges(
+            step=step,
+            memory=memory,
+            words=words,
+            is_validated=False,
+            num_compared=FEW.get(device.key, 0),
+        )
     if is_mixture:
         words = (
             f"80 % of published steps of mixtures took {STEP_MIXTURE.low:.2f} to "

@@ -30,6 +30,8 @@ NARROW_PRECISIONS = ("fp8", "fp4")
 BLACKWELL_FLOPS = 2000e12
 BLACKWELL_W, BLACKWELL_PEAK = 1000.0, 2250e12
 """Of the B200, on which the shares were measured."""
+CDNA3_W = 750.0
+"""Of the MI300X, likewise."""
 HOPPER_FLOPS = 500e12
 """Devices with more than this in 16 bits run into their power limit before their peak."""
 AMD = "amd"
@@ -170,6 +172,8 @@ def _power_factor(cluster: Cluster, constants: Constants, half_flops: float) -> 
         # The rating stands beside the B200's; what the cluster says of its boards is in it.
         power_share = cluster.power_w / BLACKWELL_W
         return float(min(power_share**constants.power_exponent * BLACKWELL_PEAK / half_flops, 1.3))
+    if half_flops <= BLACKWELL_FLOPS and cluster.power_w and cluster.device.vendor == AMD:
+        return float((cluster.power_w / CDNA3_W) ** constants.power_exponent_cdna3)
     return float(power_share**constants.power_exponent)
 
 

@@ -78,6 +78,7 @@ class PublishedResult:
     layouts: Layouts
     """One, or several where not all of it was published."""
     is_recompute_stated: bool = True
+    is_zero_stated: bool = True
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -338,6 +339,7 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
         job=job,
         layouts=Layouts.of(layouts),
         is_recompute_stated=is_stated,
+        is_zero_stated=stated.get("zero_stage") is not None or int(zero) > 0,
     )
 
 
@@ -417,8 +419,13 @@ def recomputed_share(row: PublishedResult, estimates: Estimates, index: int) -> 
 
 
 def _fits(row: PublishedResult, estimates: Estimates, index: int) -> bool:
-    """Whether the layout meant fits, or any of those that it may have been."""
-    fits = np.broadcast_to(estimates.fits, len(estimates.layouts))
+    """Whether the layout meant fits, or any of those that it may have been: one that says no ZeRO
+    stage may have had the first, where its framework has it."""
+    may_be = [estimates.fits]
+    if not row.is_zero_stated and 1 in row.job.framework.zero_stages:
+        layouts = replace(row.layouts, zero_stage=np.ones_like(row.layouts.zero_stage))
+        may_be.append(estimate(row.job, layouts).fits)
+    fits = np.any([np.broadcast_to(each, len(estimates.layouts)) for each in may_be], axis=0)
     return bool(fits[index] if row.is_recompute_stated else fits.any())
 
 

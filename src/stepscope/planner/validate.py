@@ -17,6 +17,7 @@ from stepscope.planner.memory import host_bytes
 from stepscope.planner.parameters import parameters
 from stepscope.planner.search import least_memory
 from stepscope.planner.space import Grid, Space, divisors
+from stepscope.planner.step_time import has_stalled_sends
 from stepscope.planner.what_if import fitting, smallest_cluster
 
 GIB = 2**30
@@ -197,6 +198,7 @@ def warnings(job: TrainingJob, layout: Layout) -> list[str]:
         texts.append(
             "ZeRO-2 under a pipeline reduces gradients after each micro-batch; ZeRO-1 does it once"
         )
+    texts += _stall_warnings(job, layout)
     share = choice_of(job, layout).memory_bytes / job.cluster.memory_bytes
     if TIGHT < share <= USABLE:
         texts.append(
@@ -214,6 +216,20 @@ def warnings(job: TrainingJob, layout: Layout) -> list[str]:
                 "give"
             )
     return texts
+
+
+def _stall_warnings(job: TrainingJob, layout: Layout) -> list[str]:
+    send_s, name = job.framework.stalled_send_s, job.framework.name
+    if not send_s or layout.pp == 1:
+        return []
+    took = f"{send_s:.2g} s a send"
+    if has_stalled_sends(job, Layouts.of([layout]))[0]:
+        wide = f"most published runs of {name} that are as wide stall between stages"
+        return [f"{wide}, {took}: that is in the plan"]
+    if job.cluster.num_nodes > 1:
+        some = f"one in five published runs of {name} with such stages stalls"
+        return [f"{some}, {took}: that is not in the plan or its range"]
+    return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

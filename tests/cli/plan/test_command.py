@@ -529,7 +529,15 @@ def test_strong_scaling_shrinks_compute_and_not_gradients(
 
 def test_a_run_without_collectives_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(printed(capsys, "--from", str(DEMO), "--no-cache", "--nodes", "2").split())
-    assert "no collective over data ranks was recorded" in text
+    assert "at best: no collective over data ranks was recorded" in text
+    assert "2.00x" not in text
+
+
+@needs_shared
+def test_traces_of_several_runs_are_not_carried(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(SHARED / "lab/ranks2")
+    assert main(["plan", "--from", folder, "--no-cache", "--nodes", "2"]) == 2
+    assert "rank 0 is told by 6 traces" in capsys.readouterr().err
 
 
 def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixture[str]) -> None:

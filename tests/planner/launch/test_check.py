@@ -310,3 +310,58 @@ def test_values_out_of_range_are_not_taken(tmp_path: Path) -> None:
     settings = read_settings(path)
     assert (settings.global_batch, settings.micro_batch, settings.zero_stage) == (None, None, 0)
     assert settings.bucket_elements is None
+    checked = check(settings, None)
+    assert [fault.what.split(" is ")[0] for fault in checked.faults if fault.code == "value"] == [
+        "train_micro_batch_size_per_gpu", "stage", "reduce_bucket_size",
+    ]  # fmt: skip
+    assert not checked.runs
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "x.toml",
+            """
+            [parallelism]
+            tensor_parallel_degree = "two"
+            data_parallel_shard_degree = -1
+            [training]
+            local_batch_size = 0
+            global_batch_size = -1
+            """,
+            ["tensor_parallel_degree is 'two'", "local_batch_size is '0'"],
+        ),
+        (
+            "x.sh",
+            "train.py --tensor-model-parallel-size 2x --micro-batch-size --bf16\n",
+            ["--tensor-model-parallel-size is '2x'", "--micro-batch-size is 'True'"],
+        ),
+        ("x.json", '{"zero_optimization": [1]}', ["zero_optimization is no object"]),
+        ("x.json", '{"zero_optimization": true, "train_batch_size": "auto"}', []),
+    ],
+)
+def test_values_that_the_framework_refuses_are_errors(
+    name: str, text: str, said: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    faults = [each for each in check(read_settings(path), None).faults if each.code == "value"]
+    assert len(faults) == len(said)
+    for fault, words in zip(faults, said, strict=True):
+        assert fault.what.startswith(words)
+
+
+def test_a_variables_own_default_is_taken_and_arguments_are_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "TP=${TP:-2}\nPP=$1\nMBS=4\nMBS=${MBS:-8}\n"
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size $TP --micro-batch-size $MBS "
+        "--pipeline-model-parallel-size $PP --context-parallel-size $((TP * 2))\n"
+    )
+    settings = read_settings(path)
+    assert (settings.tp, settings.micro_batch, settings.pp, settings.cp) == (2, 4, 1, 1)
+    assert [note.split(" ")[0] for note in settings.notes] == [
+        "--pipeline-model-parallel-size", "--context-parallel-size",
+    ]  # fmt: skip
+    assert settings.refused == ()

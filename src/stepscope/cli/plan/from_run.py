@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from stepscope.analyses.run.width import width_run
 from stepscope.cli.plan.job import cluster_of
@@ -59,6 +60,13 @@ def read_run(asked: RecordedRun, paths: list[str]) -> tuple[Job, MeasuredRun]:
         step_ms=asked.step_ms, use_cache=not asked.no_cache, progress=progress_bar
     )
     job = measure(paths, reading)
+    counts = Counter(rank.rank for rank in job.facts.ranks)
+    rank, num = max(counts.items(), key=lambda each: each[1])
+    if num > 1:
+        raise InputError(
+            f"rank {rank} is told by {num} traces: a step is carried from one run; name the traces "
+            "of one"
+        )
     run = width_run(paths[0], job.facts, job.world_size)
     if run.parts_ns is None:
         raise InputError(

@@ -93,7 +93,10 @@ def framework_of(settings: Settings, framework: Framework) -> Framework:
 
 def check(settings: Settings, job: TrainingJob | None) -> Checked:
     """All that is wrong with it, the errors first, then the most costly."""
-    faults = [*_batch_faults(settings, job)]
+    faults = [
+        *(Fault(code="value", kind=ERROR, what=each, fix="") for each in settings.refused),
+        *_batch_faults(settings, job),
+    ]
     layout = None if job is None else layout_of(settings, job)
     if job is None or layout is None:
         return Checked(
@@ -250,9 +253,9 @@ def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator
     yield Fault(
         code="does-not-fit",
         kind=ERROR,
-        what=f"{fit.largest_part.replace('_', ' ')} alone take "
-        f"{choice.memory[fit.largest_part] / GIB:.1f} GiB, all of it "
-        f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB",
+        what=f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB, "
+        f"{choice.memory[fit.largest_part] / GIB:.1f} GiB of it "
+        f"{fit.largest_part.replace('_', ' ')}",
         fix=fix,
         num_bytes=choice.memory_bytes - has,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.planner.launch.settings import Settings
+from stepscope.planner.launch.settings import MOST, Counts, Settings
 from stepscope.protocol.untrusted import whole
 
 KEYS = (
@@ -18,10 +18,12 @@ KEYS = (
     "fp16",
 )
 """One of them makes a JSON object a DeepSpeed configuration."""
-MOST = 10**9
 MOST_BUCKET = 10**13
 DEFAULT_BUCKET = 500_000_000
 """Elements, where the file does not say (deepspeed/runtime/zero/config.py)."""
+BATCHES = Counts(names=KEYS[:3], besides=(None, "auto"))
+STAGE = Counts(names=("stage",), low=0, high=3, besides=(None, "auto"))
+BUCKETS = Counts(names=("reduce_bucket_size",), high=MOST_BUCKET, besides=(None, "auto"))
 OPTIMIZERS = {
     "adam": "adam", "adamw": "adam", "onebitadam": "adam", "sgd": "sgd", "lion": "lion",
     "muon": "muon",
@@ -34,7 +36,7 @@ def is_deepspeed(config: Mapping[str, Any]) -> bool:
 
 def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
     """What it says; "auto" is what the trainer fills in, so not said here."""
-    zero = _table(config.get("zero_optimization"))
+    zero = _zero(config)
     stage = whole(zero.get("stage"), 0, 3) or 0
     notes = [
         f"{key} is auto: the trainer fills it in" for key in KEYS[:3] if config.get(key) == "auto"
@@ -58,8 +60,22 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
         optimizer=_optimizer(config),
         overlaps_data=_overlap(zero, stage),
         bucket_elements=bucket,
+        refused=tuple(_refused(config, zero)),
         notes=tuple(notes),
     )
+
+
+def _zero(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = config.get("zero_optimization")
+    # As it was written before stages had numbers.
+    return {"stage": 1} if given is True else _table(given)
+
+
+def _refused(config: Mapping[str, Any], zero: Mapping[str, Any]) -> list[str]:
+    given = config.get("zero_optimization")
+    what = "zero_optimization is no object with named fields"
+    wrong = [] if given is None or isinstance(given, (dict, bool)) else [what]
+    return [*BATCHES.refused(config), *wrong, *STAGE.refused(zero), *BUCKETS.refused(zero)]
 
 
 def _table(value: object) -> Mapping[str, Any]:

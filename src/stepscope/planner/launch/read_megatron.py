@@ -7,25 +7,29 @@ import shlex
 from collections.abc import Mapping
 
 from stepscope.errors import InputError
-from stepscope.planner.launch.settings import Settings
+from stepscope.planner.launch.settings import MOST, Counts, Settings
 from stepscope.planner.model import Experts, Latent, Model
 from stepscope.protocol.untrusted import whole_text
 
 MOST_WORDS = 100_000
-MOST = 10**9
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w{0,60})=([^\s;()]{0,200})\s*$")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60})(?::?-([^}]{0,60}))?\}?")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60}|\d)(?::?-([^}]{0,60}))?\}?")
 _DENSE = re.compile(r"\(?\[0\]\s{0,4}\*\s{0,4}(\d{1,4})")
 """The layers without experts at the model's start, as in ([0]*3+[1]*58)."""
 Flags = dict[str, str | bool]
-READ = frozenset(
-    (
+COUNTS = Counts(
+    names=(
         "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
         "expert-model-parallel-size", "num-virtual-stages-per-pipeline-rank",
         "num-layers-per-virtual-pipeline-stage", "micro-batch-size", "global-batch-size",
         "seq-length", "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads",
         "num-query-groups", "kv-channels", "max-position-embeddings", "vocab-size", "num-experts",
-        "moe-router-topk", "moe-ffn-hidden-size", "recompute-granularity", "ddp-bucket-size",
+        "moe-router-topk", "moe-ffn-hidden-size", "ddp-bucket-size",
+    )
+)  # fmt: skip
+READ = frozenset(
+    (
+        *COUNTS.names, "recompute-granularity",
         "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree",
         "parallelism.context_parallel_degree", "training.local_batch_size",
         "training.global_batch_size", "training.seq_len",
@@ -44,7 +48,12 @@ def flags_of(text: str, where: str) -> tuple[Flags, tuple[str, ...]]:
     for line in text.splitlines():
         match = _ASSIGNED.match(line)
         if match is not None:
-            variables[match[1]] = match[2].strip("\"'")
+            name, value = match[1], match[2].strip("\"'")
+            own = _VARIABLE.fullmatch(value)
+            if own is not None and own[1] == name and own[2] is not None:
+                # NAME=${NAME:-2}: what is taken where nobody sets it before.
+                value = variables.get(name) or own[2]
+            variables[name] = value
     words = _words(text, where)
     flags: Flags = {}
     unknown: list[str] = []
@@ -56,7 +65,7 @@ def flags_of(text: str, where: str) -> tuple[Flags, tuple[str, ...]]:
             following = words[index + 1] if index + 1 < len(words) else "--"
             value = "" if following.startswith("--") or following == "\\" else following
         filled = _filled(value, variables)
-        if filled is None:
+        if filled is None or "$" in filled or "`" in filled:
             if name in READ:
                 unknown.append(f"--{name} {value[:60]} is not set in this file")
             continue
@@ -126,6 +135,7 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         overlaps_data="overlap-grad-reduce" in flags,
         grad_bytes=2.0 if "grad-reduce-in-bf16" in flags else None,
         bucket_elements=_count(flags, "ddp-bucket-size"),
+        refused=tuple(COUNTS.refused(flags, "--")),
         notes=notes,
     )
 

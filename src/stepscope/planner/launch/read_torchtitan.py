@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.planner.launch.settings import Settings
+from stepscope.planner.launch.settings import MOST, Counts, Settings
 from stepscope.planner.launch.torchtitan import MODELS, SCHEDULES
 from stepscope.protocol.untrusted import whole
 
-MOST = 10**9
 SECTIONS = ("parallelism", "training", "activation_checkpoint", "model")
 LOOPED = "interleaved1f1b"
+DEGREES = Counts(
+    names=(
+        "tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree",
+        "expert_parallel_degree", "data_parallel_replicate_degree",
+        "pipeline_parallel_microbatch_size",
+    )
+)  # fmt: skip
+WHOLE = (None, -1)
+"""-1 is what is left over, or nothing."""
+SHARDS = Counts(names=("data_parallel_shard_degree",), besides=WHOLE)
+SIZES = Counts(names=("seq_len", "local_batch_size", "batch_size"))
+BATCH = Counts(names=("global_batch_size",), besides=WHOLE)
 
 
 def is_torchtitan(tables: Mapping[str, Any]) -> bool:
@@ -61,6 +72,12 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
         precision=_precision(training),
         optimizer="adam",
         overlaps_data=True,
+        refused=(
+            *DEGREES.refused(cuts),
+            *SHARDS.refused(cuts),
+            *SIZES.refused(training),
+            *BATCH.refused(training),
+        ),
         notes=(*notes, *model_notes),
     )
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from stepscope.planner.model import Model
+from stepscope.protocol.untrusted import whole, whole_text
+
+MOST = 10**9
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -50,5 +55,29 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of a gradient that is kept and reduced."""
     bucket_elements: int | None = None
     """Of a bucket of gradients."""
+    refused: tuple[str, ...] = ()
+    """Values that no framework takes, in words; the settings have what is usual in their place."""
     notes: tuple[str, ...] = ()
     """What could not be read."""
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """Which fields of a table are whole numbers, and what else may stand there."""
+
+    names: tuple[str, ...]
+    low: int = 1
+    high: int = MOST
+    besides: tuple[object, ...] = (None,)
+
+    def refused(self, table: Mapping[str, object], dashes: str = "") -> list[str]:
+        """Those that are none."""
+        words = f"from {self.low} {'on' if self.high == MOST else f'to {self.high}'}"
+        return [
+            f"{dashes}{name} is {str(value)[:40]!a}, and must be a whole number {words}"
+            for name in self.names
+            if (value := table.get(name)) not in self.besides and not self._holds(value)
+        ]
+
+    def _holds(self, value: object) -> bool:
+        read = whole_text if isinstance(value, str) else whole
+        return read(value, self.low, self.high) is not None  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from stepscope.planner.memory import slack_share
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import fullest_stage, parameters
 from stepscope.planner.rates import rates_of
+from stepscope.planner.step_time import stalled_s
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account
 from stepscope.report.plan.words import gib, seconds, short_count
 from stepscope.report.units import NBSP, fixed, number, percent
@@ -229,10 +230,12 @@ class _Made:
                 f"{self._bus(self.width, layout.tp)}, unhidden"
             )
         if name == "pipeline_comms":
-            return (
+            sent = (
                 f"{layout.num_micro} micro-batches between {layout.pp} stages, "
                 f"{number(size / 1e6)}{NBSP}MB each way"
             )
+            stalled = float(stalled_s(job, Layouts.of([layout]))[0])
+            return f"{sent}; {seconds(stalled)} of it sends that stall" if stalled else sent
         if name == "data_comms":
             copies = layout.dp * layout.cp
             grads = f"{number(self.dense * job.framework.comm_grad_bytes / 1e9)}{NBSP}GB"

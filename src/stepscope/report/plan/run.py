@@ -83,6 +83,11 @@ def verdict_words(plan: RunPlan) -> str:
         return "The widths asked for are the recorded one: there is nothing to derive."
     last = derived[-1]
     head = f"On {plural(last.width, 'rank')} a step would take {seconds(last.step_s)}"
+    if plan.made.is_ideal:
+        return (
+            f"{head} at best: no collective over data ranks was recorded, and what they would take "
+            "is not known."
+        )
     return (
         f"{head}: {last.speedup:.2f}x the work of the recorded run in the same time, "
         f"{percent(last.efficiency)} of the ideal."
@@ -106,8 +111,9 @@ def _widths_table(plan: RunPlan) -> Table:
             if has_samples
             else ()
         )
+        source = "at best" if plan.made.is_ideal else "derived"
         rows.append(
-            (*figures, Bar(step.efficiency), *rate, "measured" if step.is_measured else "derived")
+            (*figures, Bar(step.efficiency), *rate, "measured" if step.is_measured else source)
         )
     titles = ("samples/s" if plan.seq_len is None else "tokens/s",) if has_samples else ()
     columns = numbers("nodes", "ranks", "step", "comms", "efficiency")

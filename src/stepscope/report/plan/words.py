@@ -67,8 +67,13 @@ def verdict_words(plan: Plan) -> str:
         f"{percent(best.mfu)} MFU"
     )
     doubt = ""
-    if not ranges_of(job).is_validated:
-        doubt = f" No measured step of {job.cluster.device.name} stands behind this."
+    ranges = ranges_of(job)
+    if not ranges.is_validated:
+        device = job.cluster.device.name
+        doubt = f" No measured step of {device} stands behind this."
+        if ranges.num_compared:
+            steps = plural(ranges.num_compared, "measured step")
+            doubt = f" No more than {steps} of {device} could be compared with plans."
     return f"{best.layout}: {pace}, {share}.{doubt}"
 
 
