@@ -575,6 +575,7 @@ def test_a_commands_line_in_the_help_is_the_first_of_its_docstring() -> None:
         text = import_module(f"stepscope.cli.{path}").__doc__
         assert text is not None
         assert text.splitlines()[0] == first_line
+        assert first_line.endswith("."), "the help stops within a sentence"
 
 
 def test_timings_are_a_table_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,4 @@
-"""What this machine really reaches, measured and written to a hardware file that other commands
-read in place of datasheets.
+"""What this machine really reaches, as a hardware file that other commands read.
 
 Matrix products by precision and shape, attention, copies, what a launch costs, how fast the host
 is. With --ranks N, or under torchrun, also collectives from 1 KB to 1 GB, with latency and

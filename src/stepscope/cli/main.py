@@ -27,8 +27,8 @@ COMMANDS = {
     "demo": "Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed.",
     "query.command": "SQL over a run's events.",
     "export": "Write a run as a file for another tool: a timeline that Perfetto opens.",
-    "compare": "What changed between two runs: how much faster the second is, how sure that is, "
-    "and where the",
+    "compare": "What changed between two runs: how much faster the second is, how sure that "
+    "is, and where.",
     "verify.command": "Prove that a change makes training faster: both sides run for real, in "
     "turn, until it is settled.",
     "tune.command": "Search a job's knobs with short real trials; the winner is checked and proven "
@@ -44,16 +44,15 @@ COMMANDS = {
     "so far, and alerts.",
     "health": "Ten steps of a job, and whether it is fit to be left alone: for schedulers, "
     "before a long run.",
-    "triage": "Half a minute beside a running job: GPU, input, host, too many threads, throttled "
-    "or hung, and",
-    "attach": "Is it hung or slow, and where? Looks into running processes from outside, and "
-    "compares the ranks'",
+    "triage": "Half a minute beside a running job: GPU, input, host, throttled or hung, and "
+    "what to do first.",
+    "attach": "Is it hung or slow, and where? Looks into running processes, and compares the "
+    "ranks' stacks.",
     "doctor": "What this machine allows: profiler, counters, attaching, perf, room, and what to do "
     "about it.",
-    "calibrate": "What this machine really reaches, measured and written to a hardware file that "
-    "other commands",
-    "plan.command": "How to cut a model over a cluster: the best layouts, what a step takes, what "
-    "fills the memory,",
+    "calibrate": "What this machine really reaches, as a hardware file that other commands read.",
+    "plan.command": "How to cut a model over a cluster: the best layouts, their step time and "
+    "memory.",
 }
 """One module per subcommand, imported when it is asked for, with the first line of its docstring.
 The docstring is its help, `Options` what may be given, `run` its work."""

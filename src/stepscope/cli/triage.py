@@ -1,5 +1,4 @@
-"""Half a minute beside a running job: GPU, input, host, too many threads, throttled or hung, and
-what to do first.
+"""Half a minute beside a running job: GPU, input, host, throttled or hung, and what to do first.
 
 TARGET is a training process or its launcher, the number of a Slurm job, the folder of a run that
 goes on, or files that other tools wrote (nvidia-smi, dmon, rocm-smi, top -b, perf, NCCL's log).

@@ -9,7 +9,15 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
+from stepscope.core.diagnosis import (
+    Abstention,
+    Diagnosis,
+    Finding,
+    ReplayCheck,
+    StepTime,
+    Verdict,
+    unjudged_fixes,
+)
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
@@ -30,7 +38,7 @@ from stepscope.rules.headline import (
 )
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
-from stepscope.rules.judge_job import FIXES, judge_job
+from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (
     MOST_IDLE,
     bound_by_parts,
@@ -75,7 +83,7 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     findings, advice = joined(findings, _advice(facts))
     worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
-    is_judged = all(abstention.code != FIXES for abstention in judgement.abstentions)
+    is_judged = unjudged_fixes(judgement.abstentions) is None
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
     judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement))
     diagnosis = Diagnosis(
@@ -219,14 +227,14 @@ def _without_replay(rank: RankFacts, parts: dict[str, float], largest: str) -> s
 
 def _lacking(rank: RankFacts) -> str:
     """What would have let the replay judge."""
-    if not rank.uses_device:
-        return "fewer than two steps with operators in them were recorded"
-    if rank.steps.where == "host":
+    if rank.steps.where == "host" and rank.device_name is not None:
         return "the device's work was not recorded"
     if not rank.steps.is_step_interval or rank.steps.num_seen < 2:
         return "two steps in a row are needed to see what they wait for"
     if is_blind(rank):
         return "no marks distinguish the host's loader from its other work"
+    if rank.steps.where == "host":
+        return "no two steps in a row have operators in them"
     return "the launches were not recorded"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.core.diagnosis import FIXES, SHARE, Diagnosis, Finding, unjudged_fixes
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
@@ -46,7 +46,6 @@ from stepscope.report.document.blocks import (
 from stepscope.report.document.terminal import to_text
 from stepscope.report.names import shorten
 from stepscope.report.units import ms, plural
-from stepscope.rules.judge_job import FIXES
 
 MOST_LINES = 23
 """Of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
@@ -57,6 +56,8 @@ FEWER_WAITS = 0.1
 """Of the step, from which the bar does not show what the verdict says of the input."""
 LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
+LITTLE_GAIN = 1.1
+"""Of all findings together, below which the share that none of them is about is named too."""
 MOST_STEADY = 0.8
 """Of the whole run, below which where the rest went is said on the first screen."""
 FIXED_FROM_OUTSIDE = {code: setting for setting in SETTINGS.values() for code in setting.fixes}
@@ -187,6 +188,8 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     together = together_words(diagnosis)
     if together:
         blocks.append(Prose(together))
+    if max(diagnosis.ladder, default=1.0) < LITTLE_GAIN:
+        blocks += _unanswered(diagnosis)
     aside = "predicted gain, with its range" if diagnosis.findings else ""
     if any(isinstance(fault, Finding) and fault.changes_numerics for fault in shown):
         aside += "; * can change the numbers"
@@ -227,15 +230,28 @@ def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Li
 
 def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
     """That nothing was found, or why nothing could be."""
-    unjudged = next((each for each in diagnosis.abstentions if each.code == FIXES), None)
+    unjudged = unjudged_fixes(diagnosis.abstentions)
     if unjudged is not None:
         words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
         blocks: tuple[Block, ...] = (Prose(words, "warn"), Action(unjudged.needs))
     elif diagnosis.replay is not None:
-        blocks = (Prose("No known fault costs more than 2 % of the step."),)
+        blocks = (
+            Prose("No known fault costs more than 2 % of the step."),
+            *_unanswered(diagnosis),
+        )
     else:
-        return
-    yield Section(title="What to do", blocks=blocks)
+        blocks = tuple(_unanswered(diagnosis))
+    if blocks:
+        yield Section(title="What to do", blocks=blocks)
+
+
+def _unanswered(diagnosis: Diagnosis) -> Iterator[Block]:
+    """The largest share of the step that no finding is about."""
+    for each in diagnosis.abstentions:
+        if each.code.endswith(SHARE):
+            yield Prose(f"{each.reason[:1].upper()}{each.reason[1:]}.", "quiet")
+            yield Action(each.needs)
+            return
 
 
 def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -> Commands:
@@ -270,5 +286,5 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify{allowed}"
     elif diagnosis.findings:
         yield "after the change", f"stepscope run -- {command}"
-    elif any(each.code == FIXES for each in diagnosis.abstentions):
+    elif unjudged_fixes(diagnosis.abstentions) is not None:
         yield "record again", f"stepscope run -- {command}"
