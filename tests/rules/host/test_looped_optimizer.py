@@ -7,6 +7,9 @@ from stepscope.rules.host import looped_optimizer
 from stepscope.rules.proposal import Proposal
 from tests.rules.recorder import Recorder, gain
 
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::{lambda(float)#1}>"
+"""As most of ATen's kernels are named."""
+
 
 def training(*, parameters: int, model_us: float, fused: bool = False) -> Recorder:
     run = Recorder()
@@ -21,7 +24,7 @@ def training(*, parameters: int, model_us: float, fused: bool = False) -> Record
         else:
             for _ in range(parameters):
                 for name in ("aten::mul_", "aten::lerp_", "aten::sqrt", "aten::addcdiv_"):
-                    run.launch(name, kernel_us=2, host_us=20)
+                    run.launch(name, kernel_us=2, host_us=20, kernel_name=ELEMENTWISE)
         run.span("Optimizer.step#AdamW.step", began)
         run.step(number, start)
     return run
@@ -32,7 +35,7 @@ def test_a_loop_the_host_is_held_up_by_gains() -> None:
     said = looped_optimizer.propose(case)
     assert isinstance(said, Proposal)
     assert gain(case, said) > 1.4
-    assert "40 parameters" in said.summary
+    assert "160 kernels a step for 40 parameters" in said.summary
 
 
 def test_a_loop_behind_a_busy_device_gains_nothing() -> None:

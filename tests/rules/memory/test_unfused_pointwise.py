@@ -6,6 +6,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.rules.case import Case
 from stepscope.rules.memory import unfused_pointwise
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.compiled_host import num_left
 from stepscope.rules.shared.fusible_runs import prepared_to_add
 from tests.rules.judging import finding_of
 from tests.rules.recorder import Recorder
@@ -57,6 +58,15 @@ def test_rows_are_neither_laid_out_nor_sorted_before_they_are_added() -> None:
         run.step(number, start)
     case = run.case()
     assert prepared_to_add(case).tolist() == [1, 2, 4, 5, 7, 8]
+
+
+def test_a_batch_norm_that_counts_its_batches_keeps_a_kernel_for_it() -> None:
+    chain = [launch("aten::neg", VECTOR, 127.0, *ONE)] * 3
+    product = launch("aten::mm", "nvjet_a", 50.0, "[[1024, 1024], [1024, 1024]]", HALF_PAIR)
+    count = launch("aten::add_", VECTOR, 2.0, "[[], []]", '["long int", "Scalar"]')
+    half = launch("aten::add_", VECTOR, 2.0, "[[], []]", '["float", "Scalar"]')
+    assert num_left(case_of_steps(*chain, product, count)) == 3
+    assert num_left(case_of_steps(*chain, product, half)) == 2
 
 
 def test_unfused_pointwise_does_not_fuse_across_a_product() -> None:

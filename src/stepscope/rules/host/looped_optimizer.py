@@ -44,7 +44,7 @@ BOUND = "host"
 
 STEP = re.compile(r"^Optimizer\.step#")
 MULTI_TENSOR = re.compile(
-    r"multi_tensor_apply|^aten::_(foreach|fused)_|triton_|FusedAdam|LAMB", re.IGNORECASE
+    r"multi_tensor_(apply|lamb)|^aten::_(foreach|fused)_|triton_|Fused(Adam|LAMB)", re.IGNORECASE
 )
 ROOT = re.compile(r"^aten::(sqrt|rsqrt|addcdiv)_?$")
 MOMENTUM = re.compile(r"^aten::(lerp|mul)_$")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from msgspec import Struct
@@ -35,6 +36,8 @@ from stepscope.rules.shared.host_ranges import (
     ranges_of,
     tasks_of,
 )
+from stepscope.rules.task_table import TaskTable
+from stepscope.workload.operands import operand
 
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 """What compiling the model leaves alone: the optimizer runs as before."""
@@ -46,19 +49,24 @@ BETWEEN_PIECES = re.compile(r"^aten::(_cudnn|miopen)_rnn$")
 CHECK = re.compile(r"^aten::is_nonzero$")
 REGION = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
+BATCH_NORM = re.compile(r"^aten::batch_norm$")
+NORM_BUFFERS = 3
+"""Running mean and variance, and the number of batches."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
     """In launches of a kernel before compiling."""
 
-    per_launch: float = 0.8
-    """Of a kernel from compiled code: the middle of 15 host-bound models before and after
+    per_launch: float = 0.75
+    """Of a kernel from compiled code: the middle of 23 host-bound models before and after
     `torch.compile` (H200 hosts, torch 2.11), with what follows taken off."""
     entering: float = 20.0
     """Guards, wrappers and autograd's bookkeeping, forward and backward (recordings of two models
     in `reduce-overhead`)."""
     per_parameter: float = 0.6
     """Checked by a guard, handed to two graphs, and its gradient accumulated."""
+    per_buffer: float = 0.3
+    """Of a batch norm's three: checked and handed to one graph, and it has no gradient."""
     per_saved_captured: float = 0.1
     """A tensor that the forward leaves for the backward is an output of one CUDA graph and an input
     of the other, which Python wraps and checks; there are about as many as kernels of the compiled
@@ -156,7 +164,18 @@ def model_kernels(case: Case) -> Bool:
 @once_a_case
 def num_left(case: Case) -> float:
     """What is left of them when compiled, a step."""
-    return num_compiled_kernels(case, model_kernels(case))
+    counters = model_kernels(case) & case.table.where(partial(_is_counter, case.table))
+    left = num_compiled_kernels(case, model_kernels(case))
+    return left + int(counters.sum()) / max(case.graph.num_steps, 1)
+
+
+def _is_counter(table: TaskTable, op: int) -> bool:
+    """A batch norm counts its batches: no other operator reads that number, so that the compiler
+    writes a kernel for each."""
+    inputs = table.inputs(op)
+    counted = None if inputs is None else operand(inputs, 0)
+    is_one = counted is not None and counted.numel == 1 and counted.dtype == "int64"
+    return is_one and table.op_name(op) == "aten::add_"
 
 
 def compiled_work(case: Case, slowdown: float = 1.0) -> Change:
@@ -189,7 +208,10 @@ def captured_work(case: Case, slowdown: float = 1.0) -> Change:
 def _entering(case: Case) -> float:
     """Around all kernels of a compiled model, a step."""
     pieces = 1 + _per_step(case, BETWEEN_PIECES)
-    return POLICY.entering * pieces + POLICY.per_parameter * _per_step(case, GRADIENT)
+    parameters, buffers = _per_step(case, GRADIENT), NORM_BUFFERS * _per_step(case, BATCH_NORM)
+    return (
+        POLICY.entering * pieces + POLICY.per_parameter * parameters + POLICY.per_buffer * buffers
+    )
 
 
 @once_a_case
@@ -221,12 +243,13 @@ def with_launches(case: Case, num_launches: float) -> Change:
 
 def _num_saved(case: Case) -> float:
     """Tensors that the compiled forward leaves for the backward, a step: one for each of its
-    kernels, none where nothing goes backward."""
+    kernels but those that count batches, none where nothing goes backward."""
     kernels = model_kernels(case)
     backward = kernels & case.table.backward
     if not backward.any():
         return 0.0
-    return num_left(case) * (1.0 - int(backward.sum()) / int(kernels.sum()))
+    written = num_compiled_kernels(case, kernels)
+    return written * (1.0 - int(backward.sum()) / int(kernels.sum()))
 
 
 def _per_step(case: Case, name: re.Pattern[str]) -> float:
