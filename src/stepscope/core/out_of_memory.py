@@ -17,6 +17,8 @@ class WayOut(Struct, frozen=True, kw_only=True):
     action: str
     frees_bytes: Count | None
     """null where what holds the memory is not known."""
+    peak_bytes: Count | None = None
+    """What the step takes at its highest with it; null where not all of the step is known."""
     is_enough: bool | None
     """By itself."""
     cost: str

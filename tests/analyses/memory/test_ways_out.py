@@ -146,6 +146,18 @@ def test_blocks_that_forward_had_not_come_to_are_counted() -> None:
     assert checkpointing(headed).is_enough
 
 
+def test_gradients_of_the_micro_batches_before_stay() -> None:
+    """38 GiB in backward, of which 34 grow with the batch: two halves hold 17 less, and beside them
+    the gradients of the first, as large as the weights."""
+    way = next(way for way in recorded().ways if "accumulated" in way.action)
+    assert "half" in way.action
+    assert way.frees_bytes == (17 - 4) * GIB
+    assert way.peak_bytes == (38 - 17 + 4) * GIB
+    summed = recorded(sizes={"weights": 4 * GIB, "gradients": 4 * GIB})
+    way = next(way for way in summed.ways if "accumulated" in way.action)
+    assert way.frees_bytes == 15 * GIB, "a job that accumulates holds them now"
+
+
 def test_what_the_loss_holds_is_in_no_block() -> None:
     """4 GiB are asked for at once: twice that is taken to be of the output layer."""
     report = recorded(

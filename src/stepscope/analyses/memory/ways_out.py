@@ -63,6 +63,7 @@ class _Shortage(Struct, frozen=True, kw_only=True):
         return WayOut(
             action=action,
             frees_bytes=frees(self.moments[0]),
+            peak_bytes=self.peak_bytes(frees) if self.is_whole_step else None,
             is_enough=None if is_enough and not self.is_whole_step else is_enough,
             cost=cost,
             step_longer=longer,
@@ -70,8 +71,10 @@ class _Shortage(Struct, frozen=True, kw_only=True):
         )
 
     def is_met(self, frees: Callable[[Moment], int], spare: float = SPARE) -> bool:
-        room = (1 - spare) * self.room_bytes
-        return all(moment.size_bytes - frees(moment) <= room for moment in self.moments)
+        return self.peak_bytes(frees) <= (1 - spare) * self.room_bytes
+
+    def peak_bytes(self, frees: Callable[[Moment], int]) -> int:
+        return max(moment.size_bytes - frees(moment) for moment in self.moments)
 
 
 def out_of_memory(facts: Facts) -> tuple[OutOfMemoryReport, ...]:
@@ -94,7 +97,14 @@ def _with_ways(
 def ways_out(
     report: OutOfMemoryReport, num_ranks: int = 1, moments: tuple[Moment, ...] | None = None
 ) -> tuple[WayOut, ...]:
-    """Three at most: what is enough by itself before what is not, then by what it costs.
+    """Three at most."""
+    return every_way(report, num_ranks, moments)[:MOST_WAYS]
+
+
+def every_way(
+    report: OutOfMemoryReport, num_ranks: int = 1, moments: tuple[Moment, ...] | None = None
+) -> tuple[WayOut, ...]:
+    """What is enough by itself before what is not, then by what it costs.
 
     `moments` are those of the whole step, where they are known; else what was held and asked for
     is taken."""
@@ -106,7 +116,7 @@ def ways_out(
     def order(way: WayOut) -> tuple[bool, float]:
         return way.is_enough is False, UNSURE if way.step_longer is None else way.step_longer
 
-    return tuple(sorted(ways, key=order)[:MOST_WAYS])
+    return tuple(sorted(ways, key=order))
 
 
 def _shortage(report: OutOfMemoryReport, moments: tuple[Moment, ...] | None) -> _Shortage | None:
@@ -222,7 +232,7 @@ def _smaller(shortage: _Shortage) -> Iterator[WayOut]:
     if not shortage.moments[0].growing_bytes:
         return
     for split in SPLITS:
-        frees = partial(_split, split)
+        frees = partial(_split, split, _gradient_bytes(shortage))
         if split == SPLITS[-1] or shortage.is_met(frees):
             yield shortage.way(
                 f"micro-batches a {_part(split)} as large, {split} accumulated to a step",
@@ -234,8 +244,20 @@ def _smaller(shortage: _Shortage) -> Iterator[WayOut]:
             return
 
 
-def _split(split: int, moment: Moment) -> int:
-    return moment.growing_bytes * (split - 1) // split
+def _split(split: int, gradient_bytes: int, moment: Moment) -> int:
+    """Gradients of the micro-batches before stay while the next one is computed."""
+    if moment.is_update:
+        return 0
+    more = max(gradient_bytes - moment.kinds.get(GRADIENTS, 0), 0)
+    return max(moment.growing_bytes * (split - 1) // split - more, 0)
+
+
+def _gradient_bytes(shortage: _Shortage) -> int:
+    """Of all that is trained; as large as the weights where the update is not known."""
+    for moment in shortage.moments:
+        if moment.is_update:
+            return moment.kinds.get(GRADIENTS, 0)
+    return shortage.moments[0].kinds.get(WEIGHTS, 0)
 
 
 def _part(split: int) -> str:
@@ -255,11 +277,17 @@ def _in_general() -> Iterator[WayOut]:
 
 def _of_run(facts: Facts) -> Iterator[tuple[OutOfMemoryReport, tuple[Moment, ...] | None]]:
     for failure in () if facts.run is None else facts.run.failures:
-        report = _recorded(failure, facts.run.path if facts.run else "")
-        moments = None
-        if report.kinds and report.asked_bytes is not None:
-            moments = moments_of(failure, report.kinds, report.asked_bytes)
-        yield report, moments
+        yield explained(failure, facts.run.path if facts.run else "")
+
+
+def explained(
+    failure: RecordedFailure, label: str
+) -> tuple[OutOfMemoryReport, tuple[Moment, ...] | None]:
+    """What the capture wrote, and the moments of the whole step where they are known."""
+    report = _recorded(failure, label)
+    if not report.kinds or report.asked_bytes is None:
+        return report, None
+    return report, moments_of(failure, report.kinds, report.asked_bytes)
 
 
 def _of_others(facts: Facts) -> Iterator[OutOfMemoryReport]:
