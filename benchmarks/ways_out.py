@@ -1,6 +1,7 @@
 """Do the ways out of memory free what the report says, and are they enough where it says so?
 
-    python -m benchmarks.ways_out record FILE [--seconds N] [--jobs A,B] [--at-once N] [--small]
+    python -m benchmarks.ways_out record FILE [--seconds N] [--jobs A,B] [--at-once N]
+        [--known FILE] [--small]
     python -m benchmarks.ways_out score [FILE]
 
 `record` needs a GPU, torch and the standard library alone. Each job of benchmarks.memory_job is
@@ -8,6 +9,7 @@ run as it is and with each way applied: peaks of the allocator and the step's ti
 limits it dies under the capture, and what that wrote is kept; then each way is run under the same
 limit, where the peaks do not settle by themselves whether it is enough. Two ranks on the one device
 die as data parallel and are sharded; one job dies because another process has most of the device.
+With `--known` the peaks of an earlier recording are taken, and what ran under its limits.
 `score` explains the kept failures as a report does, and holds each way against what was measured.
 """
 
@@ -45,9 +47,11 @@ FILE = Path(__file__).parents[1] / "lab" / "memory" / "ways_out.json"
 class Recorder:
     """Fills one document, and stops beginning when its time is over."""
 
-    def __init__(self, seconds: float, at_once: int, is_small: bool) -> None:
+    def __init__(
+        self, seconds: float, at_once: int, is_small: bool, known: dict[str, Any] | None = None
+    ) -> None:
         self.until = time.monotonic() + seconds
-        self.at_once, self.is_small = at_once, is_small
+        self.at_once, self.is_small, self.known = at_once, is_small, known or {"jobs": {}}
         self.document: dict[str, Any] = {"torch": None, "jobs": {}}
 
     def record(self, names: Sequence[str]) -> None:
@@ -56,14 +60,10 @@ class Recorder:
         from benchmarks.memory_job import AS_IT_IS, EXPANDABLE, JOBS
 
         self.document["torch"] = str(torch.__version__)
+        self.peaks(names)
+        for part in (self.ranks, self.beside, self.times):
+            part()
         jobs = self.document["jobs"]
-        for name in names:
-            jobs[name] = {"ways": {}, "failures": []}
-        wanted = [(name, way) for name in names for way in (AS_IT_IS, *JOBS[name].ways)]
-        # Jobs in turn, so that those of the largest do not all run at once.
-        wanted.sort(key=lambda pair: pair[1])
-        for (name, way), found in zip(wanted, self.trials(wanted), strict=True):
-            jobs[name]["ways"][way] = found | {"step_ms": None}
         limited = [
             (name, round(share * jobs[name]["ways"][AS_IT_IS]["allocated"]))
             for name in names
@@ -73,19 +73,39 @@ class Recorder:
         with ThreadPoolExecutor(self.at_once) as pool:
             dead = list(pool.map(lambda pair: self.dies(*pair), limited))
         asked: list[tuple[str, str, int]] = []
-        for (name, limit), failures in zip(limited, dead, strict=True):
-            jobs[name]["failures"].append({"limit": limit, "notes": failures, "runs": {}})
-            for way in (*JOBS[name].ways, EXPANDABLE) if failures else ():
-                found = jobs[name]["ways"].get(way, {})
-                if (fits := settled(found, limit)) is None:
+        for (name, limit), notes in zip(limited, dead, strict=True):
+            runs = self.known_runs(name, limit)
+            jobs[name]["failures"].append({"limit": limit, "notes": notes, "runs": runs})
+            for way in (*JOBS[name].ways, EXPANDABLE) if notes else ():
+                if runs.get(way) is None:
+                    runs[way] = settled(jobs[name]["ways"].get(way, {}), limit)
+                if runs[way] is None:
                     asked.append((name, way, limit))
-                else:
-                    jobs[name]["failures"][-1]["runs"][way] = fits
         for (name, way, limit), found in zip(asked, self.trials(asked), strict=True):
             of_it = next(each for each in jobs[name]["failures"] if each["limit"] == limit)
             of_it["runs"][way] = None if "skipped" in found else "failed" not in found
-        for part in (self.ranks, self.beside, self.times):
-            part()
+
+    def peaks(self, names: Sequence[str]) -> None:
+        from benchmarks.memory_job import AS_IT_IS, JOBS
+
+        jobs = self.document["jobs"]
+        for name in names:
+            ways = self.known["jobs"].get(name, {}).get("ways", {})
+            jobs[name] = {"ways": dict(ways), "failures": []}
+        wanted = [
+            (name, way)
+            for name in names
+            for way in (AS_IT_IS, *JOBS[name].ways)
+            if way not in jobs[name]["ways"]
+        ]
+        # Jobs in turn, so that those of the largest do not all run at once.
+        wanted.sort(key=lambda pair: pair[1])
+        for (name, way), found in zip(wanted, self.trials(wanted), strict=True):
+            jobs[name]["ways"][way] = found | {"step_ms": None}
+
+    def known_runs(self, name: str, limit: int) -> dict[str, Any]:
+        known = self.known["jobs"].get(name, {}).get("failures", [])
+        return next((dict(each["runs"]) for each in known if each["limit"] == limit), {})
 
     def trials(self, wanted: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
         """Each in a process of its own, forked from one that has imported torch and no more."""
@@ -197,7 +217,6 @@ class Recorder:
 
     def times(self) -> None:
         """One after the other in one process, with the device to itself."""
-        self.at_once = 1
         jobs = self.document["jobs"]
         wanted = [(name, way) for name in jobs for way in TIMED if way in jobs[name]["ways"]]
         context = multiprocessing.get_context("forkserver")
@@ -355,12 +374,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--known", type=Path, help="an earlier recording")
     parser.add_argument("--small", action="store_true", help="for a machine without a device")
     arguments = parser.parse_args()
     if arguments.what == "score":
         score(arguments.file)
         return
-    recorder = Recorder(arguments.seconds, arguments.at_once, arguments.small)
+    known = json.loads(arguments.known.read_text()) if arguments.known else None
+    recorder = Recorder(arguments.seconds, arguments.at_once, arguments.small, known)
     try:
         recorder.record(arguments.jobs.split(","))
     finally:

@@ -39,8 +39,12 @@ class OutOfMemoryReport(Struct, frozen=True, kw_only=True):
     asked_bytes: Count | None
     where: str | None = None
     """The innermost line outside of torch, or autograd's node: a stranger's text."""
+    operator: str | None = None
+    """The function of torch.nn.functional that it was in."""
     phase: str | None = None
     """forward, backward or optimizer."""
+    num_blocks: Count | None = None
+    """Equal blocks in a row, one of which it was in."""
     step: Count | None = None
     """Steps that were done before."""
     capacity_bytes: Count | None = None
@@ -93,6 +97,7 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     message: str = ""
     """As torch words it."""
     where: str | None = None
+    operator: str | None = None
     phase: str | None = None
     step: Count | None = None
     capacity_bytes: Count | None = None
@@ -111,7 +116,8 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     """The one that forward was in, of a row of `num_blocks` equal ones."""
     num_blocks: Count | None = None
     num_rows: Count | None = None
-    """Of what that block was given: tokens of the micro-batch,"""
+    """That the output layer gets of what that block was given: tokens of the micro-batch, or
+    samples,"""
     element_bytes: Count | None = None
     """and bytes of an element."""
     head_features: Count | None = None

@@ -58,6 +58,7 @@ def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         rank=whole(notes.get("rank"), low=0),
         message=message,
         where=_text(notes.get("where")),
+        operator=_text(notes.get("operator")),
         phase=_text(notes.get("phase")),
         step=whole(notes.get("step"), low=0),
         capacity_bytes=whole(notes.get("capacity_bytes"), low=0),
