@@ -98,4 +98,73 @@ def test_the_block_that_forward_was_in_is_written_down(tmp_path: Path) -> None:
     assert (failure.phase, failure.block, failure.num_blocks) == ("forward", 2, 6)
     assert failure.optimizer is not None
     assert (failure.num_rows, failure.element_bytes) == (15, 4)
-    assert failure.head_features is not None, "of the layers that are no blocks"
+    assert failure.head_features == 4, "of the layers of this model that are no blocks"
+
+
+ASKS_ELSEWHERE = """
+class Block(torch.nn.Module):
+    def __init__(self, fails):
+        super().__init__()
+        self.conv, self.fails = torch.nn.Conv2d(4, 4, 1), fails
+    def forward(self, x):
+        if self.fails:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return self.conv(x)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block(at == 2) for at in range(3))
+        self.head = torch.nn.Linear(4, 10)
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((2, 3)))
+failing = Model()
+def fail(step):
+    if step == 2:
+        failing(torch.ones(5, 4, 8, 8))
+train(9, fail)
+"""
+
+
+def test_a_layer_after_a_mean_gets_a_row_of_each_sample(tmp_path: Path) -> None:
+    ended = record(tmp_path, ASKS_ELSEWHERE)
+    (failure,) = run_facts(ended.run).failures
+    assert (failure.block, failure.head_features, failure.num_rows) == (2, 10, 5)
+
+
+ASKS_IN_THE_LOSS = """
+def ask(*args, **more):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+torch._C._nn.cross_entropy_loss = ask
+def fail(step):
+    if step == 2:
+        torch.nn.functional.cross_entropy(torch.ones(2, 3), torch.ones(2, dtype=torch.long))
+train(9, fail)
+"""
+
+
+def test_the_function_of_torch_that_asked_is_written_down(tmp_path: Path) -> None:
+    ended = record(tmp_path, ASKS_IN_THE_LOSS)
+    (failure,) = run_facts(ended.run).failures
+    assert failure.operator == "cross_entropy"
+
+
+ASKS_IN_THE_UPDATE = """
+import sys
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+def ask(*args, **more):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+sys.modules["torch.optim.sgd"].sgd = ask
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_an_update_that_failed_is_no_step(tmp_path: Path) -> None:
+    ended = record(tmp_path, ASKS_IN_THE_UPDATE)
+    (failure,) = run_facts(ended.run).failures
+    assert (failure.phase, failure.step) == ("optimizer", 1)

@@ -12,7 +12,12 @@ from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts, RunPart, Slo
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.view import diagnosis_document
-from stepscope.report.diagnosis.whole_run import seconds, whole_run_contract, whole_run_words
+from stepscope.report.diagnosis.whole_run import (
+    part_note,
+    seconds,
+    whole_run_contract,
+    whole_run_words,
+)
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.rules.whole_run import with_whole_run
@@ -67,6 +72,18 @@ def test_advice_has_its_price() -> None:
     ]
     assert whole.advice[0].hours_a_day == 24 * 6 / 18
     assert "persistent_workers=True" in whole.advice[1].action
+
+
+def test_idle_is_shown_with_its_line_and_no_rate_where_it_came_once() -> None:
+    idle = RunPart(what="idle", dur_ns=6 * S, num=1, of_it={"<b>.py(9)": 6 * S})
+    rested = replace(RUN, parts=(*RUN.parts[:-1], idle), slow=())
+    facts = RunFacts(path="run", command=("train",), exit_code=0, ranks=())
+    whole = with_whole_run(diagnose_without_trace(facts), rested).facts.whole_run
+    assert whole is not None
+    assert [(each.what, each.hours_a_day) for each in whole.advice][:1] == [("idle", None)]
+    contract = whole_run_contract(whole)
+    assert "idle 30 %" in whole_run_words(contract).replace("\u00a0", " ")
+    assert part_note(contract, contract.parts[-1]).endswith(", seen at <b>.py(9)")
 
 
 def test_the_json_is_read_again_and_drawn() -> None:

@@ -22,7 +22,7 @@ MOST_CAUSES = 8
 TORCH_PARTS = ("/torch/", "/functorch/", "/triton/")
 OURS = os.path.dirname(os.path.dirname(__file__)).replace(os.sep, "/") + "/"
 PHASES = (("/torch/optim/", "optimizer"), ("/torch/autograd/", "backward"))
-MODULE_FILE = "/torch/nn/modules/module.py"
+MODULE_FILE, FUNCTIONAL_FILE = "/torch/nn/modules/module.py", "/torch/nn/functional.py"
 
 
 def hook_failures(guard: Guard, session: Any) -> None:
@@ -68,7 +68,8 @@ def _write_down(session: Any, error: BaseException) -> None:
     if failure is None:
         return
     notes = failure_notes(torch, failure)
-    notes["step"] = session.step
+    # The optimizer's step that failed is counted too.
+    notes["step"] = max(session.step - (notes["phase"] == "optimizer"), 0)
     notes["rank"] = attempt(lambda: rank_numbers(torch)["rank"])
     folder: Path = session.run
     write_json(folder / FAILURE_NAME.format(pid=os.getpid()), notes)
@@ -86,13 +87,14 @@ def _failure(torch: Any, error: BaseException | None) -> BaseException | None:
 
 def failure_notes(torch: Any, error: BaseException) -> dict[str, Any]:
     """What is known of it in the process that dies. Nothing is allocated on the device."""
-    where, phase = _where(error)
+    where, operator, phase = _where(error)
     cuda = torch.cuda
     has_device = cuda.is_initialized()
     live = find_live_objects(torch)
     return {
         "message": str(error)[:MOST_MESSAGE],
         "where": where,
+        "operator": operator,
         "phase": phase,
         "capacity_bytes": attempt(_capacity, cuda) if has_device else None,
         "held_bytes": cuda.memory_allocated() if has_device else None,
@@ -101,8 +103,7 @@ def failure_notes(torch: Any, error: BaseException) -> dict[str, Any]:
         "sizes": attempt(live_sizes, torch, live) or {},
         "trained_bytes": attempt(_trained_bytes, torch, live),
         **(attempt(_optimizer_notes, live) or {}),
-        **(attempt(_block_notes, torch, error) or {}),
-        "head_features": attempt(_head_features, torch, live),
+        **(attempt(_block_notes, torch, error, live) or {}),
     }
 
 
@@ -110,10 +111,10 @@ def _capacity(cuda: Any) -> int:
     return int(cuda.get_device_properties(cuda.current_device()).total_memory)
 
 
-def _where(error: BaseException) -> tuple[str | None, str | None]:
-    """The innermost line outside of torch and of the capture, and the phase that torch's own lines
-    show."""
-    where = phase = None
+def _where(error: BaseException) -> tuple[str | None, str | None, str | None]:
+    """The innermost line outside of torch and of the capture, and the function and the phase that
+    torch's own lines show."""
+    where = operator = phase = None
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -124,8 +125,10 @@ def _where(error: BaseException) -> tuple[str | None, str | None]:
         phase = next((name for part, name in PHASES if part in file), phase)
         if phase is None and file.endswith(MODULE_FILE):
             phase = "forward"
+        if file.endswith(FUNCTIONAL_FILE):
+            operator = code.co_name
         trace = trace.tb_next
-    return where, phase
+    return where, operator, phase
 
 
 def live_sizes(torch: Any, live: LiveObjects) -> dict[str, int]:
@@ -165,50 +168,58 @@ def _optimizer_notes(live: LiveObjects) -> dict[str, Any]:
     return {"optimizer": type(optimizer).__name__, "is_fused": bool(fused)}
 
 
-def _block_notes(torch: Any, error: BaseException) -> dict[str, Any]:
-    """Which of a row of equal modules the forward pass was in, the outermost row."""
+def _block_notes(torch: Any, error: BaseException, live: LiveObjects) -> dict[str, Any]:
+    """Which of a row of equal modules the forward pass was in, the outermost row; and the layer
+    with the widest output that is in no such row."""
     within = list(_modules_within(torch, error))
+    modules = list(within[0].modules()) if within else live.modules
+    head = attempt(_head, torch, modules)
+    notes = {} if head is None else {"head_features": head.out_features}
     lists = (torch.nn.ModuleList, torch.nn.Sequential)
     for parent, child in pairwise(within):
         for held in (parent, *parent._modules.values()):  # noqa: SLF001
             row = list(held._modules.values()) if isinstance(held, lists) else []  # noqa: SLF001
             index = next((at for at, module in enumerate(row) if module is child), None)
             if index is not None and _are_equal(row):
-                notes = attempt(_input_notes, torch, error, child) or {}
+                notes |= attempt(_input_notes, torch, error, child, head) or {}
                 return {"block": index, "num_blocks": len(row), **notes}
-    return {}
+    return notes
 
 
 def _are_equal(modules: list[Any]) -> bool:
     return len({type(module) for module in modules}) == 1 < len(modules)
 
 
-def _input_notes(torch: Any, error: BaseException, block: Any) -> dict[str, Any]:
-    """Rows of the tensor that the block was given, and bytes of an element."""
+def _input_notes(torch: Any, error: BaseException, block: Any, head: Any) -> dict[str, Any]:
+    """Rows of the tensor that the block was given, and bytes of an element. A layer that takes
+    rows of another width gets one of each sample, as after a mean over a picture."""
     trace = error.__traceback__
     while trace is not None:
         given = trace.tb_frame.f_locals
         if given.get("self") is block and trace.tb_frame.f_code.co_name == "forward":
             tensor = next(each for each in given.values() if isinstance(each, torch.Tensor))
             rows = tensor.numel() // tensor.shape[-1]
+            if head is not None and head.in_features != tensor.shape[-1]:
+                rows = tensor.shape[0]
             return {"num_rows": rows, "element_bytes": tensor.element_size()}
         trace = trace.tb_next
     return {}
 
 
-def _head_features(torch: Any, live: LiveObjects) -> int | None:
-    """Of the widest output among layers that are in no row of equal blocks: a vocabulary's."""
+def _head(torch: Any, modules: list[Any]) -> Any:
+    """The layer with the widest output among those that are in no row of equal blocks: a
+    vocabulary's."""
     blocks: set[int] = set()
-    for held in live.modules:
+    for held in modules:
         row = list(held._modules.values())  # noqa: SLF001
         if isinstance(held, (torch.nn.ModuleList, torch.nn.Sequential)) and _are_equal(row):
             blocks.update(id(module) for block in row for module in block.modules())
-    widths = [
-        module.out_features
-        for module in live.modules
+    layers = [
+        module
+        for module in modules
         if isinstance(module, torch.nn.Linear) and id(module) not in blocks
     ]
-    return max(widths, default=None)
+    return max(layers, key=lambda layer: layer.out_features, default=None)
 
 
 def _modules_within(torch: Any, error: BaseException) -> Iterator[Any]:

@@ -17,6 +17,8 @@ class WayOut(Struct, frozen=True, kw_only=True):
     action: str
     frees_bytes: Count | None
     """null where what holds the memory is not known."""
+    peak_bytes: Count | None = None
+    """What the step takes at its highest with it; null where not all of the step is known."""
     is_enough: bool | None
     """By itself."""
     cost: str
@@ -37,8 +39,12 @@ class OutOfMemoryReport(Struct, frozen=True, kw_only=True):
     asked_bytes: Count | None
     where: str | None = None
     """The innermost line outside of torch, or autograd's node: a stranger's text."""
+    operator: str | None = None
+    """The function of torch.nn.functional that it was in."""
     phase: str | None = None
     """forward, backward or optimizer."""
+    num_blocks: Count | None = None
+    """Equal blocks in a row, one of which it was in."""
     step: Count | None = None
     """Steps that were done before."""
     capacity_bytes: Count | None = None
@@ -91,6 +97,7 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     message: str = ""
     """As torch words it."""
     where: str | None = None
+    operator: str | None = None
     phase: str | None = None
     step: Count | None = None
     capacity_bytes: Count | None = None
@@ -109,7 +116,8 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     """The one that forward was in, of a row of `num_blocks` equal ones."""
     num_blocks: Count | None = None
     num_rows: Count | None = None
-    """Of what that block was given: tokens of the micro-batch,"""
+    """That the output layer gets of what that block was given: tokens of the micro-batch, or
+    samples,"""
     element_bytes: Count | None = None
     """and bytes of an element."""
     head_features: Count | None = None

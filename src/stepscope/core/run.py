@@ -26,6 +26,7 @@ RUN_PARTS = (
     "gc",
     "logging",
     "stalls",
+    "idle",
     "recording",
     "shutdown",
     "other",
@@ -145,7 +146,8 @@ class RunAdvice(Struct, frozen=True, kw_only=True):
     dur_ns: int
     """What this run could have been shorter."""
     hours_a_day: float | None
-    """What a day of such steps could be shorter; None for what a run pays once."""
+    """What a day of such steps could be shorter; None for what a run pays once, and for what was
+    seen once."""
 
 
 class WholeRun(Struct, frozen=True, kw_only=True):

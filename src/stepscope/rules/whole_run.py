@@ -12,7 +12,8 @@ from stepscope.core.run import LoaderKnobs, RunAdvice, RunFacts, SlowSteps, Whol
 
 HOURS_A_DAY = 24.0
 ONCE = ("start_up", "first_batch", "compile", "warm_up", "shutdown", "recording")
-"""What a run pays once, however long it is; what the recording takes is not the job's."""
+"""What a run pays once, however long it is; what the recording takes is not the job's. Nor does
+anything else that was seen once say how often it comes."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -47,19 +48,23 @@ def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:
         "(regional compilation)",
         "gc": "gc.freeze() after the first steps and gc.disable(), with gc.collect() every few "
         "hundred steps",
+        "idle": "Find out what the job waits for: no process of it works, and no device",
         "logging": "Log less often, or from another thread; keep numbers on the device until then",
     }
-    for what, action in actions.items():
-        yield from _priced(run, what, action, run.ns_of(what))
+    for part in run.parts:
+        if part.what in actions:
+            yield from _priced(run, part.what, actions[part.what], part.dur_ns, part.num)
     for slow in run.slow:
-        yield from _priced(run, "stalls", _slow(slow), slow.dur_ns)
+        yield from _priced(run, "stalls", _slow(slow), slow.dur_ns, slow.num)
 
 
-def _priced(run: WholeRun, what: str, action: str, dur_ns: int) -> Iterator[RunAdvice]:
+def _priced(
+    run: WholeRun, what: str, action: str, dur_ns: int, num: int | None
+) -> Iterator[RunAdvice]:
     if dur_ns < POLICY.least_share * run.dur_ns:
         return
     hours = None
-    if what not in ONCE:
+    if what not in ONCE and num != 1:
         hours = HOURS_A_DAY * dur_ns / (run.dur_ns - run.ns_of(*ONCE))
     yield RunAdvice(what=what, action=action, dur_ns=dur_ns, hours_a_day=hours)
 

@@ -146,6 +146,18 @@ def test_blocks_that_forward_had_not_come_to_are_counted() -> None:
     assert checkpointing(headed).is_enough
 
 
+def test_gradients_of_the_micro_batches_before_stay() -> None:
+    """38 GiB in backward, of which 34 grow with the batch: two halves hold 17 less, and beside them
+    the gradients of the first, as large as the weights."""
+    way = next(way for way in recorded().ways if "accumulated" in way.action)
+    assert "half" in way.action
+    assert way.frees_bytes == (17 - 4) * GIB
+    assert way.peak_bytes == (38 - 17 + 4) * GIB
+    summed = recorded(sizes={"weights": 4 * GIB, "gradients": 4 * GIB})
+    way = next(way for way in summed.ways if "accumulated" in way.action)
+    assert way.frees_bytes == 15 * GIB, "a job that accumulates holds them now"
+
+
 def test_what_the_loss_holds_is_in_no_block() -> None:
     """4 GiB are asked for at once: twice that is taken to be of the output layer."""
     report = recorded(
@@ -195,6 +207,63 @@ def test_an_update_that_does_not_fit_is_not_helped_by_a_smaller_batch() -> None:
     assert [way.is_enough for way in report.ways] == [True, False]
     assert "8 bits" in report.ways[0].action
     assert "fused" in report.ways[1].action
+
+
+def test_a_later_update_is_not_asked_for_passes_that_went_well() -> None:
+    """The most that was held may be of the update itself: fused, the 28 GiB of 33 fit."""
+    values = {
+        "phase": "optimizer",
+        "optimizer": "AdamW",
+        "is_fused": False,
+        "most_held_bytes": 32 * GIB,
+        "message": "CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of "
+        "33.00 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has "
+        "32.00 GiB memory in use. Of the allocated memory 32.00 GiB is allocated by PyTorch, and "
+        "0 bytes is reserved by PyTorch but unallocated.",
+        "sizes": {"weights": 7 * GIB, "gradients": 7 * GIB, "optimizer": 14 * GIB},
+        "trained_bytes": 7 * GIB,
+    }
+    fused = next(way for way in recorded(step=3, **values).ways if "fused" in way.action)
+    assert (fused.peak_bytes, fused.is_enough) == (28 * GIB, True)
+    first = recorded(step=0, **values)
+    assert first.needs is not None
+    assert "activations" in first.needs, "the second step's passes have the states beside them"
+
+
+def test_states_in_eight_bits_are_updated_without_copies() -> None:
+    report = recorded(
+        phase="optimizer",
+        optimizer="AdamW",
+        is_fused=False,
+        sizes={"weights": 7 * GIB, "gradients": 7 * GIB, "optimizer": 14 * GIB},
+        trained_bytes=7 * GIB,
+    )
+    way = next(way for way in report.ways if "8 bits" in way.action)
+    assert way.peak_bytes == (7 + 7 + 14 / 4) * GIB
+
+
+@pytest.mark.parametrize(("num_blocks", "freed"), [(4, 0.75), (10, 0.9)])
+def test_one_of_the_checkpointed_blocks_is_held_again(num_blocks: int, freed: float) -> None:
+    """Half of the first has 34 GiB: too much, even with every block checkpointed."""
+    report = recorded(phase="forward", block=0, num_blocks=num_blocks)
+    assert report.needs is not None
+    way = checkpointing(report)
+    assert "every block" in way.action
+    kept = 0.85 * freed * report.needs["activations"]
+    assert way.frees_bytes == pytest.approx(kept + report.needs["temporary"])
+
+
+def test_a_loss_that_forward_failed_in_holds_three_of_what_was_asked_for() -> None:
+    """37 GiB are held, 1 of them the output layer's result; 1 is asked for, and a third comes."""
+    report = recorded(phase="forward", operator="cross_entropy", trained_bytes=4 * GIB)
+    assert report.needs == {"weights": 4 * GIB, "activations": 32 * GIB, "temporary": 3 * GIB}
+    assert any("logits" in way.action for way in report.ways)
+
+
+def test_in_forward_pieces_alone_are_not_known_to_be_the_reason() -> None:
+    first = ways_out(failed(cache_bytes=6 * GB, phase="forward"))[0]
+    assert "expandable_segments" in first.action
+    assert first.is_enough is None
 
 
 def test_without_kinds_nothing_is_said_to_be_freed() -> None:

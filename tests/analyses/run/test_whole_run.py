@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from stepscope.analyses.run.idle import rests
 from stepscope.analyses.run.whole_run import rank_whole_run
 from stepscope.core.run import OwnTime, WholeRun
 from stepscope.protocol.run_folder import STEP_COLUMNS, STEP_SUMMARY_COLUMNS
@@ -192,8 +193,127 @@ def test_what_ranks_wait_for_one_another_is_not_productive() -> None:
     assert run.ns_of("waits") == run.ns_of("steady") / 2
 
 
-def test_too_few_steps_are_not_accounted_for() -> None:
-    assert rank_whole_run(record([row(1, 30), row(2, 30)]), {}) is None
+def test_a_run_of_few_steps_is_accounted_for_by_its_warm_up() -> None:
+    rows = [row(n, ms, state=1) for n, ms in enumerate((90, 30, 30, 30), 1)]
+    run = accounted(record(rows))
+    assert run.step_ns == 30 * MS
+    assert run.ns_of("warm_up") == 60 * MS
+    assert run.ns_of("steady") == 5 * 30 * MS, "with the first step, which is no row"
+
+
+def test_a_run_with_no_step_that_was_timed_is_not_accounted_for() -> None:
+    assert rank_whole_run(record([row(n, 30, state=2) for n in range(1, 5)]), {}) is None
+
+
+def test_a_step_of_more_backward_passes_is_longer_and_not_slow() -> None:
+    """The first steps of a second loop stand as one: here 50, after 4 s of something else."""
+    rows = [row(n, 30) for n in range(1, 101)]
+    rows[60] |= {"dur_ns": 5500 * MS, "num_backwards": 50}
+    run = accounted(record(rows))
+    assert run.ns_of("stalls") == 4 * S
+    assert run.ns_of("steady") == (100 + 50) * 30 * MS
+
+
+def sampled(*seconds: tuple[float, float], **more: float) -> tuple[dict[str, Any], ...]:
+    """Samples at these seconds, each with the cores that were used since the one before."""
+    return tuple(
+        {"at_ns": round(at * S), "step": 51, "cpu_user_cores": cores, "cpu_sys_cores": 0.0, **more}
+        for at, cores in seconds
+    )
+
+
+RESTS = tuple((7.6 + at, 0.01) for at in range(5))
+
+
+def slept(rank: int = 0, samples: tuple[dict[str, Any], ...] = ()) -> RankRecord:
+    """Steps of 50 ms, one of which takes 5 s more, from 7.5 s on."""
+    rows = [row(n, 5050 if n == 51 else 50) for n in range(1, 101)]
+    return replace(record(rows), rank=rank, samples=samples)
+
+
+def test_a_job_that_rests_is_idle() -> None:
+    line = {"kind": "slow", "step": 51, "at_ns": 8 * S, "line": "train.py(7)"}
+    made = replace(slept(samples=sampled(*RESTS)), events=(line,))
+    run = accounted(made)
+    assert (run.ns_of("idle"), run.ns_of("stalls")) == (5 * S, 0)
+    (part,) = (each for each in run.parts if each.what == "idle")
+    assert (part.num, part.of_it) == (1, {"train.py(7)": 5 * S})
+    assert sum(stretch.get("idle", 0) for stretch in run.over_time) == 5 * S
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cpu_user_cores": 0.9},
+        {"children_cores": 1.0},
+        {"main_thread_queued_share": 0.8},
+        {"disk_read_bytes_s": 5e7},
+        {"devices": [{"gpu_util_percent": 40}]},
+    ],
+)
+def test_a_job_that_works_is_slow(more: dict[str, Any]) -> None:
+    run = accounted(slept(samples=sampled(*RESTS, **more)))
+    assert (run.ns_of("idle"), run.ns_of("stalls")) == (0, 5 * S)
+
+
+def test_without_samples_nothing_is_known_to_rest() -> None:
+    assert accounted(slept()).ns_of("idle") == 0
+    lacking = tuple({"at_ns": round(at * S), "step": 51} for at, _ in RESTS)
+    assert accounted(slept(samples=lacking)).ns_of("idle") == 0
+
+
+def test_half_of_a_slow_step_may_be_rest() -> None:
+    """Two seconds of rest and two of work: 2.5 s of the 5.05 it takes are idle."""
+    run = accounted(slept(samples=sampled((7.6, 0), (8.6, 0), (9.6, 0), (10.6, 1), (11.6, 1))))
+    assert run.ns_of("idle") == pytest.approx(2.525 * S)
+    assert run.ns_of("stalls") == 5 * S - run.ns_of("idle")
+
+
+def test_a_rank_that_rests_while_another_works_waits_for_it() -> None:
+    mine, busy = slept(samples=sampled(*RESTS)), tuple((at, 1.0) for at, _ in RESTS)
+    for theirs, what in ((RESTS, "idle"), (busy, "waits")):
+        both = [mine, slept(1, sampled(*theirs))]
+        ends = {"started_wall_ns": WALL, "ended_wall_ns": WALL + 20 * S}
+        run = rank_whole_run(mine, ends, None, rests(both)[0])
+        assert run is not None
+        assert {each.what for each in run.parts} == {"start_up", "steady", what, "shutdown"}
+        assert run.ns_of(what) == 5 * S
+
+
+def test_rest_in_turn_is_slow_steps_with_their_period() -> None:
+    rows = [row(n, 3050 if n % 20 == 0 else 50) for n in range(1, 101)]
+    samples = tuple(
+        {"at_ns": at * S // 2, "step": 0, "cpu_user_cores": 0.0, "cpu_sys_cores": 0.0}
+        for at in range(10, 50)
+    )
+    run = accounted(replace(record(rows), samples=samples))
+    assert (run.ns_of("idle"), run.slow[0].every) == (0, 20)
+
+
+def test_rest_after_the_last_step_is_idle_until_the_process_ends() -> None:
+    rows = [row(n, 50) for n in range(1, 101)]
+    samples = sampled(*((10.2 + at, 0.0) for at in range(6)))
+    made = replace(record(rows, ended_ns=16 * S), samples=samples)
+    run = accounted(made, tail_ns=8 * S)
+    assert (run.ns_of("idle"), run.ns_of("shutdown")) == (6 * S, 2 * S)
+
+
+def test_rest_in_a_long_runs_stretch_is_idle() -> None:
+    made = record([row(n, 30) for n in range(1, 101)], ended_ns=40 * S)
+    last = made.rows[-1]["end_ns"] or 0
+    stretch: Row = {
+        **dict.fromkeys(STEP_SUMMARY_COLUMNS, 0),
+        "first_step": 101,
+        "num_steps": 100,
+        "from_ns": last,
+        "to_ns": last + 100 * 30 * MS + 10 * S,
+        "slow_ns": 10 * S,
+    }
+    samples = sampled(*((9.5 + at, 0.0) for at in range(10)))
+    made = replace(made, stretches=(stretch,), samples=samples)
+    run = rank_whole_run(made, {"started_wall_ns": WALL})
+    assert run is not None
+    assert (run.ns_of("idle"), run.ns_of("stalls")) == (9 * S, S)
 
 
 def test_a_run_whose_end_nobody_saw_is_accounted_for_up_to_its_last_line() -> None:

@@ -7,6 +7,7 @@ the update needs all gradients at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -28,6 +29,7 @@ HALF = 0.5
 """Of the block that it failed in, taken to be done."""
 HEAD_COPIES = 3
 """Of the output layer's result at the start of backward: itself, its softmax and its gradient."""
+LOSS = re.compile(r"NllLoss|LogSoftmax|CrossEntropy|cross_entropy|log_softmax", re.IGNORECASE)
 OF_NO_BLOCK = 0.05
 """Of all activations: blocks are many, and one tensor of one of them is less."""
 COPIED = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax"}
@@ -40,6 +42,8 @@ class Moment(Struct, frozen=True, kw_only=True):
 
     kinds: Mapping[str, int]
     is_update: bool = False
+    head_bytes: int = 0
+    """Of its temporaries, what the loss holds: the output layer's result and its copies."""
 
     @property
     def size_bytes(self) -> int:
@@ -64,13 +68,15 @@ def moments_of(
     failure: RecordedFailure, kinds: Mapping[str, int], asked_bytes: int
 ) -> tuple[Moment, ...] | None:
     """The highest of forward and backward, and the update; None where the rest of the step is not
-    known: forward was not in one of a row of equal blocks, or nothing tells what is trained."""
+    known: forward was neither in one of a row of equal blocks nor in the loss, or nothing tells
+    what is trained. Of an update after the first the passes are known to fit, and left out."""
     trained = failure.trained_bytes
     if trained is None or failure.phase is None:
         return None
     states = max(STATES.get(failure.optimizer or "", 0) * trained, kinds.get(OPTIMIZER, 0))
-    a_pass = _pass(failure, kinds, asked_bytes, states)
-    if a_pass is None:
+    has_passed = failure.phase not in PASSES and bool(failure.step)
+    a_pass = None if has_passed else _pass(failure, kinds, asked_bytes, states)
+    if a_pass is None and not has_passed:
         return None
     is_copied = failure.optimizer in COPIED and not failure.is_fused
     update = {
@@ -79,7 +85,8 @@ def moments_of(
         OPTIMIZER: states,
         TEMPORARY: trained if is_copied else 0,
     }
-    return a_pass, Moment(kinds=_filled(update), is_update=True)
+    an_update = Moment(kinds=_filled(update), is_update=True)
+    return (an_update,) if a_pass is None else (a_pass, an_update)
 
 
 def _pass(
@@ -89,18 +96,29 @@ def _pass(
         return _past_pass(failure, kinds, states)
     now = failed_moment(kinds, asked_bytes, failure.phase).kinds
     held, beside = kinds.get(ACTIVATIONS, 0), now.get(TEMPORARY, 0)
-    if failure.phase == "forward":
+    head = _head_bytes(failure)
+    if is_of_loss(failure.operator):
+        # Beside the output layer's result: its softmax is asked for, and a gradient will be.
+        head = HEAD_COPIES * asked_bytes
+        held, beside = max(held - asked_bytes, 0), beside + head - asked_bytes
+    elif failure.phase == "forward":
         if failure.block is None or failure.num_blocks is None:
             return None
         whole = (held + asked_bytes) * failure.num_blocks / (failure.block + HALF)
         held = max(round(whole) - asked_bytes, held)
-        beside += _head_bytes(failure)
+        beside += head
     elif asked_bytes > OF_NO_BLOCK * held:
         # The gradient of the output layer's result: that and its softmax stay.
         of_head = min((HEAD_COPIES - 1) * asked_bytes, held)
+        head = of_head + asked_bytes
         held, beside = held - of_head, beside + of_head
     changed = {OPTIMIZER: states, ACTIVATIONS: held, TEMPORARY: beside}
-    return Moment(kinds=_filled({**now, **changed}))
+    return Moment(kinds=_filled({**now, **changed}), head_bytes=head)
+
+
+def is_of_loss(name: str | None) -> bool:
+    """By a function of torch's, or a node of autograd's."""
+    return name is not None and LOSS.search(name) is not None
 
 
 def _head_bytes(failure: RecordedFailure) -> int:
@@ -110,13 +128,11 @@ def _head_bytes(failure: RecordedFailure) -> int:
 
 
 def _past_pass(failure: RecordedFailure, kinds: Mapping[str, int], states: int) -> Moment | None:
-    """Forward and backward went well: the same once more, beside all states."""
+    """The first forward and backward went well: the same once more, beside all states."""
     if failure.most_held_bytes is None:
         return None
     weights = kinds.get(WEIGHTS, 0)
-    # Of the first step no states were there yet.
-    stood = weights + (kinds.get(OPTIMIZER, 0) if failure.step else 0)
-    went = max(failure.most_held_bytes - stood, 0)
+    went = max(failure.most_held_bytes - weights, 0)
     return Moment(kinds=_filled({WEIGHTS: weights, OPTIMIZER: states, ACTIVATIONS: went}))
 
 

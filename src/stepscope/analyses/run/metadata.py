@@ -35,7 +35,7 @@ IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_settin
 def run_facts(record: RunRecord) -> RunFacts:
     """The run as a whole."""
     command, code = record.metadata.get("command"), record.metadata.get("exit_code")
-    failures = (_failure(notes) for notes in record.failures)
+    failures = (recorded_failure(notes) for notes in record.failures)
     return RunFacts(
         path=str(record.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -48,7 +48,7 @@ def run_facts(record: RunRecord) -> RunFacts:
     )
 
 
-def _failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
+def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
     """Memory that ran out in a process; None where what it wrote is not whole."""
     message = _text(notes.get("message"))
     if message is None:
@@ -58,6 +58,7 @@ def _failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         rank=whole(notes.get("rank"), low=0),
         message=message,
         where=_text(notes.get("where")),
+        operator=_text(notes.get("operator")),
         phase=_text(notes.get("phase")),
         step=whole(notes.get("step"), low=0),
         capacity_bytes=whole(notes.get("capacity_bytes"), low=0),

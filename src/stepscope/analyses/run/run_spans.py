@@ -14,19 +14,21 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stepscope.analyses.run.slow_steps import TIMED, Turn, Usual, turns_of
+from stepscope.analyses.run.idle import Rest
+from stepscope.analyses.run.slow_steps import FIRST, TIMED, Turn, Usual, turns_of
 from stepscope.analyses.run.step_extras import Extra
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.core.run import RUN_PARTS
 from stepscope.protocol.untrusted import LARGEST_INT, finite, whole
 from stepscope.readers.run_folder.folder import RankRecord
 
-FIRST = 1
 LEAST_EVALUATION = 0.2
 """Of a usual step, from which one that was told to evaluate has done so."""
 IN_FULL = 0.95
 """Of what a step that is slow in its turn takes longer: as much of the job's own code after the
-last step is one."""
+last step is one. And of what nothing explains: as much rest, and all of it is."""
+UNEXPLAINED = ("stalls", "warm_up", "shutdown", "other")
+"""What may be rest."""
 
 
 class Span(Struct, frozen=True, kw_only=True):
@@ -92,6 +94,7 @@ def spans_of(
     extras: Mapping[int, Extra],
     turns: Sequence[Turn],
     ends: RunEnds,
+    rest: Rest,
 ) -> list[Span]:
     rows = [row for row in record.rows if row["end_ns"] is not None]
     noted = record.metadata.get("first_step")
@@ -109,12 +112,15 @@ def spans_of(
             is_timed = before.get("state", TIMED) == row.get("state", TIMED) == TIMED
             parts = {"other" if is_timed else "recording": begin_ns - last_ns}
             spans.append(Span(begin_ns=last_ns, end_ns=begin_ns, parts=parts))
-        spans.append(_span(row, begin_ns, end_ns, usual, extras, turns))
+        span = _span(row, begin_ns, end_ns, usual, extras, turns)
+        spans.append(_rested(span, rest, end_ns, turns))
         before = row
     turn = next((each for each in turns if each.holds((rows[-1]["step"] or 0) + 1)), None)
     if record.stretches:
         turn = None
     tail = _tail(record, spans[-1].end_ns, ends, turn)
+    sampled_ns = whole(record.metadata.get("ended_ns")) or ends.ended_ns
+    tail = _rested(tail, rest, min(sampled_ns, tail.end_ns))
     return [span for span in (*spans, *_in_turn(tail)) if span.end_ns > span.begin_ns]
 
 
@@ -165,6 +171,29 @@ def _stretch(row: Row, dur_ns: int, usual: Usual, extras: Mapping[int, Extra]) -
     return division.parts
 
 
+def _rested(span: Span, rest: Rest, until_ns: int, turns: Sequence[Turn] = ()) -> Span:
+    """With what of its unexplained time, up to then, was rest. Slow steps in turn stay so where all
+    ranks rest: a period says more."""
+    what = next((name for name in reversed(UNEXPLAINED) if span.parts.get(name)), None)
+    if what is None or until_ns <= span.begin_ns:
+        return span
+    if span.num_steps == 1:
+        shares = rest.in_step(span.begin_ns, until_ns)
+        rested = [round(share * (until_ns - span.begin_ns)) for share in shares]
+        is_in_turn = any(turn.holds(span.step or 0) for turn in turns)
+    else:
+        rested, is_in_turn = list(rest.in_steps(span.begin_ns, until_ns)), bool(turns)
+    if is_in_turn:
+        rested[0] = 0
+    left = span.parts[what]
+    division = _Division(left)
+    for name, ns in zip(("idle", "waits"), rested, strict=True):
+        division.take(name, left if ns >= IN_FULL * left else ns)
+    division.take(what)
+    others = {name: ns for name, ns in span.parts.items() if name != what}
+    return replace(span, parts=Counter(others) + division.parts)
+
+
 def _in_turn(span: Span) -> Iterator[Span]:
     """A span for each of its parts, in the order of RUN_PARTS."""
     begin_ns = span.begin_ns
@@ -195,7 +224,7 @@ def _divided(
     row: Row, dur_ns: int, usual: Usual, extra: Extra, turns: Sequence[Turn]
 ) -> Counter[str]:
     """A step: what the usual one takes, and why it takes longer."""
-    over_ns = max(dur_ns - usual.step_ns - extra.lead_ns, 0)
+    over_ns = max(dur_ns - _usual_ns(row, usual) - extra.lead_ns, 0)
     # A save or a log that waits for the device waits for what the step does anyway.
     apart = _Division(over_ns if usual.is_on_device else dur_ns)
     apart.take("saves", row["save_ns"] or 0)
@@ -225,6 +254,13 @@ def _divided(
     parts = division.parts
     parts["steady"] = dur_ns - parts.total()
     return +parts
+
+
+def _usual_ns(row: Row, usual: Usual) -> int:
+    """What it takes where it is usual: with more backward passes it is longer. Where a second
+    training loop has an optimizer of its own, its first steps stand as one."""
+    times = (row["num_backwards"] or 0) / (usual.num_backwards or 1.0)
+    return round(usual.step_ns * max(times, 1.0))
 
 
 def _tail(record: RankRecord, last_ns: int, ends: RunEnds, turn: Turn | None) -> Span:

@@ -10,11 +10,11 @@ from itertools import pairwise
 from msgspec import Struct
 
 from stepscope.analyses.steps.unprofiled import Row, usual_rows
-from stepscope.protocol.slow_steps import longest_usual
+from stepscope.protocol.slow_steps import SLOW_TIMES, longest_usual
 
-TIMED = 0
+TIMED, FIRST = 0, 1
 LEAST = 3
-"""Fewer clean steps give no usual one."""
+"""Clean steps; of a run that has fewer, those of the warm-up are asked too."""
 LOUD_TIMES, NOTED_NS = 2, 1_000_000
 """The median step's logging, and so long beyond it: what logs longer is no usual step."""
 LEAST_GROUP = 3
@@ -53,9 +53,13 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 def usual_step(rows: Sequence[Row]) -> Usual | None:
     """From all steps that no profiler slowed, by the device's clock where it was asked: the host
-    may run ahead. None where they are too few."""
-    clean = usual_rows([row for row in rows if row["state"] == TIMED and row["dur_ns"]])
-    if len(clean) < LEAST:
+    may run ahead. None where there is none."""
+    timed = [row for row in rows if row["dur_ns"]]
+    clean = usual_rows([row for row in timed if row["state"] == TIMED])
+    is_short = len(clean) < LEAST
+    if is_short:
+        clean = usual_rows([row for row in timed if row["state"] in (TIMED, FIRST)])
+    if not clean:
         return None
     clean = _quiet(clean)
     measured = [row for row in clean if row["device_ns"]]
@@ -63,6 +67,8 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
         clean = measured
     lengths = [_length_ns(row) for row in clean]
     slow_ns = longest_usual(lengths)
+    if is_short:
+        slow_ns = SLOW_TIMES * statistics.median(lengths)
     kept = [row for row in clean if _length_ns(row) <= slow_ns]
     return Usual(
         step_ns=round(statistics.fmean(map(_length_ns, kept))),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from stepscope.analyses.run.idle import Rest, rests
 from stepscope.analyses.run.run_spans import RunEnds, Span, run_ends, spans_of, turns_in
 from stepscope.analyses.run.slow_steps import Turn, usual_step
 from stepscope.analyses.run.step_extras import step_extras
@@ -21,13 +22,17 @@ STRETCHES = 120
 """That the run is drawn in."""
 MOST_LINES = 3
 BEFORE, IMPORTS = "before the process began", "until torch was imported"
-COUNTED = ("saves", "evaluation", "epoch_start", "gc", "logging", "stalls")
+COUNTED = ("saves", "evaluation", "epoch_start", "gc", "logging", "stalls", "idle")
 
 
 def whole_run(record: RunRecord, facts: RunFacts) -> WholeRun | None:
     """Of the rank with the median productive share; None where too few steps were timed on any."""
     own = {rank.rank: rank.own for rank in facts.ranks}
-    ranks = [rank_whole_run(rank, record.metadata, own.get(rank.rank)) for rank in record.ranks]
+    resting = rests(record.ranks)
+    ranks = [
+        rank_whole_run(rank, record.metadata, own.get(rank.rank), resting[rank.rank])
+        for rank in record.ranks
+    ]
     found = sorted(
         (each for each in ranks if each is not None), key=lambda each: each.productive_share
     )
@@ -35,16 +40,21 @@ def whole_run(record: RunRecord, facts: RunFacts) -> WholeRun | None:
 
 
 def rank_whole_run(
-    record: RankRecord, run: Mapping[str, Any], own: OwnTime | None = None
+    record: RankRecord,
+    run: Mapping[str, Any],
+    own: OwnTime | None = None,
+    rest: Rest | None = None,
 ) -> WholeRun | None:
-    """`run` is RUN/run.json; None where too few steps were timed."""
+    """`run` is RUN/run.json; None where too few steps were timed. Without `rest` nothing is known
+    of the other ranks."""
     usual = usual_step(record.rows)
     if usual is None:
         return None
     ends = run_ends(record, run)
     extras = step_extras(record, usual)
     turns = turns_in(record.rows, usual, extras)
-    spans = spans_of(record, usual, extras, turns, ends)
+    rest = rests([record])[record.rank] if rest is None else rest
+    spans = spans_of(record, usual, extras, turns, ends, rest)
     parts = Counter[str]()
     for span in spans:
         parts.update(span.parts)
@@ -93,11 +103,7 @@ def _group(
     events: Sequence[Mapping[str, Any]],
 ) -> SlowSteps:
     steps = {step for step, _, _ in members}
-    seen = Counter(
-        str(each["line"])
-        for each in events
-        if each.get("kind") == "slow" and each.get("step") in steps and each.get("line")
-    )
+    seen = _lines(events, steps)
     total = sum(ns for _, ns, _ in members)
     by_input = sum(ns for _, ns, is_input in members if is_input)
     return SlowSteps(
@@ -107,6 +113,15 @@ def _group(
         once_ns=round(statistics.median(ns for _, ns, _ in members)),
         dur_ns=total,
         lines={line: num / seen.total() for line, num in seen.most_common(MOST_LINES)},
+    )
+
+
+def _lines(events: Sequence[Mapping[str, Any]], steps: Collection[int]) -> Counter[str]:
+    """Where the training thread was seen in these steps."""
+    return Counter(
+        str(each["line"])
+        for each in events
+        if each.get("kind") == "slow" and each.get("step") in steps and each.get("line")
     )
 
 
@@ -134,7 +149,11 @@ def _part(
     what: str, dur_ns: int, spans: Sequence[Span], record: RankRecord, ends: RunEnds
 ) -> RunPart:
     num = sum(bool(span.parts.get(what)) for span in spans) if what in COUNTED else None
-    of_it = _start_up(record, ends.begun_ns, dur_ns) if what == "start_up" else {}
+    of_it: Mapping[str, int] = {}
+    if what == "start_up":
+        of_it = _start_up(record, ends.begun_ns, dur_ns)
+    elif what == "idle":
+        of_it = _idle(spans, record.events)
     return RunPart(what=what, dur_ns=dur_ns, num=num, of_it=of_it)
 
 
@@ -147,6 +166,17 @@ def _start_up(record: RankRecord, begun_ns: int, dur_ns: int) -> dict[str, int]:
     before = min(max(started - begun_ns, 0), dur_ns)
     until = min(max(imported - max(started, begun_ns), 0), dur_ns - before)
     return {BEFORE: before, IMPORTS: until}
+
+
+def _idle(spans: Sequence[Span], events: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """By the line that the training thread was most often seen at."""
+    found = Counter[str]()
+    for span in spans:
+        ns = span.parts.get("idle", 0)
+        steps = range(span.step or 0, (span.step or 0) + span.num_steps)
+        for line, _ in _lines(events, steps).most_common(1) if ns else ():
+            found[line] += ns
+    return dict(found.most_common(MOST_LINES))
 
 
 def _num_steps(record: RankRecord) -> int:

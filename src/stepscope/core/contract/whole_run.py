@@ -46,7 +46,7 @@ class WholeRunAdvice(Struct, frozen=True, kw_only=True):
     seconds: AtLeastZero
     """Of this run."""
     hours_a_day: AtLeastZero | None
-    """Of a day of such steps; null for what a run pays once."""
+    """Of a day of such steps; null for what a run pays once, and what was seen once."""
 
 
 class WholeRun(Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ PART_WORDS = {
     "gc": "garbage collection",
     "logging": "logging",
     "stalls": "slow steps",
+    "idle": "idle",
     "recording": "stepscope's recording",
     "shutdown": "after the last step",
     "other": "cause not seen",
@@ -106,7 +107,9 @@ def part_note(run: WholeRun, part: WholeRunPart) -> str:
     if part.what == "steady":
         return f"{plural(run.num_clean_steps, 'clean step')} of {ms(run.step_ms * 1e6)}"
     if part.num:
-        return f"{part.num} x {ms(part.seconds * 1e9 / part.num)}"
+        words = f"{part.num} x {ms(part.seconds * 1e9 / part.num)}"
+        seen = next(iter(part.of_it), None)
+        return words if seen is None else f"{words}, seen at {shorten(seen, MOST_LINE)}"
     known = [(name, s) for name, s in part.of_it.items() if s >= LEAST_OF_PART * part.seconds]
     return ", ".join(f"{seconds(s)} {name}" for name, s in known)
 

@@ -31,6 +31,7 @@ COLOURS = {
     "gc": "idle_allocator",
     "logging": "idle_io",
     "stalls": "idle_launch",
+    "idle": "idle_other",
 }
 """As the parts of a step have them; the rest is what other time of a step is."""
 
