@@ -21,6 +21,7 @@ from stepscope.core.calibrated import Timing, bus_factor, ring_steps
 from stepscope.errors import UsageError
 from stepscope.readers.system.hardware_file import read_hardware
 from tests.capture.jobs import LIGHT
+from tests.followed_loops import followed_loops
 
 RANK = """
 import sys
@@ -168,8 +169,14 @@ def test_one_rank_a_node_has_no_tier_within() -> None:
 def test_what_the_backend_lacks_is_said_and_never_zero() -> None:
     notes: list[str] = []
     made = job(1, ((0, 1, 2),), missing="reduce_scatter")
-    points = measure_collectives(
-        made, replace(CPU_QUICK, collectives=(1000, 6000)), notes.append, lambda _: None
+    with followed_loops() as loops:
+        points = measure_collectives(
+            made, replace(CPU_QUICK, collectives=(1000, 6000)), notes.append, lambda _: None
+        )
+    (loop,) = loops
+    assert loop.total == 2 * len(KINDS)
+    assert list(dict.fromkeys(loop.done)) == [1, 2, 3, 4, *range(6, loop.total + 1)], (
+        "what is left out is done at once"
     )
     assert {point.kind for point in points} == set(KINDS) - {"reduce_scatter"}
     assert notes == ["reduce_scatter of 3 ranks (node): not supported by gloo"]

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from stepscope.calibration.device import Device, find_device
 from stepscope.calibration.hardware_file import save
-from stepscope.calibration.measure import measure_device, unsteady_note
+from stepscope.calibration.measure import measure_device, num_points, unsteady_note
 from stepscope.calibration.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Sweep
 from stepscope.calibration.timer import DeviceTimer, HostTimer, how_many, timing
 from stepscope.core.calibrated import Calibrated, Timing
 from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.report.calibration import calibration_document, rate_text, size_text, time_text
 from stepscope.report.document.terminal import to_text
+from tests.followed_loops import followed_loops
 
 TINY = Sweep(
     gemms=((16, 16, 16), (16, 32, 16), (32, 32, 32), (64, 16, 32), (48, 48, 8)),
@@ -54,6 +55,13 @@ class FixedTimer:
         raise AssertionError("nothing is sampled outside collectives")
 
 
+class NoProducts(FixedTimer):
+    def time(self, call: Callable[[], object], budget_s: float) -> Timing:
+        if "_product" in getattr(call, "__qualname__", ""):
+            raise NotImplementedError("no products here")
+        return super().time(call, budget_s)
+
+
 def cpu() -> Device:
     return replace(find_device("cpu"), timer=FixedTimer())
 
@@ -75,6 +83,22 @@ def test_every_part_is_measured(found: Calibrated) -> None:
     assert {fit.precision for fit in found.gemm_fits} == {"fp32", "bf16"}
     assert len(found.notes) == 1
     assert "points spread by more than" in found.notes[0], "the fixed timer tells of 1 to 3 ms"
+
+
+def test_every_point_is_counted_once() -> None:
+    """A product that cannot be made here ends its precision, and what it would have counted."""
+    sweep = replace(TINY, point_s=0.1)
+    with followed_loops() as loops:
+        measure_device(cpu(), sweep, "test", lambda _: None)
+        measure_device(replace(cpu(), timer=NoProducts()), sweep, "test", lambda _: None)
+    assert [loop.what for loop in loops] == ["measuring", "measuring"]
+    # 2 copies, 5 products in 2 precisions, attention forward and backward; of each precision two
+    # sustained products of 2 s, which is 20 points each.
+    assert num_points("cpu", sweep) == 2 + 2 * 5 + 2 + 2 * 2 * 20
+    for loop in loops:
+        assert loop.total == num_points("cpu", sweep)
+        assert loop.done == sorted(loop.done)
+        assert loop.done[-1] == loop.total
 
 
 def test_rates_are_work_over_time(found: Calibrated) -> None:

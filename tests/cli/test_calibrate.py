@@ -12,6 +12,7 @@ import pytest
 from stepscope.calibration.sweep import Sweep
 from stepscope.cli.main import main
 from stepscope.readers.system.hardware_file import read_hardware
+from tests.cli.test_progress import Terminal
 
 TINY = Sweep(
     gemms=((16, 16, 16), (16, 32, 16), (32, 32, 32), (64, 16, 32)),
@@ -58,6 +59,7 @@ def test_a_machine_is_measured_and_written(
     assert "Drawn in machine.svg" in printed.out
     assert "fp32" in printed.out
     assert "measuring matrix products" in printed.err
+    assert "left" not in printed.err, "no bar off a terminal"
     found = read_hardware(tmp_path / "stepscope-hardware.json")
     assert found.machine.kind == "cpu"
     assert found.machine.num_ranks is None, "no ranks were measured"
@@ -69,6 +71,20 @@ def test_a_machine_is_measured_and_written(
         "machine.svg",
         "stepscope-hardware.json",
     ]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_terminal_is_shown_the_time_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["calibrate", "--device", "cpu", "--out", str(tmp_path / "machine.json")]) == 0
+    drawn = terminal.getvalue()
+    assert "measuring matrix products" in drawn
+    assert "left" in drawn
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1
 
 
 def test_nccl_tests_become_a_hardware_file(

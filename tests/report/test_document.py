@@ -31,7 +31,7 @@ from stepscope.report.document.blocks import (
 )
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import MAX_CHARS, to_markdown
-from stepscope.report.document.terminal import to_text
+from stepscope.report.document.terminal import num_lines, to_text
 from stepscope.report.names import clean
 from tests.report.test_markdown import HOSTILE, SHOUTS, drawn
 from tests.scenarios import SCENARIOS
@@ -113,7 +113,9 @@ def test_hostile_text_is_text_in_every_rendering(text: str) -> None:
 @given(st.text(st.characters(codec="utf-8"), max_size=200), st.integers(40, 100))
 @example("\u00a0", 40)
 def test_any_text_fits_any_width(text: str, width: int) -> None:
-    lines = to_text(every_block(text), width=width).splitlines()
+    drawn = to_text(every_block(text), width=width)
+    assert num_lines(every_block(text), width=width) == drawn.count("\n")
+    lines = drawn.splitlines()
     assert max(map(cell_len, lines)) <= width
     assert all(line == line.rstrip() and line.isprintable() for line in lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -332,14 +333,13 @@ def test_both_forms_hold_the_same(demo: Read, tmp_path: Path) -> None:
 @needs_shared
 def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> None:
     pair = [SHARED / f"lab/ranks2/fsdp_even.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
-    off = json.loads(gzip.decompress(pair[1].read_bytes()), parse_float=Decimal)
-    for record in off["traceEvents"]:
-        if "ts" in record:
-            record["ts"] += 7500
-    paths = [
-        pair[0],
-        write(tmp_path / pair[1].name.removesuffix(".gz"), json.dumps(off, default=float)),
-    ]
+    off, num = re.subn(
+        r'(?<="ts": )\d+',
+        lambda us: str(int(us[0]) + 7500),
+        gzip.decompress(pair[1].read_bytes()).decode(),
+    )
+    assert num > 10_000
+    paths = [pair[0], write(tmp_path / pair[1].name.removesuffix(".gz"), off)]
     read = read_proto(export(tmp_path / "two.pftrace", *paths))
     shifts, ends = [], []
     for rank, path in enumerate(paths):

@@ -8,6 +8,7 @@ from typing import Any
 from stepscope.calibration.device import Device, first_line
 from stepscope.calibration.sweep import Heads, Sweep
 from stepscope.core.calibrated import AttentionPoint
+from stepscope.core.progress import counted
 
 DIRECTIONS = ("forward", "backward")
 
@@ -19,7 +20,8 @@ def measure_attention(
     points: list[AttentionPoint] = []
     precision = "bf16" if device.kind == "cuda" else "fp32"
     best = 0.0
-    for shape in sorted(sweep.attention, key=_work):
+    shapes = sorted(sweep.attention, key=_work)
+    for shape in counted("attention", shapes, len(shapes), each=len(DIRECTIONS)):
         if best and 2 * _work(shape) / best > sweep.longest_call_s:
             note(
                 f"attention of length {shape[2]} with heads of {shape[3]} left out, too long for "

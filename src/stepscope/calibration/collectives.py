@@ -14,6 +14,7 @@ from stepscope.calibration.groups import Group, World, groups_of
 from stepscope.calibration.sweep import Sweep
 from stepscope.calibration.timer import LEAST_REPEATS, timing
 from stepscope.core.calibrated import CollectivePoint
+from stepscope.core.progress import counted, followed_together
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 ELEMENT_BYTES = 4
@@ -33,10 +34,12 @@ def measure_collectives(
 ) -> list[CollectivePoint]:
     """Called by every rank; every rank gets the same points."""
     points: list[CollectivePoint] = []
-    for group in groups_of(world):
-        for kind in KINDS:
-            report(f"{kind} of {len(group.ranks)} ranks ({group.tier})")
-            points += _measure(world, group, kind, sweep, note)
+    groups = groups_of(world)
+    with followed_together("measuring", len(groups) * len(KINDS) * len(sweep.collectives)):
+        for group in groups:
+            for kind in KINDS:
+                report(f"{kind} of {len(group.ranks)} ranks ({group.tier})")
+                points += _measure(world, group, kind, sweep, note)
     return points
 
 
@@ -50,7 +53,7 @@ def _measure(
     if world.device.kind == "cpu" or world.ranks_share_a_device:
         sharing = max(len(node) for node in world.nodes)
     room = world.smallest(world.device.free_bytes() / sharing / 4)
-    for wanted_size in sweep.collectives:
+    for wanted_size in counted(kind, sweep.collectives, len(sweep.collectives)):
         size = _whole(wanted_size, len(group.ranks))
         if size > room:
             note(f"{what}: sizes from {size} bytes on left out, not enough free memory")

@@ -17,12 +17,14 @@ from msgspec.structs import replace
 from stepscope.calibration.device import Device, first_line
 from stepscope.calibration.sweep import Shape, Sweep
 from stepscope.core.calibrated import GemmPoint, product_bytes
+from stepscope.core.progress import counted
 
 PRECISIONS = {"cuda": ("fp32", "tf32", "fp16", "bf16", "fp8"), "cpu": ("fp32", "bf16")}
 MOST_SETS = 64
 LARGE = 16
 """A product is large with no less than this part of the largest one's work;
 a middling one has no less than it again."""
+CLASSES = 2
 Note = Callable[[str], None]
 
 
@@ -39,7 +41,9 @@ def sustain_gemms(
 ) -> list[GemmPoint]:
     """The best large and the best middling product of each precision, repeated without pause."""
     sustained: list[GemmPoint] = []
-    for precision in dict.fromkeys(point.precision for point in points):
+    precisions = dict.fromkeys(point.precision for point in points)
+    num, each = len(PRECISIONS[device.kind]), CLASSES * sweep.sustained_points
+    for precision in counted("sustained products", precisions, num, each=each):
         mine = [point for point in points if point.precision == precision]
         with _arithmetic(device.torch, precision):
             for point in chosen(mine, sweep.sustained_s):
@@ -76,7 +80,7 @@ def chosen(points: Sequence[GemmPoint], longest_s: float) -> list[GemmPoint]:
 def _measure(device: Device, sweep: Sweep, precision: str, note: Note) -> Iterator[GemmPoint]:
     best = 0.0
     left_out: list[str] = []
-    for m, n, k in sweep.gemms:
+    for m, n, k in counted(f"products of {precision}", sweep.gemms, len(sweep.gemms)):
         work = 2.0 * m * n * k
         if best and work / best > sweep.longest_call_s:
             left_out.append(f"{m} x {n} x {k}")

@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
-from stepscope.calibration.attention import measure_attention
+from stepscope.calibration.attention import DIRECTIONS, measure_attention
 from stepscope.calibration.collectives import measure_collectives
 from stepscope.calibration.device import Device, describe, first_line, host_free_bytes, spec_of
 from stepscope.calibration.gemm_fit import fit_gemms
-from stepscope.calibration.gemms import measure_gemms, sustain_gemms
+from stepscope.calibration.gemms import CLASSES, PRECISIONS, measure_gemms, sustain_gemms
 from stepscope.calibration.groups import World
 from stepscope.calibration.region_fit import fit_collectives
 from stepscope.calibration.sweep import Sweep
@@ -28,6 +28,7 @@ from stepscope.core.calibrated import (
     Machine,
     Timing,
 )
+from stepscope.core.progress import counted, followed_together
 
 Report = Callable[[str], None]
 """Called with what is measured next."""
@@ -60,14 +61,15 @@ def measure_device(device: Device, sweep: Sweep, made_by: str, report: Report) -
     device.warm_up()
     launch = measure_launch(device, sweep.point_s)
     host = measure_host(device, sweep.point_s)
-    report("copies")
-    copies = measure_copies(device, sweep, notes.append)
-    report("matrix products")
-    gemms = measure_gemms(device, sweep, notes.append)
-    report("sustained products")
-    sustained = sustain_gemms(device, sweep, gemms, notes.append)
-    report("attention")
-    attention = measure_attention(device, sweep, notes.append)
+    with followed_together("measuring", num_points(device.kind, sweep)):
+        report("copies")
+        copies = measure_copies(device, sweep, notes.append)
+        report("matrix products")
+        gemms = measure_gemms(device, sweep, notes.append)
+        report("sustained products")
+        sustained = sustain_gemms(device, sweep, gemms, notes.append)
+        report("attention")
+        attention = measure_attention(device, sweep, notes.append)
     calibration = replace(
         calibration,
         launch=launch,
@@ -87,6 +89,18 @@ def measure_device(device: Device, sweep: Sweep, made_by: str, report: Report) -
     return replace(
         calibration, gemm_fits=fit_gemms(calibration, spec_of(machine)), notes=(*notes, *unsteady)
     )
+
+
+def num_points(kind: str, sweep: Sweep) -> int:
+    """How many points one process measures, a sustained one counted as many as it takes the time
+    of."""
+    copies = sum(len(_sizes(sweep, copy)) for copy in COPIES)
+    products = len(sweep.gemms) + CLASSES * sweep.sustained_points
+    return copies + len(PRECISIONS[kind]) * products + len(DIRECTIONS) * len(sweep.attention)
+
+
+def _sizes(sweep: Sweep, copy: str) -> tuple[int, ...]:
+    return sweep.copies if copy == "device" else sweep.host_copies
 
 
 def unsteady_note(times: Sequence[Timing]) -> tuple[str, ...]:
@@ -161,7 +175,8 @@ def measure_copies(device: Device, sweep: Sweep, note: Callable[[str], None]) ->
     pageable memory."""
     points: list[CopyPoint] = []
     for kind in COPIES:
-        for size in sweep.copies if kind == "device" else sweep.host_copies:
+        sizes = _sizes(sweep, kind)
+        for size in counted(f"{kind} copies", sizes, len(sizes)):
             room = device.free_bytes()
             if kind != "device":
                 room = min(room, host_free_bytes())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from stepscope.calibration.timer import LEAST_REPEATS, LEAST_SAMPLE_S
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -34,6 +36,12 @@ class Sweep(Struct, frozen=True, kw_only=True):
     until clocks and power have settled."""
     sustained_s: float
     """For how long it is then repeated."""
+
+    @property
+    def sustained_points(self) -> int:
+        """As many points of a burst take as long as a sustained one."""
+        point_s = max(self.point_s, LEAST_REPEATS * LEAST_SAMPLE_S)
+        return round((self.warm_s + self.sustained_s) / point_s)
 
 
 def _powers(low: int, high: int, factor: int) -> tuple[int, ...]:

@@ -129,10 +129,14 @@ def _measured(options: Options) -> Calibrated | None:
 def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
     from stepscope.calibration.groups import join
     from stepscope.calibration.measure import measure_links
+    from stepscope.core.progress import shown_by
 
     job = join(device)
     try:
-        return measure_links(job, sweep, made_by, _say_measuring if job.rank == 0 else _hush)
+        if job.rank == 0:
+            return measure_links(job, sweep, made_by, _say_measuring)
+        with shown_by(None):
+            return measure_links(job, sweep, made_by, _hush)
     finally:
         job.dist.destroy_process_group()
 

@@ -18,8 +18,8 @@ _SHOW: ContextVar[Show | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
-def shown_by(show: Show) -> Iterator[None]:
-    """Has the loops within it shown."""
+def shown_by(show: Show | None) -> Iterator[None]:
+    """Has the loops within it shown; None: not shown."""
     token = _SHOW.set(show)
     try:
         yield
@@ -38,12 +38,38 @@ def followed(what: str, num: int, *, is_long: bool = False) -> Iterator[Advance]
         yield advance
 
 
-def counted(what: str, items: Iterable[Item], num: int) -> Iterator[Item]:
-    """The items, of which there are `num`; each is done when the next is asked for."""
+@contextmanager
+def followed_together(what: str, num: int) -> Iterator[None]:
+    """The loops within it, one after another, are shown as one: `num` is what they count together.
+    One that ends early is done."""
+    if _SHOW.get() is None:
+        yield
+        return
+    with followed(what, num, is_long=True) as advance:
+        begun = 0
+
+        @contextmanager
+        def show(_what: str, part: int, _is_long: bool) -> Iterator[Advance]:
+            nonlocal begun
+            before, begun = begun, begun + part
+            try:
+                yield lambda done: advance(before + done)
+            finally:
+                advance(begun)
+
+        with shown_by(show):
+            yield
+
+
+def counted(
+    what: str, items: Iterable[Item], num: int, *, each: int = 1, is_long: bool = False
+) -> Iterator[Item]:
+    """The items, of which there are `num`; each is done when the next is asked for. `each` is what
+    one counts beside other loops."""
     if _SHOW.get() is None:
         yield from items
         return
-    with followed(what, num) as advance:
+    with followed(what, num * each, is_long=is_long) as advance:
         for done, item in enumerate(items, 1):
             yield item
-            advance(done)
+            advance(done * each)

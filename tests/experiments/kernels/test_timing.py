@@ -15,6 +15,7 @@ from stepscope.experiments.kernels.results import SampleResult
 from stepscope.experiments.kernels.timing import Race, RaceResult, paired_gain, timed
 from stepscope.experiments.kernels.tuner import Plan, SweepPolicy, tune_kernel
 from stepscope.experiments.kernels.worker import Described
+from tests.followed_loops import followed_loops
 from tests.kernels.running import Scripted, case
 
 
@@ -47,6 +48,18 @@ def test_the_fastest_wins_with_its_gain_over_the_baseline() -> None:
     assert race.gain.value == pytest.approx(2.0)
     assert race.times[-1].ns == 120.0
     assert race.ties == ()
+
+
+def test_no_sample_is_beyond_those_that_are_counted() -> None:
+    """The longest race: more than the finalists, the baseline and the reference the slowest."""
+    names = ["base", *(f"c{at}" for at in range(9))]
+    times = {"base": 200.0, **{name: 100.0 + at for at, name in enumerate(names[1:])}}
+    bench = Scripted({**times, "reference": 300.0})
+    with followed_loops() as loops:
+        raced(bench, names, has_reference=True)
+    (loop,) = loops
+    assert loop.done == [*range(1, loop.total + 1)]
+    assert len(bench.log) == loop.total
 
 
 class Drifting(Scripted):
@@ -144,7 +157,7 @@ def swept(
         roofs=None,
     )
     policy = SweepPolicy(budget_s=budget_s)
-    return tune_kernel(bench, plan, policy, lambda _: None, now or (lambda: 0.0))
+    return tune_kernel(bench, plan, policy, now or (lambda: 0.0))
 
 
 def test_what_is_wrong_is_never_timed_and_never_wins() -> None:
@@ -164,6 +177,20 @@ def test_what_is_wrong_is_never_timed_and_never_wins() -> None:
     assert (wrong.error, wrong.case.words) == (0.5, "1x1 float32")
     assert bench.checked.count("fast") == 3
     assert bench.checked.count("broken") == 1
+
+
+def test_each_part_of_a_sweep_says_how_far_it_is() -> None:
+    names = ["base", "a"]
+    with followed_loops() as loops:
+        swept(Scripted(dict.fromkeys([*names, "reference"], 5.0)), names)
+    assert [loop.what for loop in loops] == [
+        "cases of the reference",
+        "configurations to check",
+        "timing 4x4 float32",
+        "timing 8x8 float32",
+    ]
+    assert loops[0].done == [1, 2, 3]
+    assert loops[1].done == [1, 2]
 
 
 def test_a_spent_budget_leaves_the_rest_untried_and_says_so() -> None:

@@ -10,7 +10,6 @@ The module is the user's own and is imported from the current folder: running it
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +182,7 @@ def tune(options: Options) -> KernelTuning:
         described = bench.describe()
         sample_s = 1e-3 if described.kind == "cuda" else 4e-3
         policy = replace(options.policy, sample_s=sample_s)
-        return tune_kernel(bench, _plan(options, described), policy, _progress)
+        return tune_kernel(bench, _plan(options, described), policy)
 
 
 def keep(tuning: KernelTuning, path: str) -> int:
@@ -273,8 +272,3 @@ def _cases(options: Options, described: Described) -> tuple[Case, ...]:
         made = edge_shapes(timed)
         edges = described.edges or (made[1:2] + made[4:5] if described.is_module else made)
     return make_cases(timed, edges, options.dtypes)
-
-
-def _progress(what: str) -> None:
-    if sys.stderr.isatty():
-        note(f"{what} ...")

@@ -18,9 +18,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from stepscope.core.experiments.kernel_tuning import Case, Gain, Timed
+from stepscope.core.progress import Advance, followed
 from stepscope.experiments.kernels.results import SampleResult
 from stepscope.experiments.kernels.space import Settings
 
+WARM_SAMPLES = 2
 SCREEN_ROUNDS, LEAST_SCREEN = 7, 2
 FINAL_ROUNDS, LEAST_FINAL = 15, 3
 PAIRS, LEAST_PAIRS = 31, 7
@@ -55,9 +57,16 @@ class Race:
     samples: dict[int, list[float]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     inner: dict[int, int] = field(default_factory=dict)
+    num_samples: int = 0
+    advance: Advance = lambda _done: None
 
     def run(self) -> RaceResult:
         """The race from start to end."""
+        most = most_samples(len(self.settings) + self.has_reference)
+        with followed(f"timing {self.case.words}", most, is_long=True) as self.advance:
+            return self._run()
+
+    def _run(self) -> RaceResult:
         start, generator = self.now(), random.Random(0)  # noqa: S311 - an order of samples is no secret
         left_s = max(self.deadline - start, 0.0)
         running = [*self.settings, *([REFERENCE] if self.has_reference else [])]
@@ -94,6 +103,8 @@ class Race:
     def _sample(self, number: int, inner: int) -> float | None:
         settings = None if number == REFERENCE else self.settings[number]
         sample = self.bench.sample(settings, self.case, inner, self.limit_s)
+        self.num_samples += 1
+        self.advance(self.num_samples)
         if sample.ns is None:
             self.failed[number] = sample.why or "it could not be timed"
             self.samples.pop(number, None)
@@ -185,6 +196,12 @@ class RaceResult(Struct, frozen=True, kw_only=True):
     winner: int | None
     gain: Gain | None
     ties: tuple[int, ...]
+
+
+def most_samples(num: int) -> int:
+    """Of a race between so many, the reference among them."""
+    screened = num * (WARM_SAMPLES + SCREEN_ROUNDS)
+    return screened + FINAL_ROUNDS * min(num, FINALISTS + 2) + 2 * PAIRS
 
 
 def _tied(rounds: dict[int, list[float]], number: int, best: int) -> bool:

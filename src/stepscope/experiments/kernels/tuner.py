@@ -27,6 +27,7 @@ from stepscope.core.experiments.kernel_tuning import (
     Trying,
 )
 from stepscope.core.hardware import DeviceRates
+from stepscope.core.progress import counted
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.errors import FACTOR, times, widest
 from stepscope.experiments.kernels.floor import floor_of
@@ -81,18 +82,13 @@ class SweepPolicy(Struct, frozen=True, kw_only=True):
     """A sample is made of calls enough to last this long."""
 
 
-Report = Callable[[str], None]
-"""Called with what is done now."""
-
-
 def tune_kernel(
     bench: Bench,
     plan: Plan,
     policy: SweepPolicy,
-    report: Report,
     now: Callable[[], float] = time.monotonic,
 ) -> KernelTuning:
-    return _Sweep(bench, plan, policy, report, now).run()
+    return _Sweep(bench, plan, policy, now).run()
 
 
 @dataclass(slots=True)
@@ -100,14 +96,12 @@ class _Sweep:
     bench: Bench
     plan: Plan
     policy: SweepPolicy
-    report: Report
     now: Callable[[], float]
     tryings: list[Trying] = field(default_factory=list)
     has_gradients: bool = False
 
     def run(self) -> KernelTuning:
         start, plan, policy = self.now(), self.plan, self.policy
-        self.report(f"reference in {len(plan.cases)} cases")
         referred, cases, notes = _refer(self.bench, plan)
         allowed = _allowed(referred, policy.tolerance)
         notes += _truth_notes(referred)
@@ -116,7 +110,6 @@ class _Sweep:
         results = []
         timed_cases = [case for case in cases if case.is_timed]
         for index, case in enumerate(timed_cases):
-            self.report(f"timing {case.words}")
             share = max(start + policy.budget_s - self.now(), 0.0) / (len(timed_cases) - index)
             results.append(self._race(case, referred[case], self.now() + share))
         results = [_without_wrong(result, self.tryings) for result in results]
@@ -142,12 +135,13 @@ class _Sweep:
         )
 
     def _check_all(self, cases: Sequence[Case], allowed: dict[str, Error], start: float) -> None:
-        for index, settings in enumerate(self.plan.configs):
+        configs = self.plan.configs
+        to_check = counted("configurations to check", configs, len(configs), is_long=True)
+        for index, settings in enumerate(to_check):
             if index and self.now() - start > self.policy.budget_s * CHECKING:
                 why = "the budget was spent before its turn"
                 self.tryings.append(Trying(settings=settings, outcome=NOT_TRIED, why=why))
                 continue
-            self.report(f"checking {index + 1} of {len(self.plan.configs)}")
             self.tryings.append(self._check(settings, cases, allowed))
 
     def _check(
@@ -232,7 +226,7 @@ def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, ReferenceResult], list[
     """
     results: dict[Case, ReferenceResult] = {}
     left_out: dict[str, None] = {}
-    for case in plan.cases:
+    for case in counted("cases of the reference", plan.cases, len(plan.cases), is_long=True):
         result = bench.refer(case)
         if result.problem is None:
             results[case] = result

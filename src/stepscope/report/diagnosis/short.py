@@ -43,7 +43,7 @@ from stepscope.report.document.blocks import (
     Stack,
     Warn,
 )
-from stepscope.report.document.terminal import to_text
+from stepscope.report.document.terminal import num_lines
 from stepscope.report.names import shorten
 from stepscope.report.units import ms, plural
 
@@ -90,7 +90,7 @@ def short_document(diagnosis: Diagnosis, commands: Commands = ()) -> Document:
     """One screen; `commands` end it."""
     for detail in DETAILS:
         document = tuple(_blocks(diagnosis, commands, detail))
-        if to_text(document).count("\n") <= MOST_LINES:
+        if num_lines(document) <= MOST_LINES:
             break
     return document
 

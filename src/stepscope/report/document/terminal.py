@@ -73,7 +73,19 @@ BAR_STYLES: dict[Part, str] = {
 
 def to_text(document: Document, *, width: int = PLAIN_WIDTH, color: bool = False) -> str:
     """The document as text, plain if not asked for otherwise."""
-    console = Console(
+    console = _console(width, color=color)
+    with console.capture() as captured:
+        show(document, console)
+    return captured.get()
+
+
+def num_lines(document: Document, *, width: int = PLAIN_WIDTH) -> int:
+    """Of the document as plain text, which is not made for it."""
+    return len(frame(document, _console(width, color=False)).renderables)
+
+
+def _console(width: int, *, color: bool) -> Console:
+    return Console(
         file=io.StringIO(),
         width=width,
         force_terminal=color,
@@ -81,9 +93,6 @@ def to_text(document: Document, *, width: int = PLAIN_WIDTH, color: bool = False
         no_color=not color,
         legacy_windows=False,
     )
-    with console.capture() as captured:
-        show(document, console)
-    return captured.get()
 
 
 def show(document: Document, console: Console) -> None:

@@ -1,0 +1,31 @@
+"""What loops tell whoever shows them, kept for a test to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from stepscope.core.progress import Advance, shown_by
+
+
+class FollowedLoop(Struct, kw_only=True):
+    what: str
+    total: int
+    done: list[int]
+
+
+@contextmanager
+def followed_loops() -> Iterator[list[FollowedLoop]]:
+    """Those within it, as they began."""
+    loops: list[FollowedLoop] = []
+
+    @contextmanager
+    def show(what: str, total: int, _is_long: bool) -> Iterator[Advance]:
+        loop = FollowedLoop(what=what, total=total, done=[])
+        loops.append(loop)
+        yield loop.done.append
+
+    with shown_by(show):
+        yield loops
