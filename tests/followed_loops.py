@@ -13,6 +13,7 @@ from stepscope.core.progress import Advance, shown_by
 class FollowedLoop(Struct, kw_only=True):
     what: str
     total: int
+    is_long: bool
     done: list[int]
 
 
@@ -22,8 +23,8 @@ def followed_loops() -> Iterator[list[FollowedLoop]]:
     loops: list[FollowedLoop] = []
 
     @contextmanager
-    def show(what: str, total: int, _is_long: bool) -> Iterator[Advance]:
-        loop = FollowedLoop(what=what, total=total, done=[])
+    def show(what: str, total: int, is_long: bool) -> Iterator[Advance]:
+        loop = FollowedLoop(what=what, total=total, is_long=is_long, done=[])
         loops.append(loop)
         yield loop.done.append
 

@@ -64,13 +64,15 @@ def test_forks_and_other_faults_change_nothing(tmp_path: Path) -> None:
     assert "External init callback" not in err
 
 
-def test_what_is_compiled_stays_as_it_is(tmp_path: Path) -> None:
+def test_what_is_compiled_or_recomputed_stays_as_it_is(tmp_path: Path) -> None:
     """Inside a recording and after it; and a hook of ours that the compiler cannot follow would end
-    this job, whose step has no breaks."""
+    this job, whose step has no breaks. Its backward pass is one, as any other; and so is one that
+    computes its forward again, with a backward pass inside."""
     text = f"""
 import runpy
+from torch.utils.checkpoint import checkpoint
 faults = runpy.run_path({str(JOB)!r})["FAULTS"]
-@torch.compile(backend="eager", fullgraph=True)
+@torch.compile(backend="aot_eager", fullgraph=True)
 def loss(x):
     return model(x).square().mean()
 def at_step(step):
@@ -78,12 +80,18 @@ def at_step(step):
         for name in {("compile", *CHEAP)}:
             faults[name][1]()
     loss(torch.ones(2, 32)).backward()
+    x = torch.ones(2, 32, requires_grad=True)
+    checkpoint(model, x, use_reentrant=True).square().mean().backward()
 train(20, at_step)
 print("compiled")
 """
     ended = record(tmp_path, text, *WINDOW, before=WHOLE_LOOP)
     assert (ended.code, ended.out) == (0, b"compiled 2.0\ncompiled 2.0\ncompiled\n"), ended.err
     assert "External init callback" not in ended.err
+    rank = ended.run.ranks[0]
+    assert len(rank.rows) == 19, "distances between 20 steps"
+    assert list(rank.windows) == [6]
+    assert {row["num_backwards"] for row in rank.rows} == {3}, "with the loop's own"
 
 
 def plain(*told: str) -> tuple[int, bytes]:

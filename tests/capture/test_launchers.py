@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
-from tests.capture.jobs import LOOP, WHOLE_LOOP, environment, script, stepscope, torchrun
+from tests.capture.jobs import LOOP, environment, script, stepscope, torchrun
 
 torch = pytest.importorskip("torch")
 
@@ -127,23 +127,11 @@ for p in model.parameters():
 for _ in range(20):
     model(torch.randn(4, 32)).square().mean().backward()
 """,
-    "recomputed": """
-from torch.utils.checkpoint import checkpoint
-for _ in range(20):
-    x = torch.randn(4, 32, requires_grad=True)
-    checkpoint(model, x, use_reentrant=True).square().mean().backward()
-    optimizer.step(); optimizer.zero_grad()
-""",
     "scaled": """
 scaler = torch.amp.GradScaler("cpu")
 for _ in range(20):
     scaler.scale(model(torch.randn(4, 32)).mean()).backward()
     scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
-""",
-    "compiled": """
-quick = torch.compile(model, backend="aot_eager")
-for _ in range(20):
-    quick(torch.randn(4, 32)).mean().backward(); optimizer.step(); optimizer.zero_grad()
 """,
     "another default device": """
 torch.set_default_device("meta"); torch.set_default_dtype(torch.float64)
@@ -181,7 +169,7 @@ for name, text in KINDS.items():
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankRecord]:
     folder = tmp_path_factory.mktemp("kinds")
-    path = script(folder, f"KINDS = {KINDS!r}\n" + FORKED, before=WHOLE_LOOP)
+    path = script(folder, f"KINDS = {KINDS!r}\n" + FORKED)
     kept = run(folder, sys.executable, str(path), out="".join(f"{name} 0\n" for name in KINDS))
     return {name: kept.ranks[number] for number, name in enumerate(KINDS)}
 

@@ -26,6 +26,7 @@ from stepscope.report.document.terminal import to_text
 from stepscope.report.stacks import stacks_document
 from tests.capture.jobs import environment
 from tests.flight_dumps import write_case
+from tests.followed_loops import followed_loops
 from tests.waiting import until
 
 HANG = """
@@ -182,6 +183,20 @@ def test_a_refusal_says_what_opens_the_door(
     assert refused.value.exit_code == 2
     for words in ("sudo", "kernel.yama.ptrace_scope", "--cap-add SYS_PTRACE"):
         assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(("every_s", "is_long"), [(0.2, False), (5.0, True)])
+def test_looks_that_take_long_are_counted_from_the_start(
+    every_s: float, is_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("stepscope.cli.attach.time.sleep", slept.append)
+    me = process(os.getpid(), 1)
+    with followed_loops() as loops:
+        look([me], lambda _pid: (), 3, every_s)
+    assert slept == [every_s, every_s]
+    (loop,) = loops
+    assert (loop.total, loop.done, loop.is_long) == (3, [1, 2, 3], is_long)
 
 
 def test_another_failure_is_that_processes_alone(tmp_path: Path) -> None:

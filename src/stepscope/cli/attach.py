@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from stepscope.process.table import Process
 
 MOST = 1024
+LONG_S = 0.5
+"""From here on the pause before a second look is worth a bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +125,14 @@ def look(
 ) -> list[Stood]:
     """Each process's stacks, `num` times, all ranks before the next time."""
     from stepscope.cli.py_spy import NotPermittedError
+    from stepscope.core.progress import counted
     from stepscope.core.recordings.stacks import Stood
     from stepscope.process.table import read_process
 
     stacks: dict[int, list[tuple[Frame, ...]]] = {process.pid: [] for process in chosen}
     problems: dict[int, str] = {}
     first, begun = {process.pid: read_process(process.pid) for process in chosen}, time.monotonic()
-    for number in range(num):
+    for number in counted("looking", range(num), num, is_long=every_s >= LONG_S):
         if number:
             time.sleep(every_s)
         for process in chosen:
