@@ -37,6 +37,13 @@ def true_notes(*notes: tuple[object, str]) -> list[str]:
     return said
 
 
+def ms_words(ns: float) -> str:
+    """Nanoseconds as milliseconds in three digits, and no exponent: 0.123 ms, 46.3 ms, 2 134 ms."""
+    value = ns / 1e6
+    digits = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}".replace(",", " ")
+    return f"{digits} ms"
+
+
 def size_words(size: float) -> str:
     """4.50 GB, 31.2 MB, 512 B."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -44,7 +44,7 @@ class Setting:
             return ", ".join(self.choices)
         if self.kind == "bool":
             return "true, false"
-        return "text" if self.kind == "text" else f"{self.low:g} to {self.high:g}"
+        return "text" if self.kind == "text" else f"{self.low:.7g} to {self.high:.7g}"
 
 
 def _bool(name: str, words: str, usual: bool | None, **more: Any) -> Setting:

@@ -62,7 +62,7 @@ def test_slower_steps_are_told_once_for_all_ranks(tmp_path: Path) -> None:
     assert job.go(30) == []
     (alert,) = job.go(30, dur_ms=15)
     assert (alert.kind, alert.ranks) == ("step-time", (0, 1, 2))
-    assert "steps take 15.1 ms, 10.1 before" in alert.words
+    assert "steps take 15.1 ms, 10.1 ms before" in alert.words
     assert alert.step == 300
     assert alert.began_wall_ns == wall(30.1)
     assert alert.at_wall_ns <= wall(30 + 8)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from stepscope.analyses.live.episode import Trouble
 from stepscope.analyses.live.level import LASTS_S, LEAST_VALUES
 from stepscope.analyses.live.steps import JobStep, RankStep
-from stepscope.core.numbers import number_ranges
+from stepscope.core.numbers import ms_words, number_ranges
 from stepscope.protocol.untrusted import finite
 
 LATER = 0.15
@@ -118,7 +118,7 @@ def slow_trouble(
     kind, words = _cause(change, is_job=is_job, is_coupled=is_coupled, num=len(late))
     if is_job and length_after < (1 + SLOWER) * length_before:
         return None
-    words += f"; steps take {length_after / 1e6:.3g} ms, {length_before / 1e6:.3g} before"
+    words += f"; steps take {ms_words(length_after)}, {ms_words(length_before)} before"
     if kind in ("late-rank", "slow-group") and is_coupled:
         words += ", for the others wait for " + ("it" if len(late) == 1 else "them")
     if len(late) > 1 and not is_job:
@@ -151,11 +151,11 @@ def late_trouble(
 
 def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tuple[str, str]:
     """The kind, and what takes longer."""
-    more = f"{change.own / 1e6:.3g} ms more a step"
+    more = f"{ms_words(change.own)} more a step"
     if change.queued is not None and change.queued >= MOST_OF * change.own:
         queued = min(change.queued, change.own)
         return "busy-machine", (
-            f"{more}; for {queued / 1e6:.3g} ms of it the training thread is ready and has no core"
+            f"{more}; for {ms_words(queued)} of it the training thread is ready and has no core"
         )
     part = max(change.parts, key=lambda name: change.parts[name])
     if change.parts["loader"] >= MOST_OF * change.own:

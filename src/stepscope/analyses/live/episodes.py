@@ -28,7 +28,7 @@ ACTIONS = {
     "loss-spike": "Save now; if it does not come down, go back and skip these batches.",
     "host-memory": "Save now. Look for lists that grow, and tensors kept with their graphs.",
     "device-memory": "Save now. A smaller batch, or tensors that are kept: `--memory` names them.",
-    "silent": "See whether its process lives; the others will wait for it.",
+    "silent": "See whether its process lives; any other rank waits for it.",
     "stalled": "`stepscope attach` says where it stands.",
 }
 SAME_S = 10.0

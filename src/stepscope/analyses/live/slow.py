@@ -16,6 +16,7 @@ from stepscope.analyses.live.cause import LATER, HostUse, host_use, late_trouble
 from stepscope.analyses.live.episode import Trouble, over
 from stepscope.analyses.live.level import LASTS_S, Level
 from stepscope.analyses.live.steps import JobStep
+from stepscope.core.numbers import ms_words
 
 PATIENCE_S = 2.0
 """From the first rank's rise until the others have had their time."""
@@ -138,7 +139,7 @@ class SlowSteps:
             return []
         most = max(late, key=lambda rank: own[rank])
         words = (
-            f"{(own[most] - usual) / 1e6:.3g} ms of each {length / 1e6:.3g} ms step longer than "
+            f"{ms_words(own[most] - usual)} of each {ms_words(length)} step longer than "
             "the others, which wait, from the start"
         )
         self._from_start = late_trouble(

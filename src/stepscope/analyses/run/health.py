@@ -11,7 +11,7 @@ from msgspec import Struct
 from stepscope.analyses.run.samples import last_step
 from stepscope.core.diagnosis import Finding
 from stepscope.core.health import BAD, OK, UNKNOWN, Check, Health
-from stepscope.core.numbers import number_ranges
+from stepscope.core.numbers import ms_words, number_ranges
 from stepscope.readers.run_folder.tail import RankTail
 
 STRAGGLERS = ("late-rank", "uneven-work", "throttled-gpu")
@@ -174,7 +174,7 @@ def _spread(outcome: Outcome) -> Check | None:
     apart = {rank: ns / middle - 1 for rank, ns in steps.items()}
     far = [rank for rank, share in apart.items() if abs(share) > SPREAD]
     most = max(apart.values(), key=abs)
-    words = f"{middle / 1e6:.3g} ms in the middle, {most:+.1%} at most"
+    words = f"{ms_words(middle)} in the middle, {most:+.1%} at most"
     return Check(
         name=name, state=BAD if far else OK, words=f"{words}: {_ranks(far)} apart" if far else words
     )

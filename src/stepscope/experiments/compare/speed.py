@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from stepscope.core.experiments.comparison import Speedup
 from stepscope.core.experiments.experiment import Interval
+from stepscope.core.numbers import ms_words
 from stepscope.experiments.bootstrap import (
     log_mean_variance,
     ratio_of_medians,
@@ -214,8 +215,8 @@ def uneven(first: Timed, second: Timed) -> list[str]:
         if not 1 / UNEVEN <= mean / side.ns <= UNEVEN:
             notes.append(
                 f"the {word} run's mean step, without the longest and shortest twentieth, is "
-                f"{mean / 1e6:.3g} ms where its median"
-                f" is {side.ns / 1e6:.3g} ms: its steps are of two kinds, as with a loader that "
+                f"{ms_words(mean)} where its median"
+                f" is {ms_words(side.ns)}: its steps are of two kinds, as with a loader that "
                 "delivers in bursts, and medians compare one kind alone"
             )
     return notes
@@ -231,5 +232,5 @@ def with_odd(before: CompareSide, after: CompareSide) -> str | None:
         return None
     return (
         "steps that save or evaluate are not among those compared; with them the mean step takes "
-        f"{whole[1] / 1e6:.3g} ms instead of {whole[0] / 1e6:.3g} ms: {ratio:.3g}x"
+        f"{ms_words(whole[1])} instead of {ms_words(whole[0])}: {ratio:.3g}x"
     )

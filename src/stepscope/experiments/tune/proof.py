@@ -33,6 +33,7 @@ from stepscope.core.experiments.tuning import (
     Tuning,
     Winner,
 )
+from stepscope.core.numbers import ms_words
 from stepscope.errors import UsageError
 from stepscope.experiments.budget import CHECK_RUNS, LONGER, Budget, SpentError
 from stepscope.experiments.compare.comparability import causes
@@ -318,7 +319,7 @@ class _Proof:
             return search.measure(change if side == CANDIDATE else Change(), None)
 
         def on_run(run: Measured, _interval: Interval | None) -> None:
-            took = "" if run.step_ns is None else f", {run.step_ns / 1e6:.3g} ms a step"
+            took = "" if run.step_ns is None else f", {ms_words(run.step_ns)} a step"
             search.say(f"proof: {run.side}{took}")
 
         verified = verify(measure, rules, clock=search.clock, on_run=on_run, before=rehearsed)

@@ -25,6 +25,7 @@ from stepscope.core.experiments.tuning import (
     UNEQUAL,
     Tried,
 )
+from stepscope.core.numbers import ms_words
 from stepscope.core.progress import Advance, followed
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.budget import Division, divided, for_runs
@@ -353,7 +354,7 @@ class Search:
             head = f"trial {tried.number}: {settings_words(tried.settings)}: "
         if tried.ns is None:
             return f"{head}{tried.state}: {tried.why}"
-        words = f"{head}{tried.state}, {tried.ns / 1e6:.3g} ms a {self.judge.per}"
+        words = f"{head}{tried.state}, {ms_words(tried.ns)} a {self.judge.per}"
         if is_baseline:
             return words
         assert self.baseline is not None and self.baseline.ns is not None
