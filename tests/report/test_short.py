@@ -8,10 +8,15 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from stepscope.core.diagnosis import Abstention, SourceLocation
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.diagnosis import FIXES, Abstention, Diagnosis, SourceLocation
+from stepscope.core.gate import ANY_FINDING
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.run import RunFacts
+from stepscope.experiments.compare.saved import side_of_json
 from stepscope.report.diagnosis.brief import brief
+from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.short import (
     MOST_FINDINGS,
     MOST_LINES,
@@ -23,7 +28,9 @@ from stepscope.report.document.blocks import Line, Segment, Stack
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import STACK_WIDTH, frame, to_text
-from stepscope.rules.judge_job import FIXES
+from stepscope.report.gate import read_quantities
+from stepscope.report.html import render_page
+from stepscope.report.html.model import page_of_document
 from tests.conftest import Golden
 from tests.report.test_terminal import GOLDEN
 from tests.scenarios import SCENARIOS
@@ -131,6 +138,31 @@ def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
     assert "What fixes would give is not known: others had the cores." in text
     assert "-> record again" in text
     assert "No known fault" not in text
+
+
+def test_no_door_takes_a_run_that_was_not_judged_for_one_without_faults() -> None:
+    replayed = next(made for make in SCENARIOS.values() if (made := make()).replay is not None)
+    clean = replace(replayed, findings=(), advice=(), ladder=(), abstentions=())
+    busy = Abstention(code=FIXES, reason="others had the cores", needs="record again")
+    unjudged = replace(clean, abstentions=(busy,))
+    words = "hat fixes would give is not known: others had the cores"
+    for door in (brief, _as_page):
+        assert "no fault we know" in door(clean)
+        said = door(unjudged)
+        assert words in said
+        assert "no fault we know" not in said
+    judged, _ = read_quantities(to_json(clean), "clean", ["serial-loader"])
+    assert judged.values[ANY_FINDING] == 1.0
+    blind, _ = read_quantities(to_json(unjudged), "busy", ["serial-loader"])
+    for name in (ANY_FINDING, "finding.serial-loader"):
+        assert blind.values[name] is None
+        assert blind.why[name] == "was not judged: others had the cores: record again"
+    assert side_of_json(to_json(clean), "clean").is_judged
+    assert not side_of_json(to_json(unjudged), "busy").is_judged
+
+
+def _as_page(diagnosis: Diagnosis) -> str:
+    return render_page(page_of_document(decode(to_json(diagnosis), DiagnosisContract, "here")))
 
 
 LONG = "Read numbers every 50th step (.item(), float(), print); sum them on the device between " * 2

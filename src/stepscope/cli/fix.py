@@ -69,6 +69,7 @@ class Options:
 
 
 def run(options: Options) -> int:
+    from stepscope.core.diagnosis import FIXES, unjudged_fixes
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
@@ -77,7 +78,6 @@ def run(options: Options) -> int:
     from stepscope.protocol.settings import SETTINGS
     from stepscope.report.fix.json import fixed_json
     from stepscope.report.fix.view import fixed_document
-    from stepscope.rules.judge_job import FIXES
 
     budget_s = options.measuring.budget_s
     budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
@@ -89,7 +89,7 @@ def run(options: Options) -> int:
             f"{options.run_folder}: no step was recorded, so no fault can be found; "
             f"{diagnosis.notes[-1]}"
         )
-    unjudged = next((each for each in diagnosis.abstentions if each.code == FIXES), None)
+    unjudged = unjudged_fixes(diagnosis.abstentions)
     if not diagnosis.findings and unjudged is not None:
         raise InputError(
             f"{options.run_folder}: {FIXES} is not known: {unjudged.reason}; {unjudged.needs}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -169,6 +169,15 @@ class Abstention(Struct, frozen=True, kw_only=True):
     """What was not recorded, or is not known; of a share, why no finding answers it."""
     needs: str
     """What to record, or to give, so that it can be."""
+
+
+FIXES = "what fixes would give"
+"""The code of an abstention that is about every finding at once."""
+
+
+def unjudged_fixes(abstentions: Sequence[Abstention]) -> Abstention | None:
+    """Why no fix's gain is known; None where they were judged."""
+    return next((each for each in abstentions if each.code == FIXES), None)
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):

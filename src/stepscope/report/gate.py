@@ -17,7 +17,7 @@ from stepscope.core.contract.diagnosis import (
     parts_ms,
     step_ms,
 )
-from stepscope.core.diagnosis import BOUNDS, Abstention
+from stepscope.core.diagnosis import BOUNDS, Abstention, unjudged_fixes
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
 from stepscope.report.document.blocks import Block, Cell, Column, Prose, Section, Table, more
@@ -61,8 +61,10 @@ def read_quantities(
     values |= _of_findings(diagnosis, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
+    unjudged = unjudged_fixes(diagnosis.abstentions or ())
+    not_judged = NOT_JUDGED if unjudged is None else _abstained_words(unjudged)
     why |= {
-        name: abstained.get(name, NOT_JUDGED)
+        name: abstained.get(name, not_judged)
         for name, value in values.items()
         if value is None and "finding" in name
     }
@@ -114,10 +116,11 @@ def _of_rank(rank: Rank) -> dict[str, float | None]:
 
 def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:
     """The findings that were not judged, each with what it lacked."""
-    return {
-        f"finding.{each.code}": f"was not judged: {each.reason}: {each.needs}"
-        for each in abstentions
-    }
+    return {f"finding.{each.code}": _abstained_words(each) for each in abstentions}
+
+
+def _abstained_words(each: Abstention) -> str:
+    return f"was not judged: {each.reason}: {each.needs}"
 
 
 def _of_findings(
@@ -127,7 +130,8 @@ def _of_findings(
 ) -> dict[str, float | None]:
     """The gain of each finding. One that was looked for and is not there gives 1: nothing to
     gain."""
-    absent = None if diagnosis.replay is None else 1.0
+    unjudged = unjudged_fixes(diagnosis.abstentions or ())
+    absent = None if diagnosis.replay is None or unjudged is not None else 1.0
     values = {
         name: None if name in abstained else absent
         for name in (f"finding.{code}" for code in codes)

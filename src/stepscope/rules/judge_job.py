@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.grouping import distinct
-from stepscope.core.diagnosis import Abstention, Finding
+from stepscope.core.diagnosis import FIXES, Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
 from stepscope.core.progress import counted
 from stepscope.replay.job import job_shares
@@ -21,7 +21,6 @@ from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
 from stepscope.rules.partition_verdict import is_missed
 
-FIXES = "what fixes would give"
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
 

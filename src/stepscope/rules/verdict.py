@@ -9,7 +9,15 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
+from stepscope.core.diagnosis import (
+    Abstention,
+    Diagnosis,
+    Finding,
+    ReplayCheck,
+    StepTime,
+    Verdict,
+    unjudged_fixes,
+)
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
@@ -30,7 +38,7 @@ from stepscope.rules.headline import (
 )
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
-from stepscope.rules.judge_job import FIXES, judge_job
+from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (
     MOST_IDLE,
     bound_by_parts,
@@ -75,7 +83,7 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     findings, advice = joined(findings, _advice(facts))
     worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
-    is_judged = all(abstention.code != FIXES for abstention in judgement.abstentions)
+    is_judged = unjudged_fixes(judgement.abstentions) is None
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
     judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement))
     diagnosis = Diagnosis(

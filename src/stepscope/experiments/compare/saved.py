@@ -9,6 +9,7 @@ from typing import Any
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.contract.codec import decode
 from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, parts_ms, refuse_impossible
+from stepscope.core.diagnosis import unjudged_fixes
 from stepscope.core.facts import PARTS
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.knobs import knobs_of_facts
@@ -44,7 +45,8 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
         findings=diagnosis.findings,
         ladder=diagnosis.ladder,
         abstained=frozenset(abstention.code for abstention in diagnosis.abstentions or ()),
-        is_judged=diagnosis.replay is not None,
+        is_judged=diagnosis.replay is not None
+        and unjudged_fixes(diagnosis.abstentions or ()) is None,
         num_ranks=len(diagnosis.ranks),
         ranks=tuple(_rank_side(rank, _parts_ns(rank), comms) for rank in diagnosis.ranks),
         late=late_ranks(comms),

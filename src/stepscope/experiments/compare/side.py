@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.run.width import mean_parts, run_step
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.core.diagnosis import Diagnosis, Finding, unjudged_fixes
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, join
@@ -128,7 +128,7 @@ def side_of(
         findings=diagnosis.findings,
         ladder=diagnosis.ladder,
         abstained=frozenset(abstention.code for abstention in diagnosis.abstentions),
-        is_judged=diagnosis.replay is not None,
+        is_judged=diagnosis.replay is not None and unjudged_fixes(diagnosis.abstentions) is None,
         num_ranks=len(facts.ranks) or (len(facts.run.ranks) if facts.run is not None else 0),
         ranks=tuple(_rank_side(rank, facts) for rank in facts.ranks),
         late=late_ranks(facts.comms),

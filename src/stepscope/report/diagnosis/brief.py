@@ -3,7 +3,7 @@ an agent."""
 
 from __future__ import annotations
 
-from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unjudged_fixes
 from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
 from stepscope.report.names import clean
@@ -48,7 +48,10 @@ def _begin(number: int, finding: Finding) -> str:
 def _rest(diagnosis: Diagnosis, num_more: int) -> list[str]:
     """What is not among the lines above."""
     words = [f"{plural(num_more, 'finding')} more"] if num_more > 0 else []
-    if not diagnosis.findings and diagnosis.replay is not None:
+    unjudged = unjudged_fixes(diagnosis.abstentions)
+    if not diagnosis.findings and unjudged is not None:
+        words.append(f"{FIXES} is not known: {unjudged.reason}: {unjudged.needs}")
+    elif not diagnosis.findings and diagnosis.replay is not None:
         words.append("no fault we know would give 2 % or more")
     num_notes = len(diagnosis.notes) + len(diagnosis.facts.notes)
     if num_notes:

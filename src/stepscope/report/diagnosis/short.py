@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unjudged_fixes
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
@@ -46,7 +46,6 @@ from stepscope.report.document.blocks import (
 from stepscope.report.document.terminal import to_text
 from stepscope.report.names import shorten
 from stepscope.report.units import ms, plural
-from stepscope.rules.judge_job import FIXES
 
 MOST_LINES = 23
 """Of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
@@ -221,7 +220,7 @@ def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Li
 
 def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
     """That nothing was found, or why nothing could be."""
-    unjudged = next((each for each in diagnosis.abstentions if each.code == FIXES), None)
+    unjudged = unjudged_fixes(diagnosis.abstentions)
     if unjudged is not None:
         words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
         blocks: tuple[Block, ...] = (Prose(words, "warn"), Action(unjudged.needs))
@@ -264,5 +263,5 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify{allowed}"
     elif diagnosis.findings:
         yield "after the change", f"stepscope run -- {command}"
-    elif any(each.code == FIXES for each in diagnosis.abstentions):
+    elif unjudged_fixes(diagnosis.abstentions) is not None:
         yield "record again", f"stepscope run -- {command}"

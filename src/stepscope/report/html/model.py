@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict
 
 from stepscope import __version__
 from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_rank, parts_ms
-from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
+from stepscope.core.diagnosis import Diagnosis, Finding, StepTime, unjudged_fixes
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import diagnosis_contract
@@ -102,6 +102,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "limits": limit_words(contract.verdict),
         "chips": _step_chips(contract.step),
         "is_judged": contract.replay is not None,
+        "unjudged": to_builtins(unjudged_fixes(contract.abstentions or ())),
         "where": _where(contract),
         "findings": list(map(_card, contract.findings)),
         "auxiliary": auxiliary_of_contract(contract),
