@@ -9,6 +9,7 @@ from msgspec import structs
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
 from stepscope.core.trace import Trace
+from stepscope.replay import graph
 from stepscope.rules.case import case_of
 from tests.rules.judging import judge
 from tests.tracing import Event, mark, op, python, trace_of
@@ -78,6 +79,26 @@ def test_steps_of_which_one_has_work_are_not_replayed() -> None:
     ]
     case = case_of(build_context(trace_of(*worked, *marks), None), 0, None)
     assert (case.unprofiled, case.unprofiled_ns, case.facts.replayed) == (None, None, None)
+
+
+def test_of_many_operators_fewer_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop over small operators has more stretches than are replayed: two steps are enough."""
+    whole = case_of(build_context(steps(20, 10), None), 0, None)
+    monkeypatch.setattr(graph, "MAX_TASKS", 3)
+    case = case_of(build_context(steps(20, 10), None), 0, None)
+    assert (whole.graph.num_steps, case.graph.num_steps) == (5, 2)
+    assert case.step_interval_ns == pytest.approx(31 * MS, rel=0.01)
+    assert case.facts.replayed is not None
+    assert case.facts.replayed.shares["data"] == pytest.approx(20 / 31, abs=0.02)
+
+
+def test_cores_that_other_jobs_hold_are_no_sure_gain() -> None:
+    alone = known(4.0, 1.0, wait_ms=20, step_ms=31)
+    for metadata, is_sure in ((alone, True), (structs.replace(alone, other_cores=3.0), False)):
+        case = case_of(build_context(steps(20, 10), None), 0, 31 * MS, metadata)
+        (found,) = [each for each in judge(case).findings if each.code == "serial-loader"]
+        assert found.predicted_speedup > 1.5
+        assert (found.predicted_low > 1.2) == is_sure
 
 
 def test_the_measured_wait_goes_before_the_recorded_one() -> None:

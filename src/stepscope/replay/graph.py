@@ -172,7 +172,7 @@ def build(
         return None
     tasks = np.flatnonzero(trace.device_work & (links.launch != NONE) & (cut.step_of >= 0))
     tasks = tasks[trace.kind[links.launch[tasks]] == Kind.RUNTIME]
-    tasks = tasks[cut.step_of[tasks] <= _last_step(cut.step_of[tasks])]
+    tasks = tasks[cut.step_of[tasks] <= last_step(cut.step_of[tasks])]
     if len(distinct(cut.step_of[tasks])) < 2:
         return None
     last = int(cut.step_of[tasks].max())
@@ -251,7 +251,7 @@ class _Calls(Struct, frozen=True, kw_only=True):
     tail: Float64
 
 
-def _last_step(steps: Int64) -> int:
+def last_step(steps: Int64) -> int:
     """The last step to replay: as many as MAX_TASKS allows, and two at least."""
     if len(steps) == 0:
         return NONE

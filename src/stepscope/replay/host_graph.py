@@ -21,7 +21,7 @@ from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, 
 from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
 from stepscope.replay.bisection import bisect
-from stepscope.replay.graph import HOST_PARTS, MAX_TASKS, Graph
+from stepscope.replay.graph import HOST_PARTS, Graph, last_step
 from stepscope.replay.profiler_cost import Fitted
 from stepscope.replay.simulate import play
 
@@ -30,7 +30,7 @@ SPLIT = ("compile", "allocator", "input", "io", "gc", "comms")
 
 
 def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | None:
-    """The graph of all recorded steps; None when there are fewer than two, or no operators."""
+    """The graph of the recorded steps; None when there are fewer than two, or no operators."""
     steps = cut.steps
     if (
         steps.where != "host"
@@ -39,17 +39,18 @@ def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | Non
         or not trace.is_kind(Kind.OP).any()
     ):
         return None
-    low, high = int(cut.host_start[0]), int(cut.host_end[-1])
-    inside = (trace.start_ns >= low) & (trace.end_ns <= high)
+    inside = (trace.start_ns >= cut.host_start[0]) & (trace.end_ns <= cut.host_end[-1])
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & ~host_collectives(trace) & inside)
     work = subtract(union(trace.start_ns[ops], trace.end_ns[ops]), join(host.input, host.io))
-    if not 2 <= len(work) <= MAX_TASKS:
+    if len(work) < 2:
         return None
+    step = np.searchsorted(cut.host_start, work.start, side="right") - 1
+    last = last_step(step)
+    num = int(np.searchsorted(step, last, side="right"))
+    work, step = Intervals(work.start[:num], work.end[:num]), step[:num]
     ops = ops[np.argsort(trace.start_ns[ops], kind="stable")]
     first_op = ops[np.minimum(np.searchsorted(trace.start_ns[ops], work.start), len(ops) - 1)]
-    end = np.append(work.start[1:], max(high, int(work.end[-1])))
-    step = np.searchsorted(cut.host_start, work.start, side="right") - 1
-    num = len(work)
+    end = np.append(work.start[1:], max(int(cut.host_end[last]), int(work.end[-1])))
     nothing = np.zeros(num)
     return Graph(
         call_event=first_op,
@@ -74,7 +75,7 @@ def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | Non
         task_lag_ns=nothing,
         backlog_ns=0.0,
         num_streams=1,
-        num_steps=len(cut.host_start),
+        num_steps=last + 1,
         on_host=True,
     )
 

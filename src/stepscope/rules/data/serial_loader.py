@@ -69,6 +69,8 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 WAITING_CORES = 0.5
 """Of a core, below which a worker waits more than it computes."""
+LEAST_CORES = 0.05
+"""That the scheduler leaves to a rank, however much others take."""
 MANY_THREADS = 1.5
 """Cores in use from which more than one thread makes a batch."""
 
@@ -114,7 +116,7 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
     """What workers would take for what the training process loads in `loading_ns` a step.
 
     Work that several threads did in the training process is one thread's in a worker; to be sure,
-    none of them only spun.
+    none of them only spun, and processes that are not of the run keep the cores they had.
     """
     rest_ns = play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns
     metadata = case.metadata
@@ -131,8 +133,15 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
         cpu_ns=computing_ns * threads,
         rest_ns=rest_ns,
         rest_cpu_ns=max(used_ns - computing_ns * busy, 0.0),
-        cores=metadata.own_cores,
+        cores=_cores_left(metadata) if sure else metadata.own_cores,
     )
+
+
+def _cores_left(metadata: RankMetadata) -> float:
+    """The rank's share of the cores that other jobs leave."""
+    assert metadata.own_cores is not None
+    taken = (metadata.other_cores or 0.0) / max(metadata.local_ranks or 1, 1)
+    return max(metadata.own_cores - taken, LEAST_CORES)
 
 
 def _computing_share(case: Case, loading_ns: float) -> float:
@@ -155,7 +164,7 @@ def _sure_ns(case: Case, workers: Workers, num: int) -> float:
     needed = used + num * workers.cores_each
     if case.graph.on_host and workers.cores is not None and workers.cores < needed:
         return case.step_interval_ns
-    return workers.interval_ns(num)
+    return min(workers.interval_ns(num), case.step_interval_ns)
 
 
 def _threads(metadata: RankMetadata, share: float) -> float:
