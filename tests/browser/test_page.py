@@ -115,6 +115,19 @@ def test_it_fits_and_a_screen_reader_can_read_it(
     page.context.close()
 
 
+@pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
+def test_the_report_of_a_run_without_a_device_reads_as_well(
+    browser: Any, size: tuple[int, int], tmp_path: Path
+) -> None:
+    page = opened(browser, made([ROOT / "tests" / "kept" / "run"], tmp_path), size, bypass=True)
+    assert page.said == []
+    assert page.locator("#whole-run table").count() == 1
+    assert page.locator("#op-table th", has_text="device ms").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    assert faults_of(page) == []
+    page.context.close()
+
+
 def test_tables_sort_and_filter_by_keyboard(browser: Any, demo_page: Path) -> None:
     page = opened(browser, demo_page)
     calls = "#kernel-table thead th:nth-child(4) button"
