@@ -133,6 +133,11 @@ def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
     replayed = next(made for make in SCENARIOS.values() if (made := make()).replay is not None)
     clean = replace(replayed, findings=(), advice=(), ladder=(), abstentions=())
     assert "No known fault costs more than 2 %" in to_text(short_document(clean))
+    large = Abstention(code="compute share", reason="66% of the step, in mm", needs="a GPU")
+    for replay in (clean.replay, None):
+        text = to_text(short_document(replace(clean, replay=replay, abstentions=(large,))))
+        assert "66% of the step, in mm." in text
+        assert "-> a GPU" in text
     busy = Abstention(code=FIXES, reason="others had the cores", needs="record again")
     text = to_text(short_document(replace(clean, abstentions=(busy,))))
     assert "What fixes would give is not known: others had the cores." in text

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from stepscope.core.numbers import number_ranges
-from stepscope.report.names import clean, kernel_name, op_name, shorten
+from stepscope.report.names import clean, first_clauses, kernel_name, op_name, shorten
 from stepscope.report.units import NBSP, in_column, ms, per_step, percent, short_time
 from tests.scenarios import ELEMENTWISE, EVIL_NAMES
 
@@ -93,6 +93,13 @@ def test_op_name_loses_common_prefixes() -> None:
     assert op_name("aten::mm") == "mm"
     assert op_name("autograd::engine::evaluate_function: AddmmBackward0") == "AddmmBackward0"
     assert op_name("c10d::allreduce_") == "c10d::allreduce_"
+
+
+def test_a_text_that_is_cut_ends_with_a_clause() -> None:
+    loader = "DataLoader(num_workers=1, persistent_workers=True); at least 1, at most the cores"
+    assert first_clauses(loader, 70) == "DataLoader(num_workers=1, persistent_workers=True) ..."
+    aside = "Rerun with --stacks to see which line it is (Python, logging, a file, a collector)"
+    assert first_clauses(aside, 70) == "Rerun with --stacks to see which line it is ..."
 
 
 def test_shorten_gives_up_template_arguments_first() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention, Finding
+from stepscope.core.facts import RangeRow, RankFacts
 from stepscope.rules.judge import Judgement
 from stepscope.rules.unanswered import REASONS, unanswered
 from tests import scenarios
@@ -42,6 +44,25 @@ def test_every_large_share_without_a_finding_has_a_reason(bound: str) -> None:
     said = reasons({bound: 0.4})[f"{bound} share"]
     assert said.reason.startswith("40% of the step, ")
     assert said.needs
+
+
+def test_small_operators_of_the_host_are_counted() -> None:
+    small = RangeRow(name="aten::t", count=3000, device_ns=0, host_ns=9_000_000)
+    large = RangeRow(name="aten::mm", count=3, device_ns=0, host_ns=30_000_000)
+    windows = RANK.steps.windows[:1]
+    steps = replace(RANK.steps, windows=windows)
+    host = replace(RANK, device_name=None, steps=steps, ops=(small,))
+    said = _of(host)
+    assert "in 3 000 small operators on the host, 3.0 us each" in said.reason
+    assert said.needs.startswith("fewer, larger ones")
+    said = _of(replace(host, ops=(large, replace(small, count=30))))
+    assert said.reason.endswith("in the host's own operators, of which mm 77% and t 23%")
+    assert _of(replace(host, ops=())).reason.endswith("in the host's own operators")
+
+
+def _of(rank: RankFacts) -> Abstention:
+    (said,) = unanswered(rank, {"compute": 0.6}, Judgement(findings=(), ladder=()), None)
+    return said
 
 
 def test_small_shares_need_none() -> None:

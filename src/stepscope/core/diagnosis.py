@@ -171,6 +171,8 @@ class Abstention(Struct, frozen=True, kw_only=True):
     """What to record, or to give, so that it can be."""
 
 
+SHARE = " share"
+"""Ends the code of an abstention that is about a part of the step."""
 FIXES = "what fixes would give"
 """The code of an abstention that is about every finding at once."""
 

@@ -79,10 +79,12 @@ def first_clauses(text: str, width: int) -> str:
     if cell_len(text) <= width:
         return text
     head = _head(text, max(0, width - 4))
-    clauses = (i for i, char in _outside(head) if char in ".;:," and text[i + 1 : i + 2] == " ")
-    end = max(clauses, default=0)
-    if end < len(head) * 2 // 3:
-        end = head.rfind(" ")
+    stops = [(i, char) for i, char in _outside(head) if text[i + 1 : i + 2] == " "]
+    ends = (max((i for i, char in stops if char in marks), default=0) for marks in (".;:", ","))
+    aside = head.rfind(" (")
+    if aside > 0 and ")" not in head[aside:]:
+        head = head[:aside] + " "
+    end = next((end for end in ends if end >= len(head) * 2 // 3), head.rfind(" "))
     return f"{head[:end]} ..." if end > 0 else shorten(text, width)
 
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
-from stepscope.core.diagnosis import Abstention, Finding
+from stepscope.analyses.steps.windows import WHOLE_TRACE
+from stepscope.core.diagnosis import SHARE, Abstention, Finding
 from stepscope.core.facts import KernelRow, RankFacts
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.registry import RULES
@@ -17,10 +18,15 @@ LARGE = 0.15
 MOST_LEFT = 0.5
 """Of a share that the fixes may leave of it and still answer it."""
 MOST_NAMED = 2
+SMALL_NS = 20_000
+"""Of an operator's own time on the host: Python and the dispatcher take some microseconds of it,
+whatever it computes."""
+FEWER = "a device, or fewer of them"
+LARGER = "fewer, larger ones: batch what a loop calls one at a time"
 DECORATION = re.compile(r"^void |\(anonymous namespace\)::|at::native::|[<(][^:]*$|<.*$")
 """Of a kernel's name."""
 
-NEEDS_REPLAY = "two whole steps, with ProfilerActivity.CPU and the device's"
+NEEDS_REPLAY = "two whole steps, with ProfilerActivity.CPU and the device's, if there is one"
 IDLE_WORDS = {
     "idle_sync": "most of it after the host blocked on the device",
     "idle_launch": "most of it while the host gets to launching",
@@ -70,8 +76,9 @@ def _abstention(
         tried = [finding.code for finding in every if bound in ANSWERS.get(finding.code, ())]
         if tried:
             reason += f"; {' and '.join(tried[:MOST_NAMED])} would give less than 2 %"
+    whole = "the step" if rank.steps.source != WHOLE_TRACE else "what was recorded"
     return Abstention(
-        code=f"{bound} share", reason=f"{share:.0%} of the step, {reason}", needs=needs
+        code=f"{bound}{SHARE}", reason=f"{share:.0%} of {whole}, {reason}", needs=needs
     )
 
 
@@ -82,7 +89,7 @@ def _by_kernels(rank: RankFacts, bound: str) -> Reason:
     ]
     whole = sum(rank.steps.step_intervals)
     if rank.device_name is None:
-        return "in the host's own operators", "a device, or fewer of them"
+        return _by_host_operators(rank)
     if not rows or not whole:
         return "in kernels that no rule knows a faster way for", "an ncu report of them"
     named = " and ".join(f"{name} {took / whole:.0%}" for name, took in _longest(rows)[:MOST_NAMED])
@@ -96,6 +103,23 @@ def _by_kernels(rank: RankFacts, bound: str) -> Reason:
         return f"most in {named}; what they must do is not known", "record_shapes=True"
     how = f"at {reached:.0%} of the device's roofs" if reached <= 1 else "at the device's roofs"
     return f"most in {named}, {how}", "an ncu report of them, given with the trace"
+
+
+def _by_host_operators(rank: RankFacts) -> Reason:
+    """Which are the longest, or that each is too short to be worth its call."""
+    timed = [(row.name, row.count, row.host_ns) for row in rank.ops if row.host_ns is not None]
+    num, took = sum(count for _, count, _ in timed), sum(ns for _, _, ns in timed)
+    if not took or not rank.steps.windows:
+        return "in the host's own operators", FEWER
+    if took < SMALL_NS * num:
+        per_step = f"{num / len(rank.steps.windows):,.0f}".replace(",", " ")
+        each = f"{took / num / 1e3:.1f} us each while profiled"
+        return f"in {per_step} small operators on the host, {each}", LARGER
+    longest = sorted(timed, key=lambda row: -row[2])[:MOST_NAMED]
+    named = " and ".join(
+        f"{name.removeprefix('aten::')} {ns / took:.0%}" for name, _, ns in longest
+    )
+    return f"in the host's own operators, of which {named}", FEWER
 
 
 def _longest(rows: Sequence[KernelRow]) -> list[tuple[str, int]]:

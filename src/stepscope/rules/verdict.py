@@ -227,12 +227,14 @@ def _without_replay(rank: RankFacts, parts: dict[str, float], largest: str) -> s
 
 def _lacking(rank: RankFacts) -> str:
     """What would have let the replay judge."""
-    if rank.steps.where == "host":
+    if rank.steps.where == "host" and rank.device_name is not None:
         return "the device's work was not recorded"
     if not rank.steps.is_step_interval or rank.steps.num_seen < 2:
         return "two steps in a row are needed to see what they wait for"
     if is_blind(rank):
         return "no marks distinguish the host's loader from its other work"
+    if rank.steps.where == "host":
+        return "no two steps in a row have operators in them"
     return "the launches were not recorded"
 
 

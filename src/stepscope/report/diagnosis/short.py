@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unjudged_fixes
+from stepscope.core.diagnosis import FIXES, SHARE, Diagnosis, Finding, unjudged_fixes
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
@@ -54,6 +54,8 @@ MOST_LOCATION = 30
 """Cells, of the line of code that a finding is about."""
 LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
+LITTLE_GAIN = 1.1
+"""Of all findings together, below which the share that none of them is about is named too."""
 MOST_STEADY = 0.8
 """Of the whole run, below which where the rest went is said on the first screen."""
 FIXED_FROM_OUTSIDE = {code: setting for setting in SETTINGS.values() for code in setting.fixes}
@@ -180,6 +182,8 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     together = together_words(diagnosis)
     if together:
         blocks.append(Prose(together))
+    if max(diagnosis.ladder, default=1.0) < LITTLE_GAIN:
+        blocks += _unanswered(diagnosis)
     aside = "predicted gain, with its range" if diagnosis.findings else ""
     if any(isinstance(fault, Finding) and fault.changes_numerics for fault in shown):
         aside += "; * can change the numbers"
@@ -225,10 +229,23 @@ def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
         words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
         blocks: tuple[Block, ...] = (Prose(words, "warn"), Action(unjudged.needs))
     elif diagnosis.replay is not None:
-        blocks = (Prose("No known fault costs more than 2 % of the step."),)
+        blocks = (
+            Prose("No known fault costs more than 2 % of the step."),
+            *_unanswered(diagnosis),
+        )
     else:
-        return
-    yield Section(title="What to do", blocks=blocks)
+        blocks = tuple(_unanswered(diagnosis))
+    if blocks:
+        yield Section(title="What to do", blocks=blocks)
+
+
+def _unanswered(diagnosis: Diagnosis) -> Iterator[Block]:
+    """The largest share of the step that no finding is about."""
+    for each in diagnosis.abstentions:
+        if each.code.endswith(SHARE):
+            yield Prose(f"{each.reason[:1].upper()}{each.reason[1:]}.", "quiet")
+            yield Action(each.needs)
+            return
 
 
 def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -> Commands:
