@@ -10,11 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import stepscope
+from stepscope.core.run import RunFacts
 from stepscope.errors import InputError, UsageError
 from stepscope.notebook.run import Run, load
 from stepscope.notebook.trackers import scalars
+from stepscope.rules.without_trace import diagnose_without_trace
 from tests.shared_data import DEMO, ROOT
 
 BLOCK = 32 * 1024
@@ -49,6 +52,20 @@ class FakeWandbRun:
 
     def log_artifact(self, path: str, name: str, type: str) -> None:  # noqa: A002
         self.artifacts.append((path, name, type))
+
+
+def test_a_run_that_goes_on_is_not_logged_as_one_without_faults() -> None:
+    """Right after `wandb.init()`, inside the job that is recorded, there is nothing to tell yet."""
+    begun = RunFacts(path="runs/now", command=("train",), exit_code=None, ranks=())
+    diagnosis = diagnose_without_trace(begun)
+    fake = FakeWandbRun()
+    with pytest.warns(UserWarning, match="runs/now: nothing is logged.*when the job has ended"):
+        stepscope.log_to(fake, diagnosis)
+    assert (fake.summary, fake.logged) == ({}, [])
+    ended = diagnose_without_trace(replace(begun, exit_code=0))
+    stepscope.log_to(fake, ended)
+    assert "stepscope/verdict" in fake.summary
+    assert "stepscope/num_findings" not in fake.summary
 
 
 def test_a_run_of_wandb_gets_verdict_figures_and_report(run: Run, report: Path) -> None:

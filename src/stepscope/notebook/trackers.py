@@ -11,13 +11,14 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.diagnosis import Diagnosis, unjudged_fixes
 from stepscope.core.facts import RankFacts
 from stepscope.errors import InputError, UsageError
 from stepscope.notebook.run import Run, load
@@ -42,7 +43,7 @@ def scalars(subject: Run | Diagnosis) -> Iterator[Scalar]:
     whole: dict[str, float | None] = {
         "step_ms": diagnosis.step.ms,
         "profiled_step_ms": diagnosis.step.profiled_ms,
-        "num_findings": float(len(diagnosis.findings)),
+        "num_findings": float(len(diagnosis.findings)) if _is_judged(diagnosis) else None,
         **{f"share/{bound}": share for bound, share in diagnosis.verdict.shares.items()},
         **{
             f"finding/{finding.code}/predicted_step_ms": finding.predicted_step_ms
@@ -56,6 +57,12 @@ def scalars(subject: Run | Diagnosis) -> Iterator[Scalar]:
     )
     for rank in diagnosis.facts.ranks:
         yield from _of_rank(rank)
+
+
+def _is_judged(diagnosis: Diagnosis) -> bool:
+    is_replayed = diagnosis.replay is not None
+    is_told = is_replayed and unjudged_fixes(diagnosis.abstentions) is None
+    return bool(diagnosis.findings) or is_told
 
 
 def _of_rank(rank: RankFacts) -> Iterator[Scalar]:
@@ -92,7 +99,17 @@ def log_to(
     """
     file = _report(report)
     log = _logger(tracker)
-    log(tracker, _diagnosis(run, step_ms), file)
+    diagnosis = _diagnosis(run, step_ms)
+    facts = diagnosis.facts
+    if facts.run is not None and facts.run.exit_code is None and not facts.ranks:
+        # Inside the job that is recorded an exception would end its training.
+        warnings.warn(
+            f"{facts.run.path}: nothing is logged: no step of it is recorded, and its end is not "
+            "written. Call log_to when the job has ended.",
+            stacklevel=2,
+        )
+        return
+    log(tracker, diagnosis, file)
 
 
 def log_to_tensorboard(
