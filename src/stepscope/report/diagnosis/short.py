@@ -197,7 +197,7 @@ def _title(fault: Finding | Advice, diagnosis: Diagnosis) -> str:
     before = codes[: codes.index(fault.code)]
     others = [str(before.index(code) + 1) for code in fault.excludes if code in before]
     instead = f"instead of {' or '.join(others)}: " if others else ""
-    title = finding_title(fault, many_ranks=len(diagnosis.facts.ranks) > 1)
+    title = finding_title(fault, diagnosis)
     return f"{instead}{title}{' *' if fault.changes_numerics else ''}"
 
 
