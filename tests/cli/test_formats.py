@@ -48,6 +48,17 @@ def test_files_that_are_looked_at_are_in_the_json(
     assert "is not a trace" in unknown["problem"]
 
 
+@pytest.mark.parametrize("name", ["run.json", "diagnosis.json", "rank-0/rank.json"])
+@pytest.mark.parametrize("command", ["formats", "diagnose"])
+def test_a_file_of_a_run_leads_to_the_run(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ROOT / "tests" / "kept" / "run"
+    assert main([command, str(run / name)]) != 0
+    said = capsys.readouterr()
+    assert f"is a file of a recorded run. Give the run: {run}" in said.out + said.err
+
+
 def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats", str(DEMO)]) == 0
     assert ": kineto (" in capsys.readouterr().out
