@@ -139,6 +139,8 @@ def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
         text = to_text(short_document(replace(clean, replay=replay, abstentions=(large,))))
         assert "66% of the step, in mm." in text
         assert "-> a GPU" in text
+        page = _as_page(replace(clean, replay=replay, abstentions=(large,)))
+        assert "<p>66% of the step, in mm. <b>A GPU.</b></p>" in page
     busy = Abstention(code=FIXES, reason="others had the cores", needs="record again")
     text = to_text(short_document(replace(clean, abstentions=(busy,))))
     assert "What fixes would give is not known: others had the cores." in text
