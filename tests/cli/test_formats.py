@@ -36,6 +36,29 @@ def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["name"] for each in told["formats"]] == [each.name for each in FORMATS]
 
 
+def test_files_that_are_looked_at_are_in_the_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "train.py"
+    other.write_text("print()")
+    assert main(["formats", str(DEMO), str(other), "--format", "json"]) == 1
+    known, unknown = json.loads(capsys.readouterr().out)["files"]
+    assert (known["format"], known["problem"]) == ("kineto", None)
+    assert (unknown["path"], unknown["format"]) == (str(other), None)
+    assert "is not a trace" in unknown["problem"]
+
+
+@pytest.mark.parametrize("name", ["run.json", "diagnosis.json", "rank-0/rank.json"])
+@pytest.mark.parametrize("command", ["formats", "diagnose"])
+def test_a_file_of_a_run_leads_to_the_run(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ROOT / "tests" / "kept" / "run"
+    assert main([command, str(run / name)]) != 0
+    said = capsys.readouterr()
+    assert f"is a file of a recorded run. Give the run: {run}" in said.out + said.err
+
+
 def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats", str(DEMO)]) == 0
     assert ": kineto (" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from rich.console import Console
 from stepscope.core.contract.codec import decode
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import FIXES, Abstention, Diagnosis, SourceLocation
+from stepscope.core.facts import Replayed
 from stepscope.core.gate import ANY_FINDING
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.run import RunFacts
@@ -23,7 +24,7 @@ from stepscope.report.diagnosis.short import (
     next_commands,
     short_document,
 )
-from stepscope.report.diagnosis.view import damage_warnings
+from stepscope.report.diagnosis.view import damage_warnings, finding_title
 from stepscope.report.document.blocks import Line, Segment, Stack
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import to_markdown
@@ -147,6 +148,8 @@ def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
         text = to_text(short_document(replace(clean, replay=replay, abstentions=(large,))))
         assert "66% of the step, in mm." in text
         assert "-> a GPU" in text
+        page = _as_page(replace(clean, replay=replay, abstentions=(large,)))
+        assert "<p>66% of the step, in mm. <b>A GPU.</b></p>" in page
     busy = Abstention(code=FIXES, reason="others had the cores", needs="record again")
     text = to_text(short_document(replace(clean, abstentions=(busy,))))
     assert "What fixes would give is not known: others had the cores." in text
@@ -177,6 +180,24 @@ def test_no_door_takes_a_run_that_was_not_judged_for_one_without_faults() -> Non
 
 def _as_page(diagnosis: Diagnosis) -> str:
     return render_page(page_of_document(decode(to_json(diagnosis), DiagnosisContract, "here")))
+
+
+def test_a_gain_of_rare_steps_is_not_one_of_the_usual_step() -> None:
+    made = next(
+        made
+        for make in SCENARIOS.values()
+        if (made := make()).findings and len(made.facts.ranks) == 1
+    )
+    step_ms = 100.0
+    played = Replayed(
+        recorded_error=0.0, step_interval_ns=step_ms * 1e6, error=None, cost_ns=0.0, shares={}
+    )
+    rank = replace(made.facts.ranks[0], replayed=played)
+    made = replace(made, facts=replace(made.facts, ranks=(rank,)))
+    usual = replace(made.findings[0], predicted_speedup=1.25, predicted_step_ms=step_ms / 1.25)
+    assert finding_title(usual, made).endswith("a step")
+    rare = replace(usual, predicted_step_ms=step_ms)
+    assert finding_title(rare, made).endswith("of the run: a usual step stays as it is")
 
 
 LONG = "Read numbers every 50th step (.item(), float(), print); sum them on the device between " * 2

@@ -23,7 +23,7 @@ def run(options: Options) -> int:
     from stepscope.report.formats import formats_document, formats_json
 
     if options.files:
-        return _look(options.files)
+        return _look(options.files, is_json=options.format == "json")
     if options.format == "json":
         put(formats_json() + "\n")
     else:
@@ -31,13 +31,15 @@ def run(options: Options) -> int:
     return 0
 
 
-def _look(files: list[Path]) -> int:
+def _look(files: list[Path], *, is_json: bool) -> int:
     """One line for each file; 1 where one of them is not known."""
+    from stepscope.core.contract.formats import FileFormat
     from stepscope.readers.inputs import find_sources
     from stepscope.readers.open_trace import read_trace
-    from stepscope.report.formats import source_words
+    from stepscope.report.formats import formats_json, source_formats, source_words
 
     code = 0
+    found: list[FileFormat] = []
     for file in files:
         try:
             with find_sources([file]) as inputs:
@@ -46,7 +48,12 @@ def _look(files: list[Path]) -> int:
                         # Only reading it shows what it is; it is refused with the reason.
                         read_trace(source, use_cache=False)
                 lines = source_words(inputs)
+                found += source_formats(inputs)
         except StepscopeError as problem:
             lines, code = [str(problem)], 1
-        put("\n".join(lines) + "\n")
+            found.append(FileFormat(path=str(file), format=None, problem=str(problem)))
+        if not is_json:
+            put("\n".join(lines) + "\n")
+    if is_json:
+        put(formats_json(tuple(found)) + "\n")
     return code

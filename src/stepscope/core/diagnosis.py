@@ -173,8 +173,19 @@ class Abstention(Struct, frozen=True, kw_only=True):
 
 SHARE = " share"
 """Ends the code of an abstention that is about a part of the step."""
+LITTLE_GAIN = 1.1
+"""Of all findings together, below which the share that none of them is about is named too."""
 FIXES = "what fixes would give"
 """The code of an abstention that is about every finding at once."""
+
+
+def unanswered_share(
+    abstentions: Sequence[Abstention], ladder: Sequence[float]
+) -> Abstention | None:
+    """The largest share of the step that no finding is about, where the findings give little."""
+    if max(ladder, default=1.0) >= LITTLE_GAIN:
+        return None
+    return next((each for each in abstentions if each.code.endswith(SHARE)), None)
 
 
 def unjudged_fixes(abstentions: Sequence[Abstention]) -> Abstention | None:

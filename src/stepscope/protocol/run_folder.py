@@ -63,6 +63,11 @@ NUMERICS_FILE = "numerics.jsonl"
 STDOUT_FILE = "stdout.txt"
 STDERR_FILE = "stderr.txt"
 FAILURE_NAME = "out-of-memory-{pid}.json"
+RUN_FILES = (
+    *(RUN_FILE, RANK_FILE, STEPS_FILE, STEP_SUMMARY_FILE, OLD_STEP_SUMMARY_FILE, SAMPLES_FILE),
+    *(EVENTS_FILE, LIVE_FILE, ALERTS_FILE, DIAGNOSIS_FILE, ENDED_FILE),
+)
+"""What a run has beside its traces."""
 SITE_FOLDER = "site"
 ENTERED_FILE = "entered"
 """In the site folder, from when the capture first got into a process that imports torch."""

@@ -16,10 +16,11 @@ import re
 from collections.abc import Collection, Iterable
 from contextlib import closing
 from functools import cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 from stepscope.errors import FormatError
+from stepscope.protocol.run_folder import RUN_FILES, is_run
 from stepscope.readers.container_log import opened
 from stepscope.readers.formats import BY_NAME, FORMATS, LOGS, NCCL, Format
 from stepscope.readers.kineto.trace import WANTED
@@ -250,6 +251,9 @@ def _note(source: Source) -> str:
 def refuse_unknown(source: Source) -> None:
     """FormatError, where what nobody claims is no JSON either, or clearly something else than a
     list of events."""
+    run = _run_around(source)
+    if run is not None:
+        raise FormatError(f"{source.label} is a file of a recorded run. Give the run: {run}")
     head = head_of(source)
     what, instead = _what_is(head[:SIGN_BYTES], source.label)
     if what:
@@ -258,6 +262,14 @@ def refuse_unknown(source: Source) -> None:
         raise FormatError(
             f"{source.label} is not a trace, nor another format that stepscope reads. {WANTED}"
         )
+
+
+def _run_around(source: Source) -> Path | None:
+    """The run that a file belongs to, unless it is a trace."""
+    path = source.path
+    if not isinstance(path, Path) or path.name not in RUN_FILES:
+        return None
+    return next((folder for folder in list(path.parents)[:2] if is_run(folder)), None)
 
 
 def _what_is(head: bytes, label: str) -> tuple[str, str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from msgspec import UNSET, UnsetType
+
 from stepscope.core.contract.codec import encode, filled
-from stepscope.core.contract.formats import Format, FormatsContract
+from stepscope.core.contract.formats import FileFormat, Format, FormatsContract
 from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED, KINETO
 from stepscope.readers.inputs import FoundSources
 from stepscope.report.document.blocks import Column, Document, Items, Section, Table
@@ -29,10 +33,16 @@ def formats_table() -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def formats_json() -> str:
-    """The same as stepscope.formats/1."""
+def formats_json(files: tuple[FileFormat, ...] | UnsetType = UNSET) -> str:
+    """The same as stepscope.formats/1, with the files that were looked at."""
     rows = tuple(filled(Format, spec) for spec in FORMATS)
-    return encode(FormatsContract(judged=tuple(JUDGED), formats=rows))
+    return encode(FormatsContract(judged=tuple(JUDGED), formats=rows, files=files))
+
+
+def source_formats(inputs: FoundSources) -> Iterator[FileFormat]:
+    """Each file of what the user named."""
+    for source in (*inputs.logs, *inputs.sources, *inputs.others):
+        yield FileFormat(path=source.label, format=source.format or KINETO)
 
 
 def source_words(inputs: FoundSources) -> list[str]:

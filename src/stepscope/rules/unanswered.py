@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
+from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.diagnosis import SHARE, Abstention, Finding
 from stepscope.core.facts import KernelRow, RankFacts
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
@@ -77,8 +78,9 @@ def _abstention(
         tried = [finding.code for finding in every if bound in ANSWERS.get(finding.code, ())]
         if tried:
             reason += f"; {' and '.join(tried[:MOST_NAMED])} would give less than 2 %"
+    whole = "the step" if rank.steps.source != WHOLE_TRACE else "what was recorded"
     return Abstention(
-        code=f"{bound}{SHARE}", reason=f"{share:.0%} of the step, {reason}", needs=needs
+        code=f"{bound}{SHARE}", reason=f"{share:.0%} of {whole}, {reason}", needs=needs
     )
 
 

@@ -860,7 +860,7 @@ def test_a_real_training_computes_the_same_with_a_worker(
     arguments = parsed(*words)
     sides, measuring = sides_of(arguments), arguments.measuring
     runner = verify.Runner(sides, tmp_path / "o", measuring, Budget(None, time.monotonic))
-    made, stopped = verify.checked_runs(runner, verify.Progress(2))
+    made, stopped = verify.checked_runs(runner, verify.Progress(2, is_limited=True))
     assert stopped is None
     assert [run.side for run in made] == [BASELINE, BASELINE, CANDIDATE]
     assert made[2].trial.taken == {"num_workers": 1}
@@ -869,3 +869,15 @@ def test_a_real_training_computes_the_same_with_a_worker(
     assert check.is_deterministic is True
     assert check.loss.num >= 6
     assert made[0].trial.setup == made[2].trial.setup
+
+
+def test_how_long_it_may_take_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    trial = Trial(folder="", change=Change(), exit_code=0, step_ns=(10**8,) * 50, wall_s=20.0)
+    run = Measured(side="baseline", trial=trial, round=None, step_ns=1e8)
+    progress = verify.Progress(10, is_limited=False)
+    progress.on_run(run, None)
+    progress.on_run(run, None)
+    said = capsys.readouterr().err
+    assert said.count("a run takes 20 s; until it is settled, 14 min at most (--budget") == 1
+    verify.Progress(10, is_limited=True).on_run(run, None)
+    assert "at most" not in capsys.readouterr().err

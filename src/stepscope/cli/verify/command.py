@@ -191,7 +191,7 @@ def prove(
     if unable:
         return replace(refused(unable), commands=words, changes=changes)
     runner = Runner(sides, folder, proof.measuring, budget)
-    progress = Progress(proof.measuring.max_rounds)
+    progress = Progress(proof.measuring.max_rounds, is_limited=budget.left_s is not None)
     before, stopped = checked_runs(runner, progress) if proof.with_check else ([], None)
     # The budget is for all runs together, those of --check too.
     policy = replace(policy_of(proof), budget_s=budget.left_s)
@@ -274,11 +274,15 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
     return runs, None
 
 
+WORTH_TELLING_S = 120.0
+"""That all runs of an experiment may take."""
+
+
 class Progress:
     """A line on stderr for each run."""
 
-    def __init__(self, max_rounds: int) -> None:
-        self._max_rounds = max_rounds
+    def __init__(self, max_rounds: int, *, is_limited: bool) -> None:
+        self._max_rounds, self._is_told = max_rounds, is_limited
 
     def on_run(self, run: Measured, interval: Interval | None) -> None:
         from stepscope.report.units import NBSP, short_time
@@ -293,3 +297,18 @@ class Progress:
         if interval is not None and interval.is_bounded:
             so_far = f" (so far {interval.low:.2f} to {interval.high:.2f})"
         say(f"{when}: {run.side}, {steps}{took}{so_far}".replace(NBSP, " "))
+        if not self._is_told:
+            self._is_told = True
+            self._tell_most(run.trial.wall_s)
+
+    def _tell_most(self, run_s: float) -> None:
+        """How long it may take, once the first run shows how long one does."""
+        from stepscope.experiments.budget import CHECK_RUNS
+        from stepscope.experiments.verify.schedule import order
+
+        most_s = run_s * (CHECK_RUNS + len(order(0)) * self._max_rounds)
+        if most_s >= WORTH_TELLING_S:
+            say(
+                f"a run takes {run_s:.0f} s; until it is settled, {most_s / 60:.0f} min at most "
+                "(--budget SECONDS for less)"
+            )

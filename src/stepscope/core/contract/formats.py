@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from stepscope.core.contract.codec import Contract
 
@@ -18,7 +18,19 @@ class Format(Struct, frozen=True, kw_only=True):
     judges: tuple[str, ...]
 
 
+class FileFormat(Struct, frozen=True, kw_only=True):
+    """A file that was looked at."""
+
+    path: str
+    format: str | None
+    """Null where it is none that is read."""
+    problem: str | None = None
+    """Why not."""
+
+
 class FormatsContract(Contract, frozen=True, kw_only=True, tag="stepscope.formats/1"):
     judged: tuple[str, ...]
     """What a format can be about."""
     formats: tuple[Format, ...]
+    files: tuple[FileFormat, ...] | UnsetType = UNSET
+    """There only where files were given."""

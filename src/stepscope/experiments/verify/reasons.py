@@ -97,10 +97,8 @@ def so_far_words(runs: Sequence[Measured]) -> str:
         else:
             steps = "one step" if summary.num_steps == 1 else f"{summary.num_steps} steps"
             num = "one run" if summary.num_runs == 1 else f"{summary.num_runs} runs"
-            words.append(
-                f"the {side} took {ms_words(summary.median_ns)} a step (the median of "
-                f"{steps} in {num})"
-            )
+            took = ms_words(summary.median_ns).replace(" ", "\u00a0")
+            words.append(f"the {side} took {took} a step (the median of {steps} in {num})")
     return f"until then {', and '.join(words)}: nothing is proven by that"
 
 

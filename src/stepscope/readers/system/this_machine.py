@@ -49,6 +49,8 @@ EXTRAS = (
     ("notebook", "pandas", "pandas", "data frames and plots in a notebook"),
     ("remote", "fsspec", "fsspec", "traces in object storage"),
     ("tune", "optuna", "optuna", "stepscope tune"),
+    ("cluster", "distributed", "dask-worker", "ranks read on a Dask cluster"),
+    ("mcp", "mcp", "mcp", "stepscope mcp, for agents"),
 )
 Loader = Callable[[str], object]
 

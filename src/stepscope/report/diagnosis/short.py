@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from stepscope.core.diagnosis import FIXES, SHARE, Diagnosis, Finding, unjudged_fixes
+from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unanswered_share, unjudged_fixes
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
@@ -56,8 +56,6 @@ FEWER_WAITS = 0.1
 """Of the step, from which the bar does not show what the verdict says of the input."""
 LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
-LITTLE_GAIN = 1.1
-"""Of all findings together, below which the share that none of them is about is named too."""
 MOST_STEADY = 0.8
 """Of the whole run, below which where the rest went is said on the first screen."""
 FIXED_FROM_OUTSIDE = {code: setting for setting in SETTINGS.values() for code in setting.fixes}
@@ -188,8 +186,7 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     together = together_words(diagnosis)
     if together:
         blocks.append(Prose(together))
-    if max(diagnosis.ladder, default=1.0) < LITTLE_GAIN:
-        blocks += _unanswered(diagnosis)
+    blocks += _unanswered(diagnosis)
     aside = "predicted gain, with its range" if diagnosis.findings else ""
     if any(isinstance(fault, Finding) and fault.changes_numerics for fault in shown):
         aside += "; * can change the numbers"
@@ -203,7 +200,7 @@ def _title(fault: Finding | Advice, diagnosis: Diagnosis) -> str:
     before = codes[: codes.index(fault.code)]
     others = [str(before.index(code) + 1) for code in fault.excludes if code in before]
     instead = f"instead of {' or '.join(others)}: " if others else ""
-    title = finding_title(fault, many_ranks=len(diagnosis.facts.ranks) > 1)
+    title = finding_title(fault, diagnosis)
     return f"{instead}{title}{' *' if fault.changes_numerics else ''}"
 
 
@@ -247,11 +244,10 @@ def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
 
 def _unanswered(diagnosis: Diagnosis) -> Iterator[Block]:
     """The largest share of the step that no finding is about."""
-    for each in diagnosis.abstentions:
-        if each.code.endswith(SHARE):
-            yield Prose(f"{each.reason[:1].upper()}{each.reason[1:]}.", "quiet")
-            yield Action(each.needs)
-            return
+    share = unanswered_share(diagnosis.abstentions, diagnosis.ladder)
+    if share is not None:
+        yield Prose(f"{share.reason[:1].upper()}{share.reason[1:]}.", "quiet")
+        yield Action(share.needs)
 
 
 def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -> Commands:

@@ -226,9 +226,8 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
     findings = diagnosis.findings
     if not findings:
         return
-    many_ranks = len(diagnosis.facts.ranks) > 1
     blocks: list[Block] = [
-        _card(number, finding, many_ranks=many_ranks)
+        _card(number, finding, diagnosis)
         for number, finding in enumerate(findings[:MAX_FINDINGS], start=1)
     ]
     blocks += more(len(findings) - MAX_FINDINGS, "finding")
@@ -268,16 +267,19 @@ def _samples_together(diagnosis: Diagnosis) -> float:
     return times
 
 
-def finding_title(finding: Finding, *, many_ranks: bool) -> str:
+def finding_title(finding: Finding, diagnosis: Diagnosis) -> str:
     """The gain with its range, the step after it, and the ranks that have the fault."""
     gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
     which = "rank" if len(finding.ranks) == 1 else "ranks"
+    many_ranks = len(diagnosis.facts.ranks) > 1
     ranks = f", {which} {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
     after = _after_words(finding.predicted_step_ms, finding.samples_times)
+    if _is_of_rare_steps(finding, diagnosis):
+        after = "of the run: a usual step stays as it is"
     return f"{gain}, {after}{ranks}"
 
 
-def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
+def _card(number: int, finding: Finding, diagnosis: Diagnosis) -> Card:
     blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
     if finding.memory is not None:
         blocks.append(Prose(memory_words(finding.memory)))
@@ -293,7 +295,7 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
         f"{percent(location.share)} at {location.words}" for location in finding.source_locations
     )
     blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
-    title = finding_title(finding, many_ranks=many_ranks)
+    title = finding_title(finding, diagnosis)
     return Card(number=number, code=finding.code, title=title, blocks=tuple(blocks))
 
 
@@ -302,6 +304,17 @@ def _after_words(step_ms: float, samples_times: float) -> str:
     many as today."""
     step = f"{ms(step_ms * samples_times * 1e6)} a step"
     return step if samples_times == 1 else f"{step} of {samples_times:.0f} times the samples"
+
+
+def _is_of_rare_steps(finding: Finding, diagnosis: Diagnosis) -> bool:
+    """Whether most of the gain is of steps that are longer than the usual one."""
+    if len(diagnosis.facts.ranks) != 1:
+        return False
+    played = diagnosis.facts.median_rank.replayed
+    if played is None or not played.step_interval_ns:
+        return False
+    rare = finding.predicted_speedup * finding.predicted_step_ms * 1e6 / played.step_interval_ns
+    return rare - 1 > (finding.predicted_speedup - 1) / 2 > 0
 
 
 def memory_words(change: MemoryChange) -> str:

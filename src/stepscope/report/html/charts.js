@@ -52,7 +52,7 @@ window.stepscopeCharts = (function () {
       ...basics(),
       grid: { left: narrow ? 0 : 12, right: narrow ? 74 : 150, top, bottom: 28, containLabel: true },
       legend: { top: 0, left: 0, type: "plain", itemWidth: 12, itemHeight: 12, textStyle: { color: colour("ink") }, data: data.parts.map((part) => part.word) },
-      xAxis: axis({ type: "value", min: 0, splitNumber: narrow ? 2 : 5, axisLabel: { color: colour("muted"), formatter: "{value} ms" } }),
+      xAxis: axis({ type: "value", min: 0, splitNumber: narrow ? 2 : 5, axisLabel: { color: colour("muted"), hideOverlap: true, formatter: "{value} ms" } }),
       yAxis: axis({
         type: "category", data: bars.map((bar) => bar.name), axisTick: { show: false },
         axisLabel: { color: colour("ink"), width: narrow ? 118 : 260, overflow: "break", fontSize: narrow ? 11 : 12, lineHeight: 14, interval: 0 },

@@ -11,7 +11,13 @@ from msgspec.structs import asdict
 
 from stepscope import __version__
 from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_rank, parts_ms
-from stepscope.core.diagnosis import Diagnosis, Finding, StepTime, unjudged_fixes
+from stepscope.core.diagnosis import (
+    Diagnosis,
+    Finding,
+    StepTime,
+    unanswered_share,
+    unjudged_fixes,
+)
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import diagnosis_contract
@@ -103,6 +109,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "chips": _step_chips(contract.step),
         "is_judged": contract.replay is not None,
         "unjudged": to_builtins(unjudged_fixes(contract.abstentions or ())),
+        "unanswered": to_builtins(unanswered_share(contract.abstentions or (), contract.ladder)),
         "where": _where(contract),
         "findings": list(map(_card, contract.findings)),
         "auxiliary": auxiliary_of_contract(contract),
