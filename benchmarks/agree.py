@@ -54,7 +54,9 @@ NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 TIME_UNIT = r"[ \u00a0](ms|s|us)"
 PART_OF = re.compile(rf"(?<![\d.]){NUMBER}(?:{TIME_UNIT})? of (?:the )?{NUMBER}{TIME_UNIT}\b")
 SHARE = re.compile(rf"(?<![\d.]){NUMBER} ?%")
-MAY_EXCEED = re.compile(r"slower|longer|faster|more than|of a core|cores", re.IGNORECASE)
+MAY_EXCEED = re.compile(
+    r"slower|longer|faster|more than|above|step by|of a core|cores", re.IGNORECASE
+)
 """Said of a ratio, not of a part of something."""
 SHARE_OF_PLACE = re.compile(rf"^{NUMBER}% of it at ")
 UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}

@@ -243,3 +243,14 @@ def test_idle_time_without_a_cause_is_not_called_a_wait_for_the_host() -> None:
     assert is_unseen(parts | {"idle_other": 0.6, "idle_launch": 0.3}, "host")
     assert not is_unseen(parts | {"idle_other": 0.3, "idle_launch": 0.6}, "host")
     assert not is_unseen(parts | {"idle_other": 0.6, "compute": 0.3}, "compute")
+
+
+def test_a_replay_that_is_not_what_was_recorded_tells_no_gains() -> None:
+    case = case_of(build_context(trace_of(*stepping()), None), 0, None)
+    assert case.facts.replayed is not None
+    off = structs.replace(case.facts.replayed, recorded_error=1.23)
+    said = diagnosed(replace(case, facts=structs.replace(case.facts, replayed=off)))
+    assert said.verdict.bound == "unknown"
+    assert "misses the recorded step by 123%" in said.verdict.summary
+    assert said.findings == ()
+    assert any("123% more than recorded" in each.reason for each in said.abstentions)

@@ -19,7 +19,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
-from stepscope.rules.partition_verdict import is_missed
+from stepscope.rules.partition_verdict import is_missed, missed_by
 
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
@@ -86,7 +86,7 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
     if job_case is None:
         return None
     played = replayed_of(job_case, step_ns)
-    judgement = Judgement(abstentions=(_missed(played),)) if is_missed(played) else judge(job_case)
+    judgement = _judged(job_case, played)
     notes: tuple[str, ...] = ()
     if len(usable) < len(job.rank_records):
         notes = (
@@ -113,8 +113,8 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
     for index in counted("ranks to judge", chosen, len(chosen)):
         case = cases.of(index, facts.given_step_ns)
         if case is not None:
-            judgements[index] = judge(job_case_of_rank(case))
             replayed[index] = case.facts.replayed
+            judgements[index] = _judged(job_case_of_rank(case), case.facts.replayed)
     ranks = [replace(rank, replayed=replayed.get(index)) for index, rank in enumerate(facts.ranks)]
     judgement = judgements.get(median, Judgement())
     numbers = {index: facts.ranks[index].rank for index in judgements}
@@ -161,15 +161,20 @@ def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
     )
 
 
+def _judged(job_case: JobCase, played: Replayed | None) -> Judgement:
+    """No gain is told by a replay that is not the run."""
+    if played is None or not is_missed(played):
+        return judge(job_case)
+    return Judgement(abstentions=(_missed(played),))
+
+
 def _missed(played: Replayed) -> Abstention:
-    assert played.error is not None
-    more = "more" if played.error > 0 else "less"
-    words = f"the ranks replayed together take {abs(played.error):.0%} {more} than the step"
-    return Abstention(
-        code=FIXES,
-        reason=f"{words}: the recorded steps are not the run's usual ones",
-        needs="record others",
-    )
+    error = missed_by(played)
+    words = f"replayed, the step takes {abs(error):.0%} {'more' if error > 0 else 'less'}"
+    why = "than the known one: the recorded steps are not the run's usual ones"
+    if played.error is None:
+        why = "than recorded: not all of it was"
+    return Abstention(code=FIXES, reason=f"{words} {why}", needs="record others")
 
 
 def choose(job: Job) -> list[int]:

@@ -36,10 +36,15 @@ IDLE_PARTS = {
 """Idle time whose cause was seen."""
 
 
+def missed_by(played: Replayed) -> float:
+    """How much longer the replay is than the known step, or than the recorded one where none is."""
+    return played.recorded_error if played.error is None else played.error
+
+
 def is_missed(played: Replayed) -> bool:
-    """Whether the replay misses the known step by so much that what was recorded is not what the
-    run usually does."""
-    return played.error is not None and abs(played.error) > MOST_MISSED
+    """Whether that is so much that what was recorded is not what the run usually does, or not all
+    that it did."""
+    return abs(missed_by(played)) > MOST_MISSED
 
 
 def is_whole_trace(rank: RankFacts) -> bool:

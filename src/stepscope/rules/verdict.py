@@ -45,6 +45,7 @@ from stepscope.rules.partition_verdict import (
     is_blind,
     is_missed,
     is_whole_trace,
+    missed_by,
 )
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.unanswered import unanswered
@@ -205,7 +206,8 @@ def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
 def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) -> str | None:
     """Why the replay's answer may not be the run's; None when it is."""
     if rank.replayed is not None and is_missed(rank.replayed):
-        return f"the replay misses the known step by {abs(rank.replayed.error or 0.0):.0%}"
+        which = "recorded" if rank.replayed.error is None else "known"
+        return f"the replay misses the {which} step by {abs(missed_by(rank.replayed)):.0%}"
     lost = 0.0 if rank.launches is None else rank.launches.lost_share
     if lost and lead <= lost:
         return f"{lost:.0%} of the device's events were lost, and the next bound is no further off"

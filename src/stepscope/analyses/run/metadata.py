@@ -139,7 +139,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         worker_bytes=_median([_worker_bytes(sample) for sample in samples]),
         memory_available_bytes=_middle(samples, "memory_available_bytes"),
         busiest_worker_cores=_middle(samples, "busiest_child_cores"),
-        held_back_share=_middle(samples, "cgroup_throttled_s_per_s"),
+        held_back_share=_share_held_back(samples),
         queued_share=_middle(samples, "main_thread_queued_share"),
         pressure_share=_middle(samples, "cpu_pressure_share"),
         stalls=stalls_of(record.rows, record.events, steps),
@@ -176,6 +176,12 @@ def _stock(loader: LoaderKnobs | None) -> int:
 
 def _middle(samples: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return _median([finite(sample.get(name)) for sample in samples])
+
+
+def _share_held_back(samples: Sequence[Mapping[str, Any]]) -> float | None:
+    """The kernel adds up what each core was held back for: one is all the time there is."""
+    per_s = _middle(samples, "cgroup_throttled_s_per_s")
+    return None if per_s is None else min(per_s, 1.0)
 
 
 def _worker_bytes(sample: Mapping[str, Any]) -> float | None:
