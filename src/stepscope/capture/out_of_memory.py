@@ -70,6 +70,7 @@ def _write_down(session: Any, error: BaseException) -> None:
     notes = failure_notes(torch, failure)
     # The optimizer's step that failed is counted too.
     notes["step"] = max(session.step - (notes["phase"] == "optimizer"), 0)
+    notes["passed_bytes"] = session.passed_bytes
     notes["rank"] = attempt(lambda: rank_numbers(torch)["rank"])
     folder: Path = session.run
     write_json(folder / FAILURE_NAME.format(pid=os.getpid()), notes)

@@ -124,6 +124,8 @@ class Session:
         self.notice: Callable[[], object] = getattr(self, "notice", lambda: None)
         """Hooks up what was imported meanwhile."""
         self._epochs = Epochs()
+        self.passed_bytes: int | None = None
+        """The most that the first forward and backward pass held on the device."""
         self._made_ns = time.perf_counter_ns()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
@@ -173,6 +175,12 @@ class Session:
     def began_epoch(self, loader: Any, begun: int, ended: int) -> None:
         self.catch_up()
         self._epochs.begin(loader, begun, ended, self.step)
+
+    def note_first_passes(self) -> None:
+        """Before the first update, which may hold more."""
+        cuda = sys.modules["torch"].cuda
+        if cuda.is_initialized():
+            self.passed_bytes = cuda.max_memory_allocated()
 
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""

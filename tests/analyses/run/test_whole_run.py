@@ -260,6 +260,9 @@ def test_without_samples_nothing_is_known_to_rest() -> None:
     assert accounted(slept()).ns_of("idle") == 0
     lacking = tuple({"at_ns": round(at * S), "step": 51} for at, _ in RESTS)
     assert accounted(slept(samples=lacking)).ns_of("idle") == 0
+    made = slept(samples=sampled(*RESTS))
+    on_device = replace(made, metadata={**made.metadata, "machine": {"devices": [{}]}})
+    assert accounted(on_device).ns_of("idle") == 0, "nobody asked the device"
 
 
 def test_half_of_a_slow_step_may_be_rest() -> None:

@@ -127,6 +127,7 @@ def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
 def _looked_at(session: Session, guard: Guard) -> Callable[[Any, Any, Any], Any]:
     stepping: set[int] = set()
     """The optimizers whose steps run just now; several where several threads train."""
+    before_first = guard.watch(session.note_first_passes)
 
     def call(original: Any, args: Any, kwargs: Any) -> Any:
         optimizer = args[0]
@@ -134,6 +135,8 @@ def _looked_at(session: Session, guard: Guard) -> Callable[[Any, Any, Any], Any]
             session.nests = True
             return original(*args, **kwargs)
         stepping.add(id(optimizer))
+        if session.writer is None:
+            before_first()
         begun = time.perf_counter_ns()
         try:
             return original(*args, **kwargs)
