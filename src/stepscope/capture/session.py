@@ -176,12 +176,6 @@ class Session:
         self.catch_up()
         self._epochs.begin(loader, begun, ended, self.step)
 
-    def note_first_passes(self) -> None:
-        """Before the first update, which may hold more."""
-        cuda = sys.modules["torch"].cuda
-        if cuda.is_initialized():
-            self.passed_bytes = cuda.max_memory_allocated()
-
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""
         if not self._alone(self._stepped, optimizer, begun, ended):
