@@ -329,9 +329,11 @@ SPEED = "seconds a step:"
 cores."""
 
 
-PLANTS = ("stalls", "saves", "evaluation", "first_batch", "epoch_start", "compile")
+PLANTS = ("stalls", "idle", "saves", "evaluation", "first_batch", "epoch_start", "compile")
 PLANTED_STEPS, TRUTH = 200, "seconds planted:"
 STALL_EVERY, SAVE_EVERY, EVALUATE_EVERY = 20, 25, 50
+IDLE_FROM = 113
+"""Of all steps one, in no turn with the others."""
 
 
 class Planted:
@@ -384,13 +386,14 @@ class Planted:
 
     def after(self, step: int) -> None:
         """What some steps hold, after them."""
-        acts: tuple[tuple[str, int, Callable[[], None]], ...] = (
-            ("stalls", STALL_EVERY, lambda: time.sleep(0.6)),
-            ("saves", SAVE_EVERY, lambda: torch.save(self.extra, self.path)),
-            ("evaluation", EVALUATE_EVERY, self.evaluate),
+        acts: tuple[tuple[str, bool, Callable[[], None]], ...] = (
+            ("stalls", step % STALL_EVERY == 0, lambda: time.sleep(0.6)),
+            ("idle", step == IDLE_FROM, lambda: time.sleep(6.0)),
+            ("saves", step % SAVE_EVERY == 0, lambda: torch.save(self.extra, self.path)),
+            ("evaluation", step % EVALUATE_EVERY == 0, self.evaluate),
         )
-        for what, every, act in acts:
-            if what in self.plants and step % every == 0:
+        for what, is_due, act in acts:
+            if what in self.plants and is_due:
                 begun = time.perf_counter()
                 act()
                 self.truth[what] += time.perf_counter() - begun

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from stepscope.analyses.run.metadata import run_facts
+from stepscope.capture.out_of_memory import note_first_passes
 from tests.capture.jobs import record
 
 pytest.importorskip("torch")
@@ -168,3 +170,15 @@ def test_an_update_that_failed_is_no_step(tmp_path: Path) -> None:
     ended = record(tmp_path, ASKS_IN_THE_UPDATE)
     (failure,) = run_facts(ended.run).failures
     assert (failure.phase, failure.step) == ("optimizer", 1)
+
+
+def test_what_the_first_passes_held_is_noted_where_a_device_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = SimpleNamespace(passed_bytes=None)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 7)
+    note_first_passes(session)
+    assert session.passed_bytes is None
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    note_first_passes(session)
+    assert session.passed_bytes == 7

@@ -43,6 +43,13 @@ def hook_failures(guard: Guard, session: Any) -> None:
     guard.at_end(undo)
 
 
+def note_first_passes(session: Any) -> None:
+    """Before the first update, which may hold more."""
+    cuda = sys.modules["torch"].cuda
+    if cuda.is_initialized():
+        session.passed_bytes = cuda.max_memory_allocated()
+
+
 def without_our_frames(error: BaseException | None) -> None:
     """Takes the hooks out of what will be printed: who reads it looks for a fault of the job."""
     for _ in range(MOST_CAUSES):
@@ -70,6 +77,7 @@ def _write_down(session: Any, error: BaseException) -> None:
     notes = failure_notes(torch, failure)
     # The optimizer's step that failed is counted too.
     notes["step"] = max(session.step - (notes["phase"] == "optimizer"), 0)
+    notes["passed_bytes"] = session.passed_bytes
     notes["rank"] = attempt(lambda: rank_numbers(torch)["rank"])
     folder: Path = session.run
     write_json(folder / FAILURE_NAME.format(pid=os.getpid()), notes)

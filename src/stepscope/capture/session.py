@@ -125,6 +125,8 @@ class Session:
         self.notice: Callable[[], object] = getattr(self, "notice", lambda: None)
         """Hooks up what was imported meanwhile."""
         self._epochs = Epochs()
+        self.passed_bytes: int | None = None
+        """The most that the first forward and backward pass held on the device."""
         self._made_ns = time.perf_counter_ns()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""

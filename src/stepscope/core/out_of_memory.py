@@ -104,7 +104,9 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     held_bytes: Count | None = None
     reserved_bytes: Count | None = None
     most_held_bytes: Count | None = None
-    """In tensors, since the process began."""
+    """In tensors, since the process began,"""
+    passed_bytes: Count | None = None
+    """and in the first forward and backward pass."""
     sizes: Mapping[str, Count] = {}
     """Bytes of the live tensors on the device, by kind."""
     trained_bytes: Count | None = None

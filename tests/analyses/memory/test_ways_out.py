@@ -228,6 +228,9 @@ def test_a_later_update_is_not_asked_for_passes_that_went_well() -> None:
     first = recorded(step=0, **values)
     assert first.needs is not None
     assert "activations" in first.needs, "the second step's passes have the states beside them"
+    first = recorded(step=0, passed_bytes=10 * GIB, **values)
+    assert first.needs is not None
+    assert sum(first.needs.values()) == 35 * GIB, "of 10 GiB beside 14 the update is the highest"
 
 
 def test_states_in_eight_bits_are_updated_without_copies() -> None:

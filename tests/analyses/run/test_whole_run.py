@@ -260,6 +260,9 @@ def test_without_samples_nothing_is_known_to_rest() -> None:
     assert accounted(slept()).ns_of("idle") == 0
     lacking = tuple({"at_ns": round(at * S), "step": 51} for at, _ in RESTS)
     assert accounted(slept(samples=lacking)).ns_of("idle") == 0
+    made = slept(samples=sampled(*RESTS))
+    on_device = replace(made, metadata={**made.metadata, "machine": {"devices": [{}]}})
+    assert accounted(on_device).ns_of("idle") == 0, "nobody asked the device"
 
 
 def test_half_of_a_slow_step_may_be_rest() -> None:
@@ -288,6 +291,15 @@ def test_rest_in_turn_is_slow_steps_with_their_period() -> None:
     )
     run = accounted(replace(record(rows), samples=samples))
     assert (run.ns_of("idle"), run.slow[0].every) == (0, 20)
+
+
+def test_a_long_pause_at_the_place_of_shorter_ones_is_not_in_their_turn() -> None:
+    rows = [row(n, 450 if n in (45, 48, 54, 57) else 50) for n in range(1, 101)]
+    rows[50] |= {"dur_ns": 5050 * MS}
+    samples = sampled(*((9.2 + at, 0.0) for at in range(5)))
+    run = accounted(replace(record(rows), samples=samples))
+    (slow,) = run.slow
+    assert (slow.num, slow.dur_ns, run.ns_of("idle")) == (4, 4 * 400 * MS, 5 * S)
 
 
 def test_rest_after_the_last_step_is_idle_until_the_process_ends() -> None:

@@ -128,11 +128,13 @@ def _head_bytes(failure: RecordedFailure) -> int:
 
 
 def _past_pass(failure: RecordedFailure, kinds: Mapping[str, int], states: int) -> Moment | None:
-    """The first forward and backward went well: the same once more, beside all states."""
-    if failure.most_held_bytes is None:
+    """The first forward and backward went well: the same once more, beside all states. Of older
+    runs no more is known than what was held up to the failure."""
+    passed = failure.most_held_bytes if failure.passed_bytes is None else failure.passed_bytes
+    if passed is None:
         return None
     weights = kinds.get(WEIGHTS, 0)
-    went = max(failure.most_held_bytes - weights, 0)
+    went = max(passed - weights, 0)
     return Moment(kinds=_filled({WEIGHTS: weights, OPTIMIZER: states, ACTIVATIONS: went}))
 
 

@@ -105,13 +105,15 @@ def rests(records: Sequence[RankRecord]) -> dict[int, Rest]:
 
 
 def _intervals(record: RankRecord, offset_ns: int) -> list[Interval]:
+    machine = record.metadata.get("machine")
+    has_device = isinstance(machine, dict) and bool(machine.get("devices"))
     samples = [(whole(sample.get("at_ns")), sample) for sample in record.samples]
     known = [(at_ns + offset_ns, sample) for at_ns, sample in samples if at_ns is not None]
     return [
         Interval(
             begin_ns=before_ns,
             end_ns=after_ns,
-            busy=_busy(after),
+            busy=_busy(after, has_device),
             is_in_step=before.get("step") == after.get("step"),
         )
         for (before_ns, before), (after_ns, after) in pairwise(known)
@@ -119,11 +121,14 @@ def _intervals(record: RankRecord, offset_ns: int) -> list[Interval]:
     ]
 
 
-def _busy(sample: Sample) -> float:
+def _busy(sample: Sample, has_device: bool) -> float:
     """1 where it was not measured: nothing is said to rest that may work."""
     if any(finite(sample.get(name)) is None for name in MEASURED):
         return 1.0
-    if sum(finite(sample.get(name)) or 0.0 for name in IO) >= LEAST_IO or gpu_util(sample):
+    used = gpu_util(sample)
+    if used or (has_device and used is None):
+        return 1.0
+    if sum(finite(sample.get(name)) or 0.0 for name in IO) >= LEAST_IO:
         return 1.0
     busy = sum(finite(sample.get(name)) or 0.0 for name in WORKS)
     return 1.0 if busy > MOST_BUSY else max(busy, 0.0)

@@ -65,6 +65,7 @@ def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         held_bytes=whole(notes.get("held_bytes"), low=0),
         reserved_bytes=whole(notes.get("reserved_bytes"), low=0),
         most_held_bytes=whole(notes.get("most_held_bytes"), low=0),
+        passed_bytes=whole(notes.get("passed_bytes"), low=0),
         sizes={name: size for name, size in sizes.items() if size and name in CATEGORIES},
         trained_bytes=whole(notes.get("trained_bytes"), low=0),
         optimizer=_text(notes.get("optimizer")),

@@ -180,7 +180,7 @@ def _rested(span: Span, rest: Rest, until_ns: int, turns: Sequence[Turn] = ()) -
     if span.num_steps == 1:
         shares = rest.in_step(span.begin_ns, until_ns)
         rested = [round(share * (until_ns - span.begin_ns)) for share in shares]
-        is_in_turn = any(turn.holds(span.step or 0) for turn in turns)
+        is_in_turn = any(turn.is_one(span.step or 0, span.parts[what]) for turn in turns)
     else:
         rested, is_in_turn = list(rest.in_steps(span.begin_ns, until_ns)), bool(turns)
     if is_in_turn:

@@ -22,6 +22,8 @@ LEAST_GROUP = 3
 IN_TURN = 0.6
 """Of the slow steps, those that keep a period; and of its turns, those that are slow."""
 MOST_GROUPS = 3
+ALIKE = 2
+"""Times as long, up to which slow steps may be of one turn."""
 
 
 class Usual(Struct, frozen=True, kw_only=True):
@@ -49,6 +51,10 @@ class Turn(Struct, frozen=True, kw_only=True):
 
     def holds(self, step: int) -> bool:
         return step % self.every == self.phase
+
+    def is_one(self, step: int, ns: int) -> bool:
+        """Whether a slow step is of this turn: at its place, and about as long."""
+        return self.holds(step) and ns <= ALIKE * self.once_ns and self.once_ns <= ALIKE * ns
 
 
 def usual_step(rows: Sequence[Row]) -> Usual | None:
@@ -97,7 +103,7 @@ def turns_of(slow: Sequence[tuple[int, int]]) -> tuple[Turn, ...]:
         if turn is None:
             break
         turns.append(turn)
-        left = [(step, ns) for step, ns in left if not turn.holds(step)]
+        left = [(step, ns) for step, ns in left if not turn.is_one(step, ns)]
     return tuple(turns)
 
 
@@ -123,6 +129,8 @@ def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
     every = Counter(gaps).most_common(1)[0][0]
     phase = Counter(step % every for step, _ in large).most_common(1)[0][0]
     mine = [(step, ns) for step, ns in large if step % every == phase]
+    middle = statistics.median(ns for _, ns in mine)
+    mine = [(step, ns) for step, ns in mine if ns <= ALIKE * middle]
     num_turns = 1 + (mine[-1][0] - mine[0][0]) // every
     if every < 2 or len(mine) < max(LEAST_GROUP, IN_TURN * max(len(large), num_turns)):
         return None

@@ -89,7 +89,7 @@ def _slow(
         if step is None or not ns:
             continue
         of_one = turns if span.num_steps == 1 else ()
-        turn = next((t for t in of_one if t.holds(step) and 2 * ns >= t.once_ns), None)
+        turn = next((turn for turn in of_one if turn.is_one(step, ns)), None)
         is_input = 2 * span.more_wait_ns >= ns
         key = (turn, turn is None and is_input)
         groups.setdefault(key, []).append((step, ns, is_input))

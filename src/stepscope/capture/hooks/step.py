@@ -16,6 +16,7 @@ from typing import Any
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker
+from stepscope.capture.out_of_memory import note_first_passes
 from stepscope.capture.session import Session
 from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
@@ -127,6 +128,7 @@ def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
 def _looked_at(session: Session, guard: Guard) -> Callable[[Any, Any, Any], Any]:
     stepping: set[int] = set()
     """The optimizers whose steps run just now; several where several threads train."""
+    before_first = guard.watch(note_first_passes)
 
     def call(original: Any, args: Any, kwargs: Any) -> Any:
         optimizer = args[0]
@@ -134,6 +136,8 @@ def _looked_at(session: Session, guard: Guard) -> Callable[[Any, Any, Any], Any]
             session.nests = True
             return original(*args, **kwargs)
         stepping.add(id(optimizer))
+        if session.writer is None:
+            before_first(session)
         begun = time.perf_counter_ns()
         try:
             return original(*args, **kwargs)
