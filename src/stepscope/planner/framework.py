@@ -35,6 +35,9 @@ class Framework:
     """Whether gradients are reduced while the last backward runs."""
     overlaps_tensor: bool = False
     overlaps_pipeline: bool = False
+    overlaps_interleaved: bool = False
+    """Whether sends between interleaved stages run behind other micro-batches (Megatron-Core, but
+    for --no-overlap-p2p-communication)."""
     fuses: bool = True
     """Whether norms, activations, dropout and residuals run as few kernels (by hand or by a
     compiler)."""
@@ -156,6 +159,7 @@ MEGATRON_CORE = Framework(
     selective_is_cheap=True,
     overlaps_data=True,
     overlaps_tensor=True,
+    overlaps_interleaved=True,
     balances_stages=True,
     balances_even=False,
     pads_vocab=True,
