@@ -278,12 +278,12 @@ def _data_comms(
     """
     framework = job.framework
     out, back = _data_wire(job, layouts, network, parameters)
-    if framework.overlaps_data:
-        buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
-        forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
-        backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
-        out = _exposed(job, out, backward_s, out / buckets)
-        back = _exposed(job, back, forward_s, back / buckets)
+    is_behind = framework.overlaps_data | (framework.overlaps_reduced & (layouts.zero_stage == 0))
+    buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
+    forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
+    backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
+    out = np.where(is_behind, _exposed(job, out, backward_s, out / buckets), out)
+    back = np.where(is_behind, _exposed(job, back, forward_s, back / buckets), back)
     return np.asarray(out + back)
 
 
