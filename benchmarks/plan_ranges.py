@@ -4,7 +4,8 @@
 
 For dense models and for mixtures: measured / predicted of every row, each source with the weight of
 one. Mixtures have two sources, too few to leave one out: there each model of a source counts as
-one, since what a plan gets wrong of a mixture goes with the model. A range is from one quantile to
+one, since what a plan gets wrong of a mixture goes with the model; those of few rows count as one
+together. A range is from one quantile to
 the opposite one of all; how much it covers is counted on each group with the range of the others
 (leave one out), and the mean of that is told. The quantiles that bring it to 80 % are those of
 `planner/ranges.py`, with the devices that rows are of.
@@ -67,6 +68,15 @@ def calibrated(of_source: Ratios) -> tuple[float, float, float, dict[str, float]
     return best, quantile(ratios, best), quantile(ratios, 1 - best), coverage(of_source, best)
 
 
+def pooled(of_group: Ratios) -> Ratios:
+    """Models of a source with few rows count as one group."""
+    made: Ratios = defaultdict(list)
+    for name, ratios in of_group.items():
+        few = f"{name.split(',')[0]}, models of few rows"
+        made[name if len(ratios) >= LEAST_ROWS or "," not in name else few] += ratios
+    return made
+
+
 def ratios_of(rows: list[dict[str, Any]]) -> tuple[dict[tuple[str, str], Ratios], Counter[str]]:
     """Measured / predicted by figure and kind of model, and rows of each device."""
     made: dict[tuple[str, str], Ratios] = defaultdict(lambda: defaultdict(list))
@@ -98,7 +108,8 @@ def main() -> int:
     rows = [row for path in parser.parse_args().rows for row in read_rows(path)]
     made, devices = ratios_of(rows)
     for (figure, kind), every in sorted(made.items()):
-        of_source = {name: each for name, each in every.items() if len(each) >= LEAST_ROWS}
+        groups = pooled(every)
+        of_source = {name: each for name, each in groups.items() if len(each) >= LEAST_ROWS}
         if not of_source:
             continue
         tail, low, high, covered = calibrated(of_source)

@@ -25,6 +25,7 @@ from stepscope.planner.parameters import head_rows, parameters
 from stepscope.planner.rates import rates_of
 
 GPT3 = find_model("gpt3-175b")
+LLAMA = find_model("llama3-8b")
 A100S = parse_cluster("128x8xA100")
 
 
@@ -38,6 +39,29 @@ def job(cluster: Cluster = A100S, **more: object) -> TrainingJob:
         "framework": MEGATRON,
     }
     return TrainingJob(**{**told, **more})  # type: ignore[arg-type]
+
+
+def test_what_hides_behind_work_makes_it_longer() -> None:
+    """Gathers that are hidden whole still cost 19 % of their time."""
+    layout = Layout(dp=8, zero_stage=3, micro_batch=4, num_micro=1)
+    sharded = replace(job(parse_cluster("1x8xH100"), framework=MEGATRON_CORE), model=LLAMA)
+    without = replace(sharded, constants=replace(sharded.constants, contention=0.0))
+    assert float(estimate_one(without, layout).times.shard_comms[0]) == 0.0
+    there = float(estimate_one(sharded, layout).times.shard_comms[0])
+    whole = 3 * LLAMA.num_params * 2 * 7 / 8 / (450e9 * sharded.constants.link_share)
+    assert there == pytest.approx(0.19 * whole, rel=0.35)
+
+
+def test_sends_between_interleaved_stages_run_behind_others() -> None:
+    layout = Layout(tp=8, pp=8, vpp=2, dp=16, num_micro=96, recompute="full")
+    core = job(framework=MEGATRON_CORE)
+    in_turn = replace(core, framework=replace(MEGATRON_CORE, overlaps_interleaved=False))
+    behind, plain = (
+        float(estimate_one(each, layout).times.pipeline_comms[0]) for each in (core, in_turn)
+    )
+    assert behind < plain
+    once = replace(layout, vpp=1)
+    assert estimate_one(core, once).step_s == pytest.approx(estimate_one(in_turn, once).step_s)
 
 
 def test_interleaved_stages_hold_no_more_than_a_step_has() -> None:

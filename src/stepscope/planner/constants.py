@@ -114,6 +114,10 @@ class Constants:
     """Of the work meanwhile that a transfer can hide behind:
     both want the device's memory and some of its cores."""
 
+    contention: float = 0.19
+    """Of a transfer's time that the work it hides behind takes longer: 18.9 % in the mean over
+    A100, H100, MI210 and MI250 (Lee et al. 2025, arXiv 2507.03114)."""
+
     # The host.
     host_layer_s: float = 1300 * MICRO
     """To launch one layer's forward. *Fitted*, as is all of the host's."""

@@ -33,8 +33,14 @@ class Framework:
     """In which gradients are reduced."""
     overlaps_data: bool = False
     """Whether gradients are reduced while the last backward runs."""
+    overlaps_reduced: bool = False
+    """Whether that is so where every data rank keeps all gradients (stage 0) alone: nanotron wraps
+    such a model in DDP, whose hook reduces as it goes, and others it reduces after backward."""
     overlaps_tensor: bool = False
     overlaps_pipeline: bool = False
+    overlaps_interleaved: bool = False
+    """Whether sends between interleaved stages run behind other micro-batches (Megatron-Core, but
+    for --no-overlap-p2p-communication)."""
     fuses: bool = True
     """Whether norms, activations, dropout and residuals run as few kernels (by hand or by a
     compiler)."""
@@ -156,6 +162,7 @@ MEGATRON_CORE = Framework(
     selective_is_cheap=True,
     overlaps_data=True,
     overlaps_tensor=True,
+    overlaps_interleaved=True,
     balances_stages=True,
     balances_even=False,
     pads_vocab=True,
@@ -178,6 +185,7 @@ NANOTRON = Framework(
     extra_grad_bytes=2.0,
     fuses=False,
     accumulates_fused=False,
+    overlaps_reduced=True,
     staged_collective_s=350e-6,
     stalled_send_s=0.28,
     balances_stages=True,

@@ -172,7 +172,13 @@ def _megatron(name: str, options: str) -> tuple[Framework, bool]:
         return MEGATRON, False
     if "overlap" in options:
         return MEGATRON_CORE, True
-    plain = replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, fuses_experts=False)
+    plain = replace(
+        MEGATRON_CORE,
+        overlaps_tensor=False,
+        overlaps_data=False,
+        overlaps_interleaved=False,
+        fuses_experts=False,
+    )
     return replace(plain, attention=2), True
 
 

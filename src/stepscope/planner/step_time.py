@@ -20,6 +20,8 @@ HOST_ADAM_BYTES_PER_S = 60e9
 BUCKET_BYTES = 200e6
 """Gradients that are reduced at a time: Megatron's are 40 million parameters, FSDP's a layer."""
 UNFUSED_UPDATE = 2.7
+UNHIDDEN_SENDS = 0.3
+"""Of sends between stages that run behind other micro-batches."""
 STALLS_FROM_NODES, STALLS_FROM_TENSOR_NODES = 64, 4
 """Nodes of a job, and of one tensor group, from which nanotron's sends stall: 106 of 110 published
 runs with stages on 64 nodes, and 81 of 88 with tensor groups over four, on 8 to 64 nodes. *Fitted*;
@@ -183,8 +185,8 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         layer: LayerTime = layer_time(job, layouts, rates, network, is_mixture=is_mixture)
         hidden_forward = overlap * layer.forward.device
         hidden_backward = overlap * (layer.backward.device + layer.again_s)
-        forward_gather = np.maximum(layer.gather_s - hidden_forward, 0.0)
-        backward_gather = np.maximum(layer.gather_s + layer.scatter_s - hidden_backward, 0.0)
+        forward_gather = _exposed(job, layer.gather_s, hidden_forward)
+        backward_gather = _exposed(job, layer.gather_s + layer.scatter_s, hidden_backward)
         forward_host = layer.forward.unhidden_s(job.framework)
         backward_host = layer.backward.unhidden_s(job.framework)
         parts = {
@@ -209,6 +211,13 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
     return _Layers(**sums)
 
 
+def _exposed(job: TrainingJob, transfer_s: Floats, hides_s: Any, least_s: Any = 0.0) -> Floats:
+    """What a transfer adds to the work that it runs behind: what of it is left over, and how much
+    longer that work takes meanwhile."""
+    left_s = np.maximum(transfer_s - hides_s, least_s)
+    return np.asarray(left_s + job.constants.contention * (transfer_s - left_s))
+
+
 def _head(job: TrainingJob, layouts: Layouts, rates: Rates) -> Floats:
     """The output head, the loss and the embedding, both ways."""
     model = job.model
@@ -231,9 +240,9 @@ def _sends(job: TrainingJob, layouts: Layouts, network: Network) -> Floats:
     stride = layouts.tp * layouts.cp * layouts.dp
     wire = 2 * network.send_s(stride, layouts.pp, size)
     host = 2 * job.constants.host_send_s
-    if job.framework.overlaps_pipeline:
-        wire = 0.3 * wire
-    return np.asarray(wire + host)
+    framework = job.framework
+    is_behind = framework.overlaps_pipeline | (framework.overlaps_interleaved & (layouts.vpp > 1))
+    return np.asarray(np.where(is_behind, UNHIDDEN_SENDS * wire, wire) + host)
 
 
 def has_stalled_sends(job: TrainingJob, layouts: Layouts) -> Floats:
@@ -269,12 +278,12 @@ def _data_comms(
     """
     framework = job.framework
     out, back = _data_wire(job, layouts, network, parameters)
-    if framework.overlaps_data:
-        buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
-        forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
-        backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
-        out = np.maximum(out - backward_s, out / buckets)
-        back = np.maximum(back - forward_s, back / buckets)
+    is_behind = framework.overlaps_data | (framework.overlaps_reduced & (layouts.zero_stage == 0))
+    buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
+    forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
+    backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
+    out = np.where(is_behind, _exposed(job, out, backward_s, out / buckets), out)
+    back = np.where(is_behind, _exposed(job, back, forward_s, back / buckets), back)
     return np.asarray(out + back)
 
 
