@@ -1,5 +1,6 @@
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from stepscope.analyses.rank_context import build_context
@@ -9,6 +10,7 @@ from stepscope.hardware.lookup import find_spec
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.compute import fp32_matmul, tf32_off
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.host_ranges import with_operators
 from stepscope.rules.shared.vector_products import at_precision, find_products
 from tests.rules.judging import finding_of
 from tests.rules.steps import H200, case_of_steps, launch
@@ -123,6 +125,16 @@ def test_casts_cost_launches_where_most_others_are_gone() -> None:
     )
     # Four convolutions a step, their images and weights cast both ways, beside a launch each.
     assert in_bf16 > 2 * in_tf32
+
+
+def test_an_operator_more_takes_the_host_what_one_does_with_all_its_launches() -> None:
+    case = grouped(num_streams=1)
+    graph, work = case.graph, case.graph.call_parts["work"]
+    one = np.zeros(len(graph))
+    one[0] = 1.0
+    added = with_operators(graph, case.table, one).call_parts["work"].sum() - work.sum()
+    num_operators = len(np.unique(case.table.op))
+    assert added == pytest.approx(work.sum() / num_operators, rel=0.1)
 
 
 def test_kernels_of_one_stream_keep_their_launches() -> None:

@@ -48,7 +48,7 @@ from stepscope.rules.shared.convolutions import (
     is_turned_by_compiler,
     least_channels,
 )
-from stepscope.rules.shared.host_ranges import with_launches
+from stepscope.rules.shared.host_ranges import with_operators
 from stepscope.rules.shared.padded_products import MISALIGNED_NAME
 from stepscope.rules.shared.products import ROW_OF
 from stepscope.rules.shared.rates import convolution_ns
@@ -115,7 +115,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     stays, as a plain copy."""
     full_turns: float = 1.5
     """Launches more of a convolution in fp32 without TF32, forward: for most of them cuDNN has
-    kernels for NCHW alone, and turns to it and back (46 for the 31 of a mobilenet)."""
+    kernels for NCHW alone, and turns to it and back (46 for the 31 of a mobilenet). With each the
+    host spends about as long as on an operator (regnet_y, mobilenet and efficientnet)."""
     full_backward_turns: float = 1.75
     thin_backward_launches: float = 2.0
     """More of a depthwise one, whose weight's gradient takes a second pass."""
@@ -149,7 +150,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     launches = _more_launches(table, batch_norms)
 
     def launched(turned: Change) -> Change:
-        return lambda before: with_launches(turned(before), table.optimizer, launches)
+        return lambda before: with_operators(turned(before), table, launches)
 
     return Proposal(
         summary=f"{turning_ms:.1f} ms a step turn tensors for the convolutions, "
@@ -192,7 +193,7 @@ def turned_by_compiler(case: Case) -> Change | None:
     times[turning] = _left_of_turns(graph, table, turning)
     turned = _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
     launches = np.where(flat, _more_launches(table, np.zeros(len(graph), np.bool_)), 0.0)
-    return lambda before: with_launches(turned(before), table.optimizer, launches)
+    return lambda before: with_operators(turned(before), table, launches)
 
 
 def _more_launches(table: TaskTable, norms: Bool) -> Float64:

@@ -13,10 +13,10 @@ that read them, and gradients are added to rows without sorting them first. The 
 the images of most models with convolutions out with their channels innermost, and the kernels that
 turned them go. Products whose rows are no multiple of 16 bytes it pads where that is faster. Of a
 loss over a vocabulary it writes neither the logits in fp32 nor their log-softmax. The host launches
-fewer kernels, each for a little less than before, and pays for entering the compiled model and for
-each parameter: where it is the limit, that is the gain; where it launched few, a compiled step may
-be slower. Python from one module to the next goes with it; the training loop around the model is
-not compiled.
+fewer kernels, each for a little less than before, and pays for entering the compiled model, for
+each parameter and for what each batch norm keeps (the number of batches takes a kernel of its own):
+where it is the limit, that is the gain; where it launched few, a compiled step may be slower.
+Python from one module to the next goes with it; the training loop around the model is not compiled.
 
 Evidence it needs: shapes (`record_shapes=True`).
 

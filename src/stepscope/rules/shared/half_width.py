@@ -23,6 +23,7 @@ from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.trace import Bool, Float64
 from stepscope.replay.graph import Graph
 from stepscope.rules.shared.convolutions import image_and_weight, is_nchw, is_thin
+from stepscope.rules.shared.host_ranges import INNER_LAUNCH
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, fixed_ns
 from stepscope.rules.task_table import TaskTable
 from stepscope.workload.operands import operand
@@ -59,11 +60,11 @@ def times_in_half(graph: Graph, table: TaskTable, roofs: DevicePeaks, narrow: Bo
     return times
 
 
-def more_norm_kernels(table: TaskTable) -> Float64:
-    """Per task, the kernels that a batch norm is launched as in bf16 more than in fp32."""
+def more_norm_launches(table: TaskTable) -> Float64:
+    """Per task, the launches of a batch norm in bf16 more than in fp32, in operators."""
     forward = table.where(lambda op: table.op_name(op) == NORMS[0] and is_nchw(table, op))
     leads = forward & (np.diff(table.op, prepend=-2) != 0)
-    return np.where(leads, float(NORM_KERNELS - 1), 0.0)
+    return np.where(leads, INNER_LAUNCH * (NORM_KERNELS - 1), 0.0)
 
 
 def _is_thin_nhwc(table: TaskTable, op: int) -> bool:

@@ -16,10 +16,10 @@ from stepscope.core.trace import NONE, Bool, Float64, Int64
 from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.shared.autocast import under_autocast
+from stepscope.rules.shared.autocast import CAST_OPERATORS, under_autocast
 from stepscope.rules.shared.convolutions import is_grouped, is_thin, layout_of, least_channels
-from stepscope.rules.shared.half_width import more_norm_kernels, times_in_half
-from stepscope.rules.shared.host_ranges import call_of_task, with_launches
+from stepscope.rules.shared.half_width import more_norm_launches, times_in_half
+from stepscope.rules.shared.host_ranges import call_of_task, with_operators
 from stepscope.rules.shared.products import BATCHED, PRODUCTS, ROW_OF, is_aligned, num_across
 from stepscope.rules.shared.rates import (
     BATCHED_MISALIGNED_FACTOR,
@@ -107,14 +107,14 @@ def at_precision(
         return lambda before: whole(replace(before, task_ns=_faster(graph, before, slow, times)))
     cast = under_autocast(case, roofs)
     others_ns = times_in_half(graph, table, roofs, cast.narrow)
-    launches = cast.launches + more_norm_kernels(table)
+    operators = CAST_OPERATORS * cast.launches + more_norm_launches(table)
 
     def change(before: Graph) -> Graph:
         faster = _faster(graph, before, slow, times)
         # What another fix has changed, as by fusing it, is not what it was.
         others = ~np.isnan(others_ns) & (before.task_ns == graph.task_ns)
         narrower = replace(before, task_ns=np.where(others, others_ns, faster) + cast.cast_ns)
-        return with_launches(whole(narrower), table.optimizer, launches)
+        return with_operators(whole(narrower), table, operators)
 
     return change
 
