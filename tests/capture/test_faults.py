@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.readers.run_folder.folder import read_run
 from tests.capture.fault_job import FAULTS
 from tests.capture.jobs import WHOLE_LOOP, environment, record, stepscope
 from tests.shared_data import ROOT
@@ -118,6 +119,8 @@ def test_what_is_done_with_torch_and_python_changes_nothing(
     code, out, err = recorded(tmp_path / "run", ",".join(names), "light")
     assert (code, out) == plain(",".join(names), "light"), err
     assert list((tmp_path / "run").glob("rank-*/window-*")), "it was recorded all the same"
+    rows = [row for rank in read_run(tmp_path / "run").ranks for row in rank.rows]
+    assert any(row["comm_ns"] for row in rows) is ("collective" in names)
 
 
 @pytest.mark.parametrize(

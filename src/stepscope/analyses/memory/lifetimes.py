@@ -59,11 +59,12 @@ def device_events(context: RankContext) -> DeviceEvents | None:
         return None
     own = (events.device_type != HOST) & (events.allocated_bytes >= 0) & (events.reserved_bytes > 0)
     own &= (np.abs(events.size_bytes) < MOST_BYTES) & (events.reserved_bytes < MOST_BYTES)
-    own &= events.allocated_bytes < MOST_BYTES
+    own &= (events.allocated_bytes < MOST_BYTES) & (events.device >= 0)
     if device is not None:
         own &= events.device == device.index
     elif own.any():
-        own &= events.device == np.bincount(events.device[own]).argmax()
+        devices, counts = np.unique(events.device[own], return_counts=True)
+        own &= events.device == devices[counts.argmax()]
     if not own.any():
         return None
     return DeviceEvents(
