@@ -149,6 +149,11 @@ def test_what_makes_no_sense_is_refused(
     broken = tmp_path / "broken.json"
     broken.write_text('{"schema": "stepscope.plan/1", "job": 1}')
     assert "is not a plan of the schema" in refused(capsys, "compare", str(broken), run)
+    wide = tmp_path / "wide.json"
+    wide.write_text(plan.read_text().replace('"num_devices": 1', '"num_devices": 8'))
+    told = refused(capsys, "compare", str(wide), run, "--recalibrate", str(tmp_path / "x.json"))
+    assert "a plan for 8 devices and the run has 1 rank" in " ".join(told.split())
+    assert not (tmp_path / "x.json").exists()
 
 
 @pytest.mark.parametrize(

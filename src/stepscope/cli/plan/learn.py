@@ -32,6 +32,7 @@ from stepscope.planner.learn import (
 )
 from stepscope.protocol.untrusted import read_regular
 from stepscope.report.plan.learned import learned_document
+from stepscope.report.units import plural
 from stepscope.rules.job import Job
 
 
@@ -42,6 +43,12 @@ def run_learned(
         raise UsageError("a plan and its run have text and JSON: take --format text or json")
     comparison, calibration = learned(paths[0], data, paths[1:], reading)
     if kept is not None:
+        planned, width = comparison.planned_devices, comparison.measured_ranks
+        if planned != width:
+            raise UsageError(
+                f"{paths[0]} is a plan for {plural(planned, 'device')} and the run has "
+                f"{plural(width, 'rank')}: nothing is learned from that; plan for {width}"
+            )
         write(encode(calibration) + "\n", kept)
         note(kept)
     if style == "json":
@@ -172,8 +179,8 @@ def _notes(
     notes = []
     if planned != width:
         notes.append(
-            f"planned for {planned} devices and recorded on {width} ranks: the run is not the "
-            "plan's"
+            f"planned for {plural(planned, 'device')} and recorded on {plural(width, 'rank')}: the "
+            "run is not the plan's"
         )
     if source == "trace":
         notes.append("the step was timed under the profiler; --step-ms gives it without")
