@@ -43,7 +43,7 @@ def test_the_cheapest_three_each_free_enough() -> None:
 
 def test_as_few_blocks_are_checkpointed_as_it_takes() -> None:
     few = next(way for way in ways_out(failed()) if "checkpoint" in way.action)
-    assert "3 of 10 blocks" in few.action
+    assert "4 of 10 blocks" in few.action
     assert few.frees_bytes is not None
     assert few.frees_bytes >= 2 * GB + SPARE * 76 * GB
     many = ways_out(failed(asked_bytes=36 * GB, kinds={"activations": 40 * GB, "weights": 34 * GB}))
@@ -51,7 +51,7 @@ def test_as_few_blocks_are_checkpointed_as_it_takes() -> None:
     assert "every block" in most.action
     assert most.step_longer is not None
     assert few.step_longer is not None
-    assert most.step_longer > 3 * few.step_longer
+    assert most.step_longer == pytest.approx(10 / 4 * few.step_longer)
 
 
 def test_memory_in_pieces_needs_another_allocator_alone() -> None:
@@ -121,7 +121,7 @@ def test_states_that_the_first_step_makes_are_counted() -> None:
     """Two of the weights' size each, which the second step holds all along: 8 GiB more."""
     report = recorded(step=0, optimizer="AdamW", is_fused=True)
     assert report.short_bytes == 6 * GIB
-    assert "4 of 10 blocks" in checkpointing(report).action
+    assert "5 of 10 blocks" in checkpointing(report).action
     assert any("8 bits" in way.action and not way.is_enough for way in report.ways)
 
 
@@ -131,7 +131,7 @@ def test_blocks_that_forward_had_not_come_to_are_counted() -> None:
     report = recorded(phase="forward", block=5, num_blocks=10)
     assert report.needs is not None
     assert sum(report.needs.values()) == pytest.approx((4 + 34 * 10 / 5.5) * GIB)
-    assert "6 of 10 blocks" in checkpointing(report).action
+    assert "8 of 10 blocks" in checkpointing(report).action
     headed = recorded(
         phase="forward",
         block=5,
@@ -142,7 +142,7 @@ def test_blocks_that_forward_had_not_come_to_are_counted() -> None:
     )
     assert headed.needs is not None
     assert sum(headed.needs.values()) - sum(report.needs.values()) == 6 * GIB
-    assert "7 of 10 blocks" in checkpointing(headed).action
+    assert "9 of 10 blocks" in checkpointing(headed).action
     assert checkpointing(headed).is_enough
 
 

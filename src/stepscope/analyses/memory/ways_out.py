@@ -32,9 +32,10 @@ from stepscope.core.recordings.memory import (
 MOST_WAYS = 3
 FORWARD_SHARE = 1 / 3
 """Of forward and backward, in FLOPs: a product is done once forward and twice backward."""
-CHECKPOINTED = 0.85
-"""Of a block's activations that checkpointing frees: its input stays. Measured on an H200: 0.84
-to 0.87 of transformers in bf16 autocast, 0.71 of residual convolutions in fp32."""
+CHECKPOINTED, SURELY_CHECKPOINTED = 0.85, 0.7
+"""Of a block's activations that checkpointing frees, and what it frees of any: its input stays.
+Measured on an H200: 0.84 to 0.87 of transformers in bf16 autocast, 0.68 to 0.71 of residual
+convolutions in fp32."""
 LEAST_HEAD = 0.05
 """Of the highest moment: what the loss holds, from which it is worth another one."""
 USUAL_BLOCKS = 10
@@ -66,13 +67,15 @@ class _Shortage(Struct, frozen=True, kw_only=True):
         cost: str,
         longer: float | None,
         *,
+        surely: Callable[[Moment], int] | None = None,
         changes_numerics: bool = False,
     ) -> WayOut:
+        """`surely`: what it frees at least, where that is less."""
         return WayOut(
             action=action,
             frees_bytes=frees(self.moments[0]),
             peak_bytes=self.peak_bytes(frees) if self.is_whole_step else None,
-            is_enough=self.is_enough(frees),
+            is_enough=self.is_enough(surely or frees),
             cost=cost,
             step_longer=longer,
             changes_numerics=changes_numerics,
@@ -234,8 +237,9 @@ def _checkpoint(shortage: _Shortage, num_blocks: int) -> Iterator[WayOut]:
     if not shortage.moments[0].kinds.get(ACTIVATIONS) or shortage.moments[0].is_update:
         return
     for tenths in range(1, 11):
-        frees = partial(_checkpointed, tenths, num_blocks)
-        if tenths == 10 or shortage.is_met(frees):
+        frees = partial(_checkpointed, tenths, num_blocks, CHECKPOINTED)
+        surely = partial(_checkpointed, tenths, num_blocks, SURELY_CHECKPOINTED)
+        if tenths == 10 or shortage.is_met(surely):
             longer = FORWARD_SHARE * tenths / 10
             which = "every block" if tenths == 10 else f"{tenths} of 10 blocks"
             yield shortage.way(
@@ -243,16 +247,17 @@ def _checkpoint(shortage: _Shortage, num_blocks: int) -> Iterator[WayOut]:
                 frees,
                 f"their forward once more: about {longer:.0%} of the step",
                 longer,
+                surely=surely,
             )
             return
 
 
-def _checkpointed(tenths: int, num_blocks: int, moment: Moment) -> int:
-    """While the loss is computed, of all these blocks. Later of all but the one that backward
-    makes again, when what the loss held is free."""
+def _checkpointed(tenths: int, num_blocks: int, share: float, moment: Moment) -> int:
+    """While the loss is computed, `share` of all these blocks. Later of all but the one that
+    backward makes again, when what the loss held is free."""
     if moment.is_update:
         return 0
-    freed = CHECKPOINTED * moment.kinds.get(ACTIVATIONS, 0)
+    freed = share * moment.kinds.get(ACTIVATIONS, 0)
     later = freed * min(tenths / 10, 1 - 1 / num_blocks) + moment.kinds.get(TEMPORARY, 0)
     return round(min(freed * tenths / 10, later))
 
