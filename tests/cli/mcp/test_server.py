@@ -155,7 +155,7 @@ def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path
         result = await client.call_tool("verify", {"apply": "no-such-finding"})
         assert result.is_error
         assert "no-such-finding" in text_of(result)
-        told = json.loads(text_of(await client.call_tool("verify", {"apply": "num_workers=2"})))
+        told = json.loads(text_of(await client.call_tool("verify", {"apply": "num_workers=4"})))
         assert told["verdict"] == "gain proven"
         assert told["speedup"]["low"] > 1.2
 

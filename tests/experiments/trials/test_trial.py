@@ -219,7 +219,7 @@ def test_what_a_job_writes_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepscope.experiments.trials.trial.MOST_OUTPUT_BYTES", 1 << 20)
-    # It goes on until its file was emptied, and then says a last word.
+    # It goes on until its file was cut, or is far too large, and then says a last word.
     code = """
 import os, sys
 while os.fstat(1).st_size < 50 << 20:

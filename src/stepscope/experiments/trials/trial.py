@@ -62,7 +62,7 @@ def run_trial(
         run_info = prepare(folder, words, options, __version__, knobs)
         given = {**os.environ, **environment_of(knobs), **change.environment}
         # Appended to: a file that was cut short goes on where it ends.
-        with (folder / STDOUT_FILE).open("ab") as out, (folder / STDERR_FILE).open("ab") as err:
+        with (folder / STDOUT_FILE).open("a+b") as out, (folder / STDERR_FILE).open("a+b") as err:
             watcher.outputs = out, err
             ended = run_owned(
                 words,
@@ -72,6 +72,7 @@ def run_trial(
                 timeout_s=timeout_s,
                 is_wanted=watcher.is_wanted,
             )
+            watcher.cut_outputs()
     except OSError as problem:
         raise UsageError(f"the trial in {folder} could not be started: {problem}") from None
     try:
@@ -139,9 +140,12 @@ class _Watcher:
         self._next_s = 0.0
         self.outputs: tuple[IO[bytes], ...] = ()
 
-    def is_wanted(self) -> bool:
+    def cut_outputs(self) -> None:
         for output in self.outputs:
             cut_short(output)
+
+    def is_wanted(self) -> bool:
+        self.cut_outputs()
         now = time.monotonic()
         if self._on_steps is None or now < self._next_s:
             return True
@@ -152,8 +156,12 @@ class _Watcher:
 
 
 def cut_short(output: IO[bytes]) -> None:
-    """Empties a stream's file that has become too large: what is written last tells most."""
-    if os.fstat(output.fileno()).st_size > MOST_OUTPUT_BYTES:
+    """Of a stream's file that has become too large the end alone is kept: it tells most."""
+    number = output.fileno()
+    size = os.fstat(number).st_size
+    if size > MOST_OUTPUT_BYTES:
+        end = os.pread(number, MOST_OUTPUT_BYTES // 64, size - MOST_OUTPUT_BYTES // 64)
         output.truncate(0)
-        output.write(f"(stepscope: the first {MOST_OUTPUT_BYTES >> 20} MB are left out)\n".encode())
+        left_out = f"(stepscope: the first {(size - len(end)) >> 20} MB are left out)\n"
+        output.write(left_out.encode() + end)
         output.flush()
