@@ -167,19 +167,21 @@ def own():
     print("own events", len(own.events()) > 0, flush=True)
 def at_step(step):
     import stepscope.capture.recording.window as window
-    window.LONGEST_WAIT_S = 0.2
     if step == 9:
         print("ours", torch.autograd._profiler_enabled(), flush=True)
+        window.LONGEST_WAIT_S, waits, give_up = 0.2, [], window.Window.give_up
+        window.Window.give_up = lambda self, problem: waits.append(give_up(self, problem))
         thread = threading.Thread(target=own)
         thread.start()
         thread.join()
+        print("waits", len(waits), flush=True)
     if step == 12:
         print("ours", torch.autograd._profiler_enabled(), flush=True)
         own()
 train(20, at_step)
 """
     ended = record(tmp_path, text, *WINDOW)
-    said = b"ours True\nown events True\nours False\nown events True\n"
+    said = b"ours True\nown events True\nwaits 1\nours False\nown events True\n"
     assert (ended.code, ended.out) == (0, said), ended.err
     assert not list(tmp_path.rglob("problem.txt"))
 

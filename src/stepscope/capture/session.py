@@ -117,8 +117,7 @@ class Session:
         self._after = 0
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
         self._ends_after_backward = False
-        """Whether the pass that runs ends a step: an optimizer stepped inside it, on a GPU in a
-        thread of autograd's own."""
+        """Whether the pass that runs ends a step: an optimizer stepped in it, in any thread."""
         self._wait_cpu_ns: int | None = 0
         self._passes, self._comms = Passes(), Passes()
         self._count_anew()

@@ -256,7 +256,7 @@ class Window:
         """Before a profiler of the job's own is attached, in any thread."""
         if self.is_mine:
             self.discard()
-        elif self.is_attached:
+        elif self.is_attached and not self._is_taken:
             self.give_up("the job started a profiler of its own, in another thread")
             if not self._gone.wait(LONGEST_WAIT_S):
                 # Its thread may wait for this one. It takes ours off when the job's is over.
