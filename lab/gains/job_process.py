@@ -14,6 +14,7 @@ from lab.gains.jobs import JOBS as FIRST_JOBS
 from lab.gains.jobs_fifth import FIFTH_JOBS
 from lab.gains.jobs_fourth import FOURTH_JOBS
 from lab.gains.jobs_second import SECOND_JOBS
+from lab.gains.jobs_sixth import SIXTH_JOBS
 from lab.gains.jobs_third import THIRD_JOBS
 from lab.gains.timing import measure
 from lab.measure import BIG, clear, settle
@@ -24,6 +25,7 @@ SETS = {
     "third": THIRD_JOBS,
     "fourth": FOURTH_JOBS,
     "fifth": FIFTH_JOBS,
+    "sixth": SIXTH_JOBS,
 }
 JOBS = {name: job for jobs in SETS.values() for name, job in jobs.items()}
 
