@@ -3,6 +3,7 @@ held up."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -345,6 +346,19 @@ def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int
         replace(graph, task_latency_ns=graph.task_latency_ns * 0.5),
     ):
         assert play(changed).step_interval_ns <= whole + 1
+
+
+@pytest.mark.parametrize("host_us", [90, 95, 98, 100, 103, 110])
+def test_a_step_a_little_shorter_or_longer_is_fitted_with_much_the_same_host(host_us: int) -> None:
+    """The device needs 1,000 us; around it the host's time does not jump with the step's."""
+    graph = graph_of(*steps(5, host_us=host_us, device_us=100))
+    none = np.zeros(len(graph), np.bool_)
+    hosts = [
+        float(fit(graph, step_us * US, none).graph.call_ns.sum()) / graph.num_steps
+        for step_us in range(970, 1100, 5)
+    ]
+    for shorter, longer in itertools.pairwise(hosts):
+        assert longer == pytest.approx(shorter, rel=0.06)
 
 
 def lab_graph(path: Path) -> tuple[RankContext, Graph | None]:

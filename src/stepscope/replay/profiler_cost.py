@@ -50,6 +50,12 @@ a host that seems to be faster than that is not the reason."""
 DEVICE_BOUND = 0.96
 """Of the step that the device takes with a host that takes no time,
 from which the device limits it."""
+NEARLY_BOUND = 0.9
+UNLIKELY_COST = 0.5
+"""Of the usual cost: where the device takes nearly the whole step and only a recording that cost
+the host less than this would make the host as slow as the step, the device limits it."""
+KEEPS_UP = 1.01
+"""Times the step that the device limits: a host whose replay is not longer keeps up with it."""
 CLOSE = 0.005
 
 
@@ -147,15 +153,11 @@ def fit(
             return replace(fitted, bounds=_bounds(graph))
         return fitted
     episodic = _episodic(graph, measured, contended=contended)
-    if not episodic and _is_device_bound(graph, step_ns):
-        # The device limits the step, which therefore says nothing about the host's time.
+    if not episodic and _is_device_bound(graph, step_ns, _bound_share(graph, step_ns)):
+        # The device limits the step, which therefore says of the host only that it keeps up.
         if host_ns:
             return _with_host_of(graph, host_ns, step_ns)
-        cost_ns = usual_cost_ns(graph)
-        return replace(
-            _fitted(without_cost(graph, cost_ns), cost_ns, step_ns),
-            bounds=_bounds(graph),
-        )
+        return _device_bound(graph, _keeping_up_ns(graph, step_ns, usual_cost_ns(graph)), step_ns)
     recorded = play(graph).step_interval_ns
     shortest = play(without_cost(graph, COST_RANGE_NS[1])).step_interval_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
@@ -172,9 +174,35 @@ def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
     return usual_cost_ns(graph) if pace_known else USUAL_COST_NS
 
 
-def _is_device_bound(graph: Graph, step_ns: float) -> bool:
+def _bound_share(graph: Graph, step_ns: float) -> float:
+    least_ns = UNLIKELY_COST * usual_cost_ns(graph)
+    if play(without_cost(graph, least_ns)).step_interval_ns < step_ns:
+        return NEARLY_BOUND
+    return DEVICE_BOUND
+
+
+def _is_device_bound(graph: Graph, step_ns: float, share: float = DEVICE_BOUND) -> bool:
     free = without_host_parts(graph, *graph.call_parts)
-    return play(free).step_interval_ns >= step_ns * DEVICE_BOUND
+    return play(free).step_interval_ns >= step_ns * share
+
+
+def _device_bound(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:
+    return replace(_fitted(without_cost(graph, cost_ns), cost_ns, step_ns), bounds=_bounds(graph))
+
+
+def _keeping_up_ns(graph: Graph, step_ns: float, least_ns: float) -> float:
+    """The least cost from `least_ns` on with which the host does not make the step longer."""
+
+    def interval_ns(cost_ns: float) -> float:
+        return play(without_cost(graph, cost_ns)).step_interval_ns
+
+    longest_ns = max(step_ns, interval_ns(COST_RANGE_NS[1])) * KEEPS_UP
+    if interval_ns(least_ns) <= longest_ns:
+        return least_ns
+    _, cost_ns = bisect(
+        lambda cost_ns: interval_ns(cost_ns) > longest_ns, least_ns, COST_RANGE_NS[1], 12
+    )
+    return cost_ns
 
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
