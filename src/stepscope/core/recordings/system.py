@@ -18,7 +18,6 @@ from stepscope.core.recordings.recording import Recording
 POWER = ("sw_power_cap", "power_violation")
 HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown", "thermal_violation")
 FAULT = ("hw_slowdown", "hw_power_brake_slowdown")
-CHOSEN = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
 IDLE = "gpu_idle"
 """Why a clock is below its highest, in the words of NVIDIA's driver. The violations are what dmon
 writes, and what other vendors' monitors do: held down by power or by heat, and no more is known."""

@@ -185,10 +185,6 @@ class Phases:
             kept = self.samples[name] = deque(maxlen=MAX_SAMPLES)
         kept.append((ns, least_ns))
 
-    def median_ns(self, name: str) -> int | None:
-        kept = self.samples.get(name)
-        return round(median(ns for ns, _ in _settled(kept))) if kept else None
-
     def phases(self, micro: str | None = None) -> tuple[Phase, ...]:
         """The longest first; `micro` is how the name of a micro-batch's timer ends."""
         phases = []
