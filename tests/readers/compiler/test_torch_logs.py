@@ -116,10 +116,9 @@ def test_a_real_log_tells_each_break_with_its_line_reason_and_hint() -> None:
         heads
     )
     item, printed = report.break_counts()
-    assert (item.graph_break.location, item.graph_break.code, item.graph_break.function) == (
+    assert (item.graph_break.location, item.graph_break.code) == (
         "train/artifacts.py:61",
         "if y.sum().item() > 0:",
-        "f",
     )
     assert (
         item.graph_break.reason

@@ -75,7 +75,6 @@ class Break(Struct, frozen=True, kw_only=True):
     reason: str
     explanation: str = ""
     hints: tuple[str, ...] = ()
-    function: str = ""
     code: str = ""
     """The line of code there."""
     called_from: str = ""

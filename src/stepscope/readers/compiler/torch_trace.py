@@ -284,7 +284,7 @@ class _FileParser:
 def _reason(text: str) -> tuple[str, list[tuple[str, str]]]:
     """A guard's line, and the innermost line of the user's stack under it with its code."""
     first, *rest = text.split("\n")
-    return first, [(location, code) for location, _, code in frames_in(rest)][-1:]
+    return first, frames_in(rest)[-1:]
 
 
 def _ident(record: dict[str, Any]) -> str:
