@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from stepscope.planner.job import TrainingJob
 
-SHARE = 0.80
 VALIDATED = frozenset(
     {
         "a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "b200", "b300", "gb200", "gb300",

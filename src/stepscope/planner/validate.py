@@ -240,7 +240,6 @@ class MemoryFit:
     missing_bytes: float
     """0 where it fits."""
     largest_part: str
-    missing_host_bytes: float
     nearest: Layout | None
     """The same with as little as possible changed, such that it fits;
     None where nothing tried does, or it fits already."""
@@ -259,7 +258,6 @@ def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
         memory_bytes=choice.memory_bytes,
         missing_bytes=missing,
         largest_part=max(choice.memory, key=lambda name: choice.memory[name]),
-        missing_host_bytes=max(0.0, on_host),
         nearest=_nearest_fitting(job, layout) if missing or on_host > 0 else None,
     )
 

@@ -36,6 +36,7 @@ from typing import Any
 
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import read_json_object
+from stepscope.protocol.whole_write import write_whole
 
 SCHEMA = "stepscope.run/1"
 RUNS = "stepscope-runs"
@@ -169,9 +170,7 @@ def step_summary_path(rank_folder: Path) -> Path:
 
 def write_json(path: Path, value: object) -> None:
     """Whole or not at all: a reader never meets half a file."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(json_text(value, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, (json_text(value, indent=1) + "\n").encode())
 
 
 def claim_rank(run: Path, rank: int) -> Path:

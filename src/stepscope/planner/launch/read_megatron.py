@@ -14,8 +14,6 @@ from stepscope.protocol.untrusted import whole_text
 MOST_WORDS = 100_000
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w{0,60})=([^\s;()]{0,200})\s*$")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60}|\d)(?::?-([^}]{0,60}))?\}?")
-_DENSE = re.compile(r"\(?\[0\]\s{0,4}\*\s{0,4}(\d{1,4})")
-"""The layers without experts at the model's start, as in ([0]*3+[1]*58)."""
 Flags = dict[str, str | bool]
 COUNTS = Counts(
     names=(
@@ -37,8 +35,6 @@ READ = frozenset(
 )  # fmt: skip
 """Flags whose value matters here: where it is a variable that is not set, that is said."""
 STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-DEFAULT_BUCKET = 40_000_000
-"""Elements at least (megatron/core/distributed); times the data ranks where those are more."""
 
 
 def flags_of(text: str, where: str) -> tuple[Flags, tuple[str, ...]]:

@@ -110,7 +110,6 @@ class _Samples:
         is_clock = self.num_clock == self.num and bool(span)
         return replace(
             stacks,
-            span_s=span,
             num_cores=len(self.cores) or None,
             busy_cores=self.clock_ns * 1e-9 / span if is_clock and span else None,
             kernel_share=self.kernel / self.num if stacks.functions else None,
@@ -225,7 +224,6 @@ def read_report(source: Source) -> SystemRecording:
                     file=match["object"],
                     self_share=min(1.0, float(own) / 100),
                     total_share=min(1.0, float(total) / 100),
-                    is_native=True,
                 )
             )
     if not spots:
