@@ -311,3 +311,25 @@ def test_stages_filled_by_cost_cannot_be_more_than_the_head_leaves() -> None:
     assert can_run(small, layouts).tolist() == [True, True, True, True, False]
     assert can_run(replace(small, framework=MEGATRON_CORE), layouts).all()
     assert not can_run(small, Layouts.of([Layout(pp=32, num_micro=32)]))[0]
+
+
+def test_the_head_stays_in_16_bits_where_layers_multiply_in_8() -> None:
+    job = job_of(MEGATRON_CORE, "llama3-8b", "1x8xH100")
+    layout = Layout(dp=8, zero_stage=1)
+    narrow, plain = (
+        estimate_one(replace(job, precision=precision), layout).times
+        for precision in ("fp8", "bf16")
+    )
+    assert narrow.head == pytest.approx(plain.head)
+    assert narrow.gemm < 0.7 * plain.gemm
+
+
+def test_selective_recompute_frees_nothing_of_a_layer_without_experts() -> None:
+    """Megatron-Core repeats attention there, whose kernel keeps no scores."""
+    for model, is_less in (("llama3-8b", False), ("mixtral-8x7b", True)):
+        job = job_of(MEGATRON_CORE, model, "1x8xH100")
+        layouts = Layouts.of([Layout(dp=8, ep=1, recompute=kind) for kind in ("none", "selective")])
+        kept, again = layer_bytes(job, layouts)
+        assert (again < kept) == is_less
+        slower = [float(estimate_one(job, layouts.layout(index)).step_s[0]) for index in (0, 1)]
+        assert slower[1] > slower[0]

@@ -74,8 +74,9 @@ class Framework:
     """Whether selective recompute means every other product and all that is cheap,
     instead of attention's inside."""
     selective_is_cheap: bool = False
-    """Whether it means what is cheap to repeat: norms and activations,
-    whose outputs are then not kept."""
+    """Whether it means what is cheap to repeat in a layer with experts: norms and activations,
+    whose outputs are then not kept. Of other layers Megatron-Core repeats attention alone
+    (`recompute_modules`), which frees nothing where one kernel does it."""
     balances_stages: bool = False
     """Whether the stages with embedding and head get fewer layers."""
     balances_even: bool = True

@@ -15,7 +15,7 @@ from stepscope.planner.framework import Framework
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
-from stepscope.planner.parameters import recomputed_share
+from stepscope.planner.parameters import is_selective_cheap, recomputed_share
 from stepscope.planner.rates import Floats, Rates
 
 PARTED_COLLECTIVES = 4
@@ -243,8 +243,10 @@ def _again(job: TrainingJob, layouts: Layouts, forward: Pass) -> Floats:
     whole = forward.device + forward.comms + forward.unhidden_s(job.framework)
     if job.framework.selective_is_ops:
         part = forward.gemm / 2 + forward.stream
-    elif job.framework.selective_is_cheap:
+    elif is_selective_cheap(job):
         part = 0.5 * forward.stream + np.where(layouts.is_flash == 1, 0.0, forward.attention)
+    elif job.framework.selective_is_cheap:
+        part = forward.attention
     else:
         part = np.where(layouts.is_flash == 1, 0.0, forward.attention)
     whole = whole * recomputed_share(job, layouts)

@@ -62,6 +62,9 @@ ROUND_TRIPS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("megatron", "megatron-args.sh", "llama3-70b", {
         "tp": 4, "pp": 4, "vpp": 2, "zero_stage": 1, "is_sequence_parallel": True,
         "recompute": "selective"}),
+    ("megatron", "megatron-args.sh", "llama3-70b", {
+        "tp": 4, "pp": 4, "vpp": 2, "zero_stage": 1, "is_sequence_parallel": True,
+        "recompute": "full", "recompute_layers": 6}),
     ("megatron", "megatron-args.sh", "mixtral-8x7b", {
         "tp": 2, "ep": 4, "zero_stage": 1, "is_sequence_parallel": True}),
     ("torchtitan", "train.toml", "llama3-70b", {
