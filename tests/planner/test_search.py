@@ -42,7 +42,11 @@ OPEN = Space(
     is_flash=(True, False),
 )
 ABLE = replace(
-    MEGATRON, has_context=True, has_sequence=True, zero_stages=(0, 1, 2, 3), offloads=True
+    MEGATRON,
+    has_context=True,
+    has_sequence=True,
+    zero_stages=(0, 1, 2, 3),
+    offloads=("optimizer", "all"),
 )
 
 

@@ -128,8 +128,8 @@ class Framework:
     has_context: bool = True
     has_sequence: bool = True
     has_stages: bool = True
-    offloads: bool = False
-    """Whether it can keep states on the host. Any job may be asked what that would give."""
+    offloads: tuple[str, ...] = ()
+    """What it can keep on the host: optimizer, all. Any job may be asked what that would give."""
     bucket_bytes: float = 0.0
     """Per parameter, of buckets that gradients are copied to before they cross."""
     slack: float | None = None
@@ -168,6 +168,7 @@ MEGATRON_CORE = Framework(
     balances_even=False,
     pads_vocab=True,
     zero_stages=(0, 1, 3),
+    offloads=("optimizer",),
 )
 MEGATRON_DEEPSPEED = Framework(
     name="megatron-deepspeed",
@@ -179,7 +180,7 @@ MEGATRON_DEEPSPEED = Framework(
     accumulates_fused=False,
     pads_vocab=True,
     has_context=False,
-    offloads=True,
+    offloads=("optimizer", "all"),
 )
 NANOTRON = Framework(
     name="nanotron",
@@ -218,6 +219,7 @@ TORCHTITAN = Framework(
     keeps_gathered_stages=True,
     schedules=("1f1b", "gpipe", "zb1p", "zbv"),
     zero_stages=(0, 3),
+    offloads=("all",),
 )
 FSDP = Framework(
     name="fsdp",
@@ -232,7 +234,7 @@ FSDP = Framework(
     has_context=False,
     has_sequence=False,
     has_stages=False,
-    offloads=True,
+    offloads=("all",),
 )
 COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0, logit_bytes=4.0)
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
