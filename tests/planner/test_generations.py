@@ -333,3 +333,26 @@ def test_selective_recompute_frees_nothing_of_a_layer_without_experts() -> None:
         assert (again < kept) == is_less
         slower = [float(estimate_one(job, layouts.layout(index)).step_s[0]) for index in (0, 1)]
         assert slower[1] > slower[0]
+
+
+def exchange_s(job: TrainingJob) -> float:
+    return float(estimate_one(job, Layout(dp=64, ep=64, zero_stage=1)).times.expert_comms[0])
+
+
+def test_experts_in_few_groups_are_in_few_nodes() -> None:
+    """DeepSeek-V3: 8 experts of a token in 4 of 8 groups, so in no more than 4 of 8 nodes."""
+    job = job_of(MEGATRON_CORE, "deepseek-v3", "8x8xH100")
+    experts = job.model.experts
+    assert experts is not None
+    assert (experts.num_groups, experts.top_groups) == (8, 4)
+    free = replace(job, model=replace(job.model, experts=replace(experts, num_groups=1)))
+    reached, of_all = 4 * (1 - (3 / 4) ** 8), 8 * (1 - (7 / 8) ** 8)
+    assert exchange_s(job) / exchange_s(free) == pytest.approx(reached / of_all, rel=0.03)
+
+
+def test_tokens_are_put_into_order_once_where_the_sender_takes_them_as_they_lie() -> None:
+    job = job_of(FSDP, "qwen3-30b-a3b", "1x8xH100")
+    once = replace(job, framework=replace(FSDP, orders_once=True))
+    layout = Layout(dp=8, ep=8, zero_stage=3)
+    twice_s, once_s = (float(estimate_one(each, layout).times.stream[0]) for each in (job, once))
+    assert once_s < 0.75 * twice_s

@@ -64,6 +64,9 @@ class Framework:
     fuses_experts: bool = False
     """Whether experts' products run as one kernel at a plain product's rate,
     and whole steps as graphs: on Blackwell alone."""
+    orders_once: bool = False
+    """Whether what sends tokens to experts takes them as they lie, so that they are put into order
+    only where they arrive (DeepEP)."""
     logit_passes: float = 48.0
     """Bytes read and written for one logit from head to loss and back:
     51 for PyTorch's own in fp32, measured."""

@@ -142,8 +142,9 @@ def layer_time(
     if is_mixture and model.experts is not None:
         middle = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
         # Tokens are copied out, into the order of experts, back from it, weighed and summed; fused
-        # kernels do the middle of it.
-        spread = (4 if is_fused else 8) * tokens * model.experts.top_k * model.hidden
+        # kernels do the middle of it, and so does what sends them.
+        is_short = is_fused or framework.orders_once
+        spread = (4 if is_short else 8) * tokens * model.experts.top_k * model.hidden
     # Two norms, two residual sums; rotations; the activation.
     passes = outer * model.hidden * (10 + 2 * DROPPED_PASSES * framework.has_dropout)
     # Residuals in fp32 are read and written at twice the width.
@@ -308,7 +309,8 @@ def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
     assert experts is not None
     group = Group(layouts.ep, layouts.tp)
     sent_bytes = tokens / layouts.tp * job.model.hidden * job.value_bytes
-    return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k)
+    share = min(experts.top_groups / experts.num_groups, 1.0)
+    return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k, share)
 
 
 def _context_comms(
