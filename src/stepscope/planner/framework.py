@@ -93,6 +93,9 @@ class Framework:
     keeps_gathered_stages: bool = False
     """Whether, with several stages, weights that ZeRO-3 gathered stay whole until the last
     micro-batch, and gradients beside them (torchtitan's reshard_after_forward)."""
+    copies_gathered: bool = False
+    """Whether ZeRO-3's weights are copied out of the buffer they were gathered in, and gradients
+    into one (FSDP2; FSDP's first version has views of it)."""
     logit_bytes: float = 10.0
     """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
     parallel_logit_bytes: float = 14.0
@@ -220,6 +223,7 @@ TORCHTITAN = Framework(
     fuses=False,
     selective_is_ops=True,
     keeps_gathered_stages=True,
+    copies_gathered=True,
     schedules=("1f1b", "gpipe", "zb1p", "zbv"),
     zero_stages=(0, 3),
     offloads=("all",),
@@ -231,6 +235,7 @@ FSDP = Framework(
     comm_grad_bytes=2.0,
     logit_bytes=EAGER_LOGIT_BYTES,
     frees_grads=True,
+    copies_gathered=True,
     slack=EAGER_SLACK,
     usual_recompute="none",
     zero_stages=(0, 3),
@@ -239,7 +244,14 @@ FSDP = Framework(
     has_stages=False,
     offloads=("all",),
 )
-COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0, logit_bytes=4.0)
+COMPOSER = replace(
+    FSDP,
+    name="composer",
+    attention=1,
+    logit_passes=12.0,
+    logit_bytes=4.0,
+    copies_gathered=False,
+)
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
 loss in one kernel that reads logits in half precision once each way."""
 INTERNEVO = Framework(

@@ -44,7 +44,8 @@ class Times:
     expert_comms: Floats
     context_comms: Floats
     shard_comms: Floats
-    """Weights gathered and gradients scattered for each layer, as far as nothing hides them."""
+    """Weights gathered and gradients scattered for each layer, as far as nothing hides them, and
+    copied out of and into the buffers for it."""
     pipeline_comms: Floats
     bubble: Floats
     data_comms: Floats
@@ -203,10 +204,14 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
             "context_comms": layer.forward.context_comms + layer.backward.context_comms,
             "recompute": layer.again_s,
             "host": forward_host + backward_host,
-            "shard_comms": forward_gather + backward_gather,
+            "shard_comms": forward_gather + backward_gather + layer.copy_s,
         }
         parts["forward"] = (
-            layer.forward.device + layer.forward.comms + forward_host + forward_gather
+            layer.forward.device
+            + layer.forward.comms
+            + forward_host
+            + forward_gather
+            + layer.copy_s / 3
         )
         parts["backward"] = (
             sum(parts[name] for name in list(parts) if name != "forward") - parts["forward"]
