@@ -42,7 +42,11 @@ OPEN = Space(
     is_flash=(True, False),
 )
 ABLE = replace(
-    MEGATRON, has_context=True, has_sequence=True, zero_stages=(0, 1, 2, 3), offloads=True
+    MEGATRON,
+    has_context=True,
+    has_sequence=True,
+    zero_stages=(0, 1, 2, 3),
+    offloads=("optimizer", "all"),
 )
 
 
@@ -205,6 +209,20 @@ def test_selective_recompute_with_one_kernel_is_for_frameworks_that_mean_more_by
     )
     assert "selective" not in {each.recompute for each in megatron}
     assert "selective" in {each.recompute for each in titan}
+
+
+def test_selective_recompute_is_searched_where_it_frees_something_or_is_pinned() -> None:
+    dense = layouts_of(Grid(small_job(), Space()))
+    assert "selective" not in {each.recompute for each in dense}
+    pinned = layouts_of(Grid(small_job(), Space(recompute=("selective",))))
+    assert {each.recompute for each in pinned} == {"selective"}
+    mixture = TrainingJob(
+        model=find_model("mixtral-8x7b"),
+        cluster=parse_cluster("1x8xH100"),
+        seq_len=4096,
+        global_batch=64,
+    )
+    assert "selective" in {each.recompute for each in layouts_of(Grid(mixture, Space()))}
 
 
 def test_the_open_space_of_175b_is_larger_than_calculons() -> None:

@@ -22,7 +22,7 @@ COUNTS = Counts(
         "num-layers-per-virtual-pipeline-stage", "micro-batch-size", "global-batch-size",
         "seq-length", "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads",
         "num-query-groups", "kv-channels", "max-position-embeddings", "vocab-size", "num-experts",
-        "moe-router-topk", "moe-ffn-hidden-size", "ddp-bucket-size",
+        "moe-router-topk", "moe-ffn-hidden-size", "ddp-bucket-size", "recompute-num-layers",
     )
 )  # fmt: skip
 READ = frozenset(
@@ -124,6 +124,7 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         zero_stage=_stage(flags),
         is_sequence_parallel="sequence-parallel" in flags and tp > 1,
         recompute=_recompute(flags),
+        recompute_layers=_recompute_layers(flags),
         offload="optimizer" if "optimizer-cpu-offload" in flags else "none",
         precision=precision,
         is_flash=flags.get("attention-backend") not in ("unfused", "local"),
@@ -166,6 +167,13 @@ def _recompute(flags: Flags) -> str:
     if word in ("full", "selective"):
         return str(word)
     return "selective" if "recompute-activations" in flags else "none"
+
+
+def _recompute_layers(flags: Flags) -> int:
+    """Of each stage; Megatron counts them for each piece of it."""
+    if flags.get("recompute-method") != "block" or _recompute(flags) != "full":
+        return 0
+    return (_count(flags, "recompute-num-layers") or 0) * _pieces(flags)
 
 
 def model_of(flags: Flags) -> Model | None:
