@@ -144,7 +144,8 @@ def test_py_spy_samples_the_main_thread_without_pausing_it(
     flame = tmp_path / "flame.svg"
     answer = told(capsys, job.pid, "--seconds", "0.5", "--flame", flame)
     assert "--nonblocking" in (tmp_path / "asked").read_text()
-    assert answer["functions"][0] == {"name": "<module> (train.py:9)", "share": 0.75}
+    first = {"name": "<module> (train.py:9)", "share": 0.75, "pid": job.pid}
+    assert answer["functions"][0] == first
     drawn = flame.read_text()
     assert "fetch (torch/utils/data/fetch.py:5): 75.0%" in drawn
     assert "step&lt;b&gt; (train.py:4): 25.0%" in drawn

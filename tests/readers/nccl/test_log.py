@@ -114,6 +114,19 @@ def test_a_failed_start_is_told_with_its_warnings() -> None:
     assert said(log, "no connection was logged")
 
 
+def test_the_last_warning_stands_in_pytorchs_exception(tmp_path: Path) -> None:
+    raised = """\
+[rank1]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/c10d/NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5
+[rank1]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+[rank1]: Last error:
+[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000
+"""  # noqa: E501
+    assert is_mine(raised.encode(), "job.log")
+    (warning,) = read_text(tmp_path, raised).warnings
+    assert warning.text == "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"
+    assert not is_mine(b"see NCCL error in: the manual\n", "job.log")
+
+
 def test_p2p_and_infiniband_with_both_ends_words(tmp_path: Path) -> None:
     log = read_text(tmp_path, two_nodes())
     assert log.transports == {"P2P": 4, "NET/IB": 4}

@@ -74,7 +74,9 @@ def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         num_blocks=whole(notes.get("num_blocks"), low=1),
         num_rows=whole(notes.get("num_rows"), low=0),
         element_bytes=whole(notes.get("element_bytes"), low=1),
+        input_bytes=whole(notes.get("input_bytes"), low=0),
         head_features=whole(notes.get("head_features"), low=1),
+        head_weight_bytes=whole(notes.get("head_weight_bytes"), low=0),
     )
 
 

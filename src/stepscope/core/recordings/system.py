@@ -134,6 +134,8 @@ class HostStacks(Struct, frozen=True, kw_only=True):
     tool: str
     """py-spy, pyinstrument, viztracer, perf, or speedscope where nothing names it."""
     path: str
+    pid: int | None = None
+    """Of the process, where one that runs was sampled."""
     unit: str
     """Of `amount`: "samples" or "seconds"."""
     amount: float
