@@ -60,17 +60,9 @@ class Turn(Struct, frozen=True, kw_only=True):
 def usual_step(rows: Sequence[Row]) -> Usual | None:
     """From all steps that no profiler slowed, by the device's clock where it was asked: the host
     may run ahead. None where there is none."""
-    timed = [row for row in rows if row["dur_ns"]]
-    clean = usual_rows([row for row in timed if row["state"] == TIMED])
-    is_short = len(clean) < LEAST
-    if is_short:
-        clean = usual_rows([row for row in timed if row["state"] in (TIMED, FIRST)])
+    clean, is_short = _clean(rows)
     if not clean:
         return None
-    clean = _quiet(clean)
-    measured = [row for row in clean if row["device_ns"]]
-    if len(measured) >= LEAST:
-        clean = measured
     lengths = [_length_ns(row) for row in clean]
     slow_ns = longest_usual(lengths)
     if is_short:
@@ -82,11 +74,35 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
         wait_ns=_median(kept, "wait_ns"),
         gc_ns=_median(kept, "gc_ns"),
         log_ns=_median(kept, "log_ns"),
-        is_on_device=len(measured) >= LEAST,
+        is_on_device=_is_on_device(kept),
         num_batches=statistics.fmean(row["num_batches"] or 0 for row in kept),
         num_backwards=statistics.fmean(row["num_backwards"] or 0 for row in kept),
         num=len(kept),
     )
+
+
+def lengths_of(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """(step, nanoseconds) of the steps that are neither recorded nor hold anything else, slow ones
+    too."""
+    clean, _ = _clean(rows)
+    return [(row["step"] or 0, _length_ns(row)) for row in clean]
+
+
+def _clean(rows: Sequence[Row]) -> tuple[list[Row], bool]:
+    """And whether they are so few that those of the warm-up count."""
+    timed = [row for row in rows if row["dur_ns"]]
+    clean = usual_rows([row for row in timed if row["state"] == TIMED])
+    is_short = len(clean) < LEAST
+    if is_short:
+        clean = usual_rows([row for row in timed if row["state"] in (TIMED, FIRST)])
+    if clean:
+        clean = _quiet(clean)
+    measured = [row for row in clean if row["device_ns"]]
+    return (measured if len(measured) >= LEAST else clean), is_short
+
+
+def _is_on_device(rows: Sequence[Row]) -> bool:
+    return sum(bool(row["device_ns"]) for row in rows) >= LEAST
 
 
 def _quiet(rows: list[Row]) -> list[Row]:
