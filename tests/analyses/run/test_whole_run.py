@@ -129,6 +129,17 @@ def test_a_stall_is_seen_among_steps_of_two_lengths() -> None:
     assert run.ns_of("stalls") == pytest.approx(9 * 592 * MS, rel=1e-3)
 
 
+def test_a_stall_is_the_part_that_holds_it() -> None:
+    """On a machine that others use, a thread that has slept gets its core at once: its step has
+    40 ms less of the backward pass than the usual one."""
+    usual = {"between_ns": MS, "backward_ns": 44 * MS}
+    rows = [row(n, 60 + n % 3, **usual) for n in range(1, 201)]
+    for n in range(20, 200, 20):
+        rows[n] |= {"dur_ns": 621 * MS, "between_ns": 601 * MS, "backward_ns": 4 * MS}
+    run = accounted(record(rows))
+    assert run.ns_of("stalls") == pytest.approx(9 * 600 * MS, rel=1e-3)
+
+
 def test_recorded_steps_cost_the_recording_and_still_train() -> None:
     rows = [row(n, 30) for n in range(1, 61)]
     for n, state in ((20, 2), (21, 2), (22, 3)):

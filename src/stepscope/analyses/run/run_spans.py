@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.run.idle import Rest
 from stepscope.analyses.run.phases import Phases
-from stepscope.analyses.run.slow_steps import FIRST, TIMED, Turn, Usual, turns_of
+from stepscope.analyses.run.slow_steps import FIRST, TIMED, Turn, Usual, host_parts, turns_of
 from stepscope.analyses.run.step_extras import Extra
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.core.run import RUN_PARTS
@@ -226,7 +226,7 @@ def _divided(
     row: Row, dur_ns: int, usual: Usual, extra: Extra, turns: Sequence[Turn]
 ) -> Counter[str]:
     """A step: what the usual one takes, and why it takes longer."""
-    over_ns = max(dur_ns - _usual_ns(row, usual) - extra.lead_ns, 0)
+    over_ns = _over_ns(row, dur_ns, usual, extra)
     # A save or a log that waits for the device waits for what the step does anyway.
     apart = _Division(over_ns if usual.is_on_device else dur_ns)
     apart.take("saves", row["save_ns"] or 0)
@@ -256,6 +256,23 @@ def _divided(
     parts = division.parts
     parts["steady"] = dur_ns - parts.total()
     return +parts
+
+
+def _over_ns(row: Row, dur_ns: int, usual: Usual, extra: Extra) -> int:
+    """What it takes longer than the usual one. Of a slow step only the parts that hold it: on a
+    machine that others use, a thread that has just slept gets its core sooner than usual, and the
+    rest of the step is shorter."""
+    usual_ns = _usual_ns(row, usual)
+    over_ns = max(dur_ns - usual_ns - extra.lead_ns, 0)
+    is_slow = over_ns + usual.step_ns > usual.slow_ns or _has_evaluated(row, usual)
+    if not is_slow or usual.is_on_device or usual_ns > usual.step_ns or dur_ns != row["dur_ns"]:
+        return over_ns
+    held_ns = sum(
+        ns - usual.parts[name].mean_ns
+        for name, ns in host_parts(row).items()
+        if ns > usual.parts[name].most_ns
+    )
+    return max(min(round(held_ns), dur_ns), 0) or over_ns
 
 
 def _usual_ns(row: Row, usual: Usual) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -13,10 +13,13 @@ from stepscope.analyses.steps.unprofiled import Row, usual_rows
 from stepscope.protocol.slow_steps import SLOW_TIMES, longest_usual
 
 TIMED, FIRST = 0, 1
+HOST_PARTS, REST = ("between_ns", "wait_ns", "backward_ns", "optimizer_ns"), "rest_ns"
 LEAST = 3
 """Clean steps; of a run that has fewer, those of the warm-up are asked too."""
 LOUD_TIMES, NOTED_NS = 2, 1_000_000
 """The median step's logging, and so long beyond it: what logs longer is no usual step."""
+PART_SPREADS = 4
+"""Median deviations of a part above its median."""
 LEAST_GROUP = 3
 """Slow steps that can show a period."""
 IN_TURN = 0.6
@@ -24,6 +27,14 @@ IN_TURN = 0.6
 MOST_GROUPS = 3
 ALIKE = 2
 """Times as long, up to which slow steps may be of one turn."""
+
+
+class UsualPart(Struct, frozen=True, kw_only=True):
+    """A part of HOST_PARTS, or the rest, of a clean step."""
+
+    mean_ns: float
+    most_ns: float
+    """More is not usual."""
 
 
 class Usual(Struct, frozen=True, kw_only=True):
@@ -36,6 +47,8 @@ class Usual(Struct, frozen=True, kw_only=True):
     wait_ns: int
     gc_ns: int
     log_ns: int = 0
+    parts: Mapping[str, UsualPart] = {}
+    """What of it the host spent where."""
     is_on_device: bool
     num_batches: float
     num_backwards: float
@@ -74,6 +87,7 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
         wait_ns=_median(kept, "wait_ns"),
         gc_ns=_median(kept, "gc_ns"),
         log_ns=_median(kept, "log_ns"),
+        parts=_usual_parts(kept),
         is_on_device=_is_on_device(kept),
         num_batches=statistics.fmean(row["num_batches"] or 0 for row in kept),
         num_backwards=statistics.fmean(row["num_backwards"] or 0 for row in kept),
@@ -151,6 +165,29 @@ def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
     if every < 2 or len(mine) < max(LEAST_GROUP, IN_TURN * max(len(large), num_turns)):
         return None
     return Turn(every=every, phase=phase, once_ns=round(statistics.fmean(ns for _, ns in mine)))
+
+
+def host_parts(row: Row) -> dict[str, int]:
+    """What of a step the host spent where, saves and all."""
+    parts = {name: row[name] or 0 for name in HOST_PARTS}
+    left = (row["dur_ns"] or 0) - sum(parts.values())
+    if left < 0:
+        # The batch was asked for behind the backward pass.
+        left += parts.pop("between_ns")
+    return {**parts, REST: left}
+
+
+def _usual_parts(rows: Sequence[Row]) -> dict[str, UsualPart]:
+    parts = [host_parts(row) for row in rows]
+    return {
+        name: _usual_part([part.get(name, 0) for part in parts]) for name in (*HOST_PARTS, REST)
+    }
+
+
+def _usual_part(lengths: Sequence[int]) -> UsualPart:
+    middle = statistics.median(lengths)
+    spread = statistics.median(abs(ns - middle) for ns in lengths)
+    return UsualPart(mean_ns=statistics.fmean(lengths), most_ns=middle + PART_SPREADS * spread)
 
 
 def net_ns(row: Row) -> int:
