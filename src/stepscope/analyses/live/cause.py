@@ -55,15 +55,12 @@ class _Change(Struct, frozen=True, kw_only=True):
 
     before: float
     own: float
+    outside: float
+    """The exchange left out, in which all that wait for a rank seem slower."""
     parts: Mapping[str, float]
     queued: float | None
     computed: float | None
     """Time on cores."""
-
-    @property
-    def outside(self) -> float:
-        """The exchange left out, in which all that wait for a rank seem slower."""
-        return self.own - self.parts["exchange"]
 
     def is_outside(self, least_ns: float) -> bool:
         return self.outside >= max(MOST_OF * self.own, least_ns)
@@ -186,8 +183,7 @@ def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tupl
     """The kind, and what takes longer."""
     more = f"{ms_words(change.own)} more a step"
     is_exchange = is_job and is_coupled and change.parts["exchange"] >= MOST_OF * change.own
-    enough = QUEUED_EXCHANGE if is_exchange else MOST_OF
-    if change.queued is not None and change.queued >= enough * change.own:
+    if change.queued is not None and change.queued >= _enough_queued(change, is_coupled=is_coupled):
         return "busy-machine", more + _no_core(min(change.queued, change.own))
     part = max(change.parts, key=lambda name: change.parts[name])
     if change.parts["loader"] >= MOST_OF * change.own:
@@ -200,6 +196,12 @@ def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tupl
     if is_job:
         return "step-time", f"{more}, most of it {PARTS[part]}"
     return ("late-rank" if num == 1 else "slow-group"), f"{more}, most of it {PARTS[part]}"
+
+
+def _enough_queued(change: _Change, *, is_coupled: bool) -> float:
+    """From which on the cores that others have are what is wrong."""
+    outside = max(min(change.outside, change.own), 0.0) if is_coupled else change.own
+    return MOST_OF * outside + QUEUED_EXCHANGE * (change.own - outside)
 
 
 def _stand_out(changes: Mapping[int, _Change], least_ns: float) -> tuple[int, ...]:
@@ -240,7 +242,7 @@ def _change(
         return float(now - was)
 
     # A sample tells of the second before it.
-    old = [use for use in samples if use.at_s < since_s]
+    old = [use for use in samples if since_s - BEFORE_S <= use.at_s < since_s]
     new = [use for use in samples if use.at_s >= since_s + 1]
     length_before, length_after = _length(before), _length(after)
     queued = _mean_rise(
@@ -255,6 +257,7 @@ def _change(
     return _Change(
         before=median(step.ranks[rank].own for step in before),
         own=risen("own"),
+        outside=risen("outside"),
         parts={name: risen(name) for name in PARTS},
         queued=queued,
         computed=computed,

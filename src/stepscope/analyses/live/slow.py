@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from stepscope.analyses.live.cause import LATER, HostUse, host_use, late_trouble, slow_trouble
@@ -29,8 +29,9 @@ APART_S, APART_PER_RANK_S = 0.02, 0.0005
 """Between two steps that are looked at: of 2 ms steps every tenth is enough, and of 500 ranks four
 a second."""
 NUM_KEPT, NUM_SAMPLES, NUM_LENGTHS = 2_048, 128, 40
-EXCHANGE = -1
-"""The stream of what ranks exchange, beside those of the ranks."""
+EXCHANGE, UNQUEUED = -1, -2
+"""Streams of what ranks exchange, beside those of the ranks: as it is, and without what threads
+were queued for cores meanwhile, by which it wanders where others use the machine."""
 
 
 class SlowSteps:
@@ -38,7 +39,7 @@ class SlowSteps:
 
     def __init__(self) -> None:
         self._levels: dict[int, Level] = {}
-        """By rank; and of EXCHANGE."""
+        """By rank; and of EXCHANGE and UNQUEUED."""
         self._steps: deque[JobStep] = deque(maxlen=NUM_KEPT)
         self._samples: dict[int, deque[HostUse]] = {}
         self._hosts: dict[int, str] = {}
@@ -69,12 +70,22 @@ class SlowSteps:
             self._steps.append(step)
             self._num_coupled += step.is_coupled
             self._lengths.append(max(part.length for part in step.ranks.values()))
-            for stream, ns in _streams(step).items():
+            for stream, ns in self._streams(step).items():
                 level = self._levels.setdefault(stream, Level(self._least))
                 level.add(ns, step.at_s)
         if not steps:
             return []
         return [*ended, *self._ended(), *self._began(), *self._compared()]
+
+    def _streams(self, step: JobStep) -> dict[int, float]:
+        """What each rank took by itself; and what all of them share, which is the same for each."""
+        if not step.is_coupled:
+            return {rank: part.own for rank, part in step.ranks.items()}
+        streams: dict[int, float] = {rank: part.outside for rank, part in step.ranks.items()}
+        exchange = min(part.exchange for part in step.ranks.values())
+        latest = [uses[-1].queued or 0.0 for uses in self._samples.values() if uses]
+        queued = fmean(latest) * self._lengths[-1] if latest else 0.0
+        return {**streams, EXCHANGE: exchange, UNQUEUED: max(exchange - queued, 0.0)}
 
     def _least(self, _: float) -> float:
         """By which a stream must rise: the step is the measure, not the part of it."""
@@ -94,11 +105,11 @@ class SlowSteps:
             return []
         first_s = min(rise.since_s for rise in rises)
         waited_s = self._steps[-1].at_s - first_s
-        has_all = all(level.rise for key, level in unknown.items() if key != EXCHANGE)
+        has_all = all(level.rise for key, level in unknown.items() if key >= 0)
         if not has_all and waited_s < LASTS_S + PATIENCE_S:
             return []
         risen = tuple(key for key, level in unknown.items() if level.is_rising)
-        ranks = tuple(self._steps[-1].ranks) if EXCHANGE in risen else risen
+        ranks = tuple(self._steps[-1].ranks) if min(risen) < 0 else risen
         trouble = slow_trouble(ranks, first_s, self._steps, self._samples, self._hosts)
         if trouble is None:
             for key in risen:
@@ -158,11 +169,3 @@ class SlowSteps:
 def _is_same_job(before: JobStep, step: JobStep) -> bool:
     """No rank came or went, and they wait for one another as they did."""
     return before.ranks.keys() == step.ranks.keys() and before.is_coupled == step.is_coupled
-
-
-def _streams(step: JobStep) -> dict[int, int]:
-    """What each rank took by itself; and what all of them share, which is the same for each."""
-    if not step.is_coupled:
-        return {rank: part.own for rank, part in step.ranks.items()}
-    streams = {rank: part.own - part.exchange for rank, part in step.ranks.items()}
-    return {**streams, EXCHANGE: min(part.exchange for part in step.ranks.values())}
