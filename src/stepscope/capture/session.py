@@ -65,7 +65,7 @@ class Session:
         *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
         *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
         *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_log_ns"),
-        "_wait_cpu_ns",
+        *("_wait_cpu_ns", "_fetched_ns"),
         *("_wait_ns", "device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader"),
         *("losses", "marks", "nests", "rows", "schedule", "step", "tape", "window", "writer"),
     )
@@ -271,6 +271,7 @@ class Session:
                     self._comms.drop_since(begun)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
+                self._fetched_ns = self._fetched_ns or begun
                 if self._epochs.is_pending:
                     self._epochs.took_first(ended - begun)
                 # An epoch's end is waited for, and brings no batch.
@@ -329,7 +330,7 @@ class Session:
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = self._wait_cpu_ns = self._log_ns = 0
+        self._num_evals = self._wait_cpu_ns = self._log_ns = self._fetched_ns = 0
         self._passes.clear()
         self._comms.clear()
 
@@ -402,8 +403,6 @@ class Session:
         if self.writer is not None:
             self.writer.finish()
 
-    # What it does with it.
-
     def _begin(self, now: int) -> None:
         """The first step's end: this process trains, so it gets a folder."""
         self._begun_ns = now
@@ -436,7 +435,8 @@ class Session:
         wait, backward, step = (self._wait_ns, self._num_batches), self._passes.fold(), self.step
         spent = self._optimizer_ns, self._save_ns, self._gc_ns
         rest = state, self._num_evals, self._wait_cpu_ns, None, self._comms.fold()[0], self._log_ns
-        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest])
+        between = max(self._fetched_ns - self._last_ns, 0) if self._fetched_ns else None
+        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest, between])
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int, backward_ns: int | None) -> None:

@@ -150,6 +150,15 @@ class RunAdvice(Struct, frozen=True, kw_only=True):
     seen once."""
 
 
+class RunPhase(Struct, frozen=True, kw_only=True):
+    """Steps that are alike, and unlike those before: a larger batch, longer sequences."""
+
+    first_step: int
+    num_clean: int
+    step_ns: int
+    """The mean of its clean steps."""
+
+
 class WholeRun(Struct, frozen=True, kw_only=True):
     """One rank's run from the start of its command to the end, on the host's clock; its parts sum
     to `dur_ns`."""
@@ -167,6 +176,8 @@ class WholeRun(Struct, frozen=True, kw_only=True):
     num_clean: int
     """Steps with no profiler about that held nothing beside what all of them do."""
     num_steps: int
+    phases: tuple[RunPhase, ...] = ()
+    """One after the other, where there is more than one."""
     advice: tuple[RunAdvice, ...] = ()
     """The most that can be saved first."""
     is_over: bool = True

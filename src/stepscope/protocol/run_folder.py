@@ -95,6 +95,7 @@ STEP_COLUMNS = (
     "device_backward_ns",
     "comm_ns",
     "log_ns",
+    "between_ns",
 )
 """One step, from the end of one optimizer step to the end of the next.
 
@@ -103,7 +104,8 @@ is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` 
 all on the host. `state` is one of STATES, `num_evals` how often eval() of a
 module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core. `device_backward_ns`
 is what of `device_ns` lies after the start of the last backward pass, `comm_ns` is spent in
-functions of torch.distributed, `log_ns` in what writes logs, on the host.
+functions of torch.distributed, `log_ns` in what writes logs, on the host. `between_ns` is from the
+last step's end until a batch is first asked for, null where none is.
 """
 MODULES_FIELD, MODULE_PREFIX = "stepscope_modules", "nn.Module: "
 """Of a recording whose operators with such names are marks of modules."""

@@ -29,7 +29,12 @@ from stepscope.report.diagnosis.view import (
     time_words,
     together_words,
 )
-from stepscope.report.diagnosis.whole_run import advice_words, whole_run_contract, whole_run_words
+from stepscope.report.diagnosis.whole_run import (
+    advice_words,
+    phases_words,
+    whole_run_contract,
+    whole_run_words,
+)
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -102,6 +107,8 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
         run = whole_run_contract(facts.whole_run)
         yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet")
+        if run.phases:
+            yield Line(text=phases_words(run.phases), tone="quiet")
         for advice in run.advice[:1]:
             yield Line(text=advice_words(advice), is_action=True)
     if facts.ranks:
