@@ -87,7 +87,7 @@ def _epochs(loader: LoaderKnobs | None) -> str:
 def _slow(slow: SlowSteps) -> str:
     which = "the steps that are slow now and then"
     if slow.every is not None:
-        which = f"every {slow.every}th step"
+        which = f"one step in {slow.every}"
     if slow.cause == "input":
         return f"Deepen the loader's prefetch, or even out its batches: {which} waits for input"
     return f"Take out of the loop, or do beside it, what makes {which} slow"

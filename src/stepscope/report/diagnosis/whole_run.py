@@ -115,9 +115,9 @@ def part_note(run: WholeRun, part: WholeRunPart) -> str:
 
 
 def stall_words(stall: WholeRunStall) -> str:
-    """`A step in 20 takes 600 ms longer (10 times, 6.01 s): train.py(28)`."""
+    """`One step in 20 takes 600 ms longer (10 times, 6.01 s): train.py(28)`."""
     every = stall.every_steps
-    which = "A step now and then" if every is None else f"Every {every}th step"
+    which = "A step now and then" if every is None else f"One step in {every}"
     once = ms(stall.once_seconds * 1e9)
     words = f"{which} takes {once} longer ({stall.num} times, {seconds(stall.seconds)})"
     if stall.cause == "input":
