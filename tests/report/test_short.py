@@ -142,7 +142,7 @@ def test_damage_comes_before_the_verdict() -> None:
 def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
     replayed = next(made for make in SCENARIOS.values() if (made := make()).replay is not None)
     clean = replace(replayed, findings=(), advice=(), ladder=(), abstentions=())
-    assert "No known fault costs more than 2 %" in to_text(short_document(clean))
+    assert "No known fix gives more than 2 %" in to_text(short_document(clean))
     large = Abstention(code="compute share", reason="66% of the step, in mm", needs="a GPU")
     for replay in (clean.replay, None):
         text = to_text(short_document(replace(clean, replay=replay, abstentions=(large,))))
@@ -154,7 +154,7 @@ def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
     text = to_text(short_document(replace(clean, abstentions=(busy,))))
     assert "What fixes would give is not known: others had the cores." in text
     assert "-> record again" in text
-    assert "No known fault" not in text
+    assert "No known fix" not in text
 
 
 def test_no_door_takes_a_run_that_was_not_judged_for_one_without_faults() -> None:

@@ -13,6 +13,8 @@ from msgspec import Struct
 from stepscope.core.out_of_memory import RecordedFailure
 from stepscope.core.recordings.system import PortSeries
 
+LEAST_CORES = 0.05
+"""That the scheduler leaves to a run, however much other processes take."""
 RUN_PARTS = (
     "start_up",
     "first_batch",
@@ -206,6 +208,8 @@ class LoaderKnobs(Struct, frozen=True, kw_only=True):
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None
     batch_size: int | None = None
+    is_iterable: bool | None = None
+    """Whether its dataset is an IterableDataset, of which each worker iterates a copy."""
 
 
 class DeviceSample(Struct, frozen=True, kw_only=True):
@@ -231,6 +235,8 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     loader: LoaderKnobs | None = None
     cores: float | None = None
     """That this process may use: affinity, and the container's quota."""
+    machine_cores: float | None = None
+    """Of the machine, whoever may use them; None: as many as this process."""
     local_ranks: int | None = None
     """Ranks of the job on this machine."""
     threads: int | None = None
@@ -288,6 +294,14 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     def own_cores(self) -> float | None:
         """This rank's share of the cores it may use; None when that is not known."""
         return None if self.cores is None else self.cores / max(self.local_ranks or 1, 1)
+
+    @property
+    def free_cores(self) -> float | None:
+        """Of `own_cores`, those that processes which are not of the run leave to it."""
+        if self.cores is None or self.own_cores is None or self.other_cores is None:
+            return self.own_cores
+        left = (self.machine_cores or self.cores) - self.other_cores
+        return min(self.own_cores, max(left, LEAST_CORES) / max(self.local_ranks or 1, 1))
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):

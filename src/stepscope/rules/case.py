@@ -161,10 +161,12 @@ def case_of(
             metadata=metadata,
         )
     kinds = task_kinds(context, graph)
-    starved = is_starved(context.trace, context.host, step_interval)
     unprofiled = None if metadata is None else metadata.steps
     measured = {} if unprofiled is None else _measured(unprofiled)
-    waits = metadata is not None and is_waiting(metadata)
+    timed_waits = None if metadata is None else is_waiting(metadata)
+    waits = bool(timed_waits)
+    # Where the wait was timed without the profiler, short fetches that it recorded say no more.
+    starved = timed_waits is not False and is_starved(context.trace, context.host, step_interval)
     wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
     # On a host alone, batches that no DataLoader brings are not in what was timed.
     has_loader = unprofiled is not None and bool(unprofiled.num_batches)
@@ -236,9 +238,9 @@ def _measured(steps: UnprofiledSteps) -> dict[str, float]:
     return {part: float(ns) for part, ns in parts.items() if ns is not None}
 
 
-def is_waiting(metadata: RankMetadata) -> bool:
-    """Whether the unprofiled steps wait for worker processes."""
+def is_waiting(metadata: RankMetadata) -> bool | None:
+    """Whether the unprofiled steps wait for worker processes; None where that was not timed."""
     steps, loader = metadata.steps, metadata.loader
     if steps is None or loader is None or not loader.num_workers or steps.wait_ns is None:
-        return False
+        return None
     return steps.wait_ns >= WAITING_SHARE * steps.step_ns

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.steps.windows import WHOLE_TRACE
-from stepscope.core.diagnosis import SHARE, Abstention, Finding
+from stepscope.core.diagnosis import SHARE, Abstention
 from stepscope.core.facts import KernelRow, RankFacts
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.registry import RULES
@@ -61,27 +61,39 @@ def unanswered(
     # However the fixes divide what they save, no share is longer than the step that they leave.
     answered |= {bound for bound, share in shares.items() if left <= MOST_LEFT * share}
     return tuple(
-        _abstention(rank, bound, share, judgement.findings, lacking)
+        _abstention(rank, bound, share, judgement, lacking)
         for bound, share in sorted(shares.items(), key=lambda item: -item[1])
         if share > LARGE and bound not in answered
     )
 
 
 def _abstention(
-    rank: RankFacts, bound: str, share: float, every: Sequence[Finding], lacking: str | None
+    rank: RankFacts, bound: str, share: float, judgement: Judgement, lacking: str | None
 ) -> Abstention:
     if lacking is not None:
         needs = NEEDS_REPLAY if rank.uses_device else ON_HOST_NEEDS
         reason = f"nothing could be replayed: {lacking}"
     else:
-        reason, needs = REASONS[bound](rank, bound)
-        tried = [finding.code for finding in every if bound in ANSWERS.get(finding.code, ())]
+        reason, needs = _of_rules(judgement, bound) or REASONS[bound](rank, bound)
+        tried = [
+            finding.code for finding in judgement.findings if bound in ANSWERS.get(finding.code, ())
+        ]
         if tried:
             reason += f"; {' and '.join(tried[:MOST_NAMED])} would give less than 2 %"
     whole = "the step" if rank.steps.source != WHOLE_TRACE else "what was recorded"
     return Abstention(
         code=f"{bound}{SHARE}", reason=f"{share:.0%} of {whole}, {reason}", needs=needs
     )
+
+
+def _of_rules(judgement: Judgement, bound: str) -> Reason | None:
+    """What a rule about the input says of it, which knows the workers."""
+    said = (
+        (each.reason, each.needs)
+        for each in judgement.abstentions
+        if bound == "data" and bound in ANSWERS.get(each.code, ())
+    )
+    return next(said, None)
 
 
 def _by_kernels(rank: RankFacts, bound: str) -> Reason:

@@ -105,6 +105,22 @@ def test_it_compares_two(server: Server) -> None:
     assert "stepscope compare" in text
 
 
+def test_runs_go_by_the_names_that_commands_take(server: Server, folder: Path) -> None:
+    """`last`, `last~1`, a tag: as in `stepscope compare last~1 last`."""
+    runs = folder / "stepscope-runs"
+    assert main(["runs", "--in", str(runs), "tag", "main", str(runs / "first")]) == 0
+    by_name = got(server, "/report?what=first")
+    assert by_name[0] == 200
+    assert got(server, "/report?what=main")[1] == by_name[1]
+    assert got(server, "/report?what=last~1")[1] == by_name[1]
+    assert "Step 39" in got(server, "/live?what=last")[1]
+    status, text, _ = got(server, "/compare?a=last~1&b=main")
+    assert status == 200
+    assert "first" in text, "the page says which run that is"
+    for name in ("last~2", "last~999999999", "last~", "last~-1", "Last"):
+        assert got(server, f"/report?what={name}")[0] == 404
+
+
 def test_it_follows_a_run(server: Server, folder: Path) -> None:
     status, text, _ = got(server, "/live?what=second")
     assert status == 200

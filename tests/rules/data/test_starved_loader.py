@@ -175,8 +175,50 @@ def test_unprofiled_steps_that_find_their_batches_are_not_starved() -> None:
 
 
 def test_workers_that_fill_the_cores_are_not_told_to_be_more() -> None:
-    found = finding(known(wait_ms=10, workers=4, cores=4, each=0.75))
-    assert found is None or "cheaper transforms" in found.action
+    metadata = known(wait_ms=10, workers=4, cores=4, each=0.75)
+    assert finding(metadata) is None
+    said = full(metadata)
+    assert "4 workers fill the 4 cores of the rank" in said.reason
+    assert "cheaper transforms" in said.needs
+
+
+def full(metadata: RankMetadata) -> Abstention:
+    assert metadata.steps is not None
+    case = case_of(fetching(*[60] * 5).case().context, 0, metadata.steps.step_ns, metadata)
+    said = starved_loader.propose(case)
+    assert isinstance(said, Abstention)
+    return said
+
+
+def test_cores_that_other_jobs_use_are_not_promised_to_workers() -> None:
+    """Of 16 cores others use 11.5: 4 workers at 0.9 of a core each have what is left."""
+    alone = known(wait_ms=10)
+    shared = structs.replace(alone, other_cores=11.5)
+    assert finding(alone) is not None
+    assert "4 workers fill the 4.5 cores that other processes leave" in full(shared).reason
+    elsewhere = finding(structs.replace(shared, machine_cores=64))
+    assert elsewhere is not None, "a machine of 64 cores has room beside those that others use"
+    half = finding(structs.replace(alone, other_cores=8.0))
+    assert half is not None
+    assert "num_workers=7" in half.action
+    assert any("of which processes that are not of the run leave 8.0" in e for e in half.evidence)
+
+
+def test_an_iterable_dataset_is_told_to_be_split() -> None:
+    metadata = known(wait_ms=3)
+    loader = LoaderKnobs(num_workers=4, batch_size=32, is_iterable=True)
+    for knobs, is_said in ((metadata.loader, False), (loader, True)):
+        found = finding(structs.replace(metadata, loader=knobs))
+        assert found is not None
+        assert ("get_worker_info()" in found.action) == is_said
+
+
+def test_short_fetches_are_no_wait_where_the_timed_steps_have_none() -> None:
+    """The recorded fetches take 1 ms of 20; the timed steps have next to none of it."""
+    run = fetching(*[1_000] * 5)
+    metadata = structs.replace(known(wait_ms=0), steps=timed(wait_ms=0, step_ms=20))
+    assert not case_of(run.case().context, 0, 20 * MS, metadata).paced_by_loader
+    assert case_of(run.case().context, 0, 20 * MS).paced_by_loader
 
 
 def test_memory_limits_the_workers() -> None:

@@ -121,3 +121,43 @@ def test_operators_as_quick_as_those_not_recorded_note_no_stack() -> None:
     said = debug_mode.propose(training(stack_us=0))
     assert isinstance(said, Proposal)
     assert any("0.00 ms a step" in line for line in said.evidence)
+
+
+def on_host(checked: int) -> Case:
+    """A run without a device: ten operators forward; backward, ten nodes that compute 20 us, of
+    which `checked` check for 30 more, and for each two that keep a gradient."""
+    events: list[Event] = []
+    now = 0
+    for step in range(3):
+        start = now
+        for i in range(10):
+            events.append(op("aten::mm", now, now + 20 * US, sequence=step * 10 + i, fwd_thread=0))
+            now += 21 * US
+        for node in range(10):
+            began = now
+            events.append(op("aten::mm", now, now + 20 * US))
+            now += 20 * US
+            if node < checked:
+                events.append(op("aten::isnan", now, now + 30 * US))
+                now += 30 * US
+            events.append(op("autograd::engine::evaluate_function: MmBackward0", began, now))
+            now += US
+            for _ in range(2):
+                name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+                events.append(op(name, now, now + 2 * US))
+                now += 3 * US
+        events.append(mark(f"ProfilerStep#{step}", start, now - 1))
+    return case_of(build_context(trace_of(*events), None), 0, None)
+
+
+def test_without_a_device_the_checks_are_what_goes() -> None:
+    case = on_host(10)
+    said = debug_mode.propose(case)
+    assert isinstance(said, Proposal)
+    assert "NaN" in said.summary
+    assert "device" not in said.summary
+    assert gain(case, said) == pytest.approx((210 + 570) / (210 + 270), rel=0.02)
+
+
+def test_without_a_device_one_check_is_not_a_mode() -> None:
+    assert debug_mode.propose(on_host(1)) is None

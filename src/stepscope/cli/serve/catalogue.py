@@ -12,7 +12,7 @@ from pathlib import Path
 from stepscope.core.contract.runs import RunEntry
 from stepscope.protocol.run_folder import RUNS, is_run
 from stepscope.readers.detect import TRACE_NAME
-from stepscope.readers.run_folder.kept_runs import kept_runs
+from stepscope.readers.run_folder.kept_runs import LAST, kept_runs
 from stepscope.report.serve import RecordedFiles
 
 MAX_DEPTH = 4
@@ -28,18 +28,31 @@ class Catalogue:
 
     folder: Path
     runs: tuple[RunEntry, ...]
+    """The newest first."""
     recordings: tuple[RecordedFiles, ...]
     num_left_out: int
     """Recordings that are not listed."""
 
-    def path_of(self, name: str) -> Path | None:
-        """Of what goes by this name; None for anything that is not listed."""
+    def listed(self, name: str) -> str | None:
+        """What goes by this name: as it is called in the list, or as commands call runs (`last`,
+        `last~1`, a tag). None for anything that is not listed."""
+        names = [entry.name for entry in self.runs]
+        names += [recording.name for recording in self.recordings]
+        if name in names:
+            return name
+        tagged = [entry.name for entry in self.runs if name in entry.tags]
+        if tagged:
+            return tagged[0]
+        back = LAST.fullmatch(name)
+        number = len(self.runs) if back is None else int(back[1] or 0)
+        return self.runs[number].name if number < len(self.runs) else None
+
+    def path_of(self, name: str) -> Path:
+        """Of what is listed."""
         for entry in self.runs:
             if entry.name == name:
                 return Path(entry.path)
-        if any(recording.name == name for recording in self.recordings):
-            return self.folder / name
-        return None
+        return self.folder / name
 
     def is_run(self, name: str) -> bool:
         return any(entry.name == name for entry in self.runs)
@@ -52,6 +65,7 @@ def catalogue_of(folder: Path) -> Catalogue:
     if is_run(folder):
         whole = folder.resolve()
         runs += [entry for entry in kept_runs(whole.parent) if entry.name == whole.name]
+    runs.sort(key=lambda entry: (entry.started_wall_ns or 0, entry.name), reverse=True)
     recordings = sorted(_recordings(folder), key=lambda each: (-each.wall_ns, each.name))
     return Catalogue(
         folder=folder,

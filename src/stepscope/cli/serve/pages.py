@@ -76,9 +76,11 @@ class Pages:
         return Answer(text=text)
 
     def _report(self, name: str) -> Answer:
-        path = self._path(catalogue_of(self._folder), name)
-        if path is None:
+        now = catalogue_of(self._folder)
+        listed = _listed(now, name)
+        if listed is None:
             return self._unlisted(name)
+        path = now.path_of(listed)
 
         def make() -> str:
             with Recording([str(path)], _options()) as recording:
@@ -88,34 +90,32 @@ class Pages:
 
     def _compare(self, before: str, after: str) -> Answer:
         now = catalogue_of(self._folder)
-        paths = [self._path(now, name) for name in (before, after)]
-        for name, path in zip((before, after), paths, strict=True):
-            if path is None:
-                return self._unlisted(name)
-        first, second = (path for path in paths if path is not None)
+        first, second = _listed(now, before), _listed(now, after)
+        if first is None or second is None:
+            return self._unlisted(before if first is None else after)
+        paths = {name: now.path_of(name) for name in (first, second)}
 
         def make() -> str:
             sides = []
-            for path, label in ((first, before), (second, after)):
-                with Recording([str(path)], _options()) as recording:
-                    sides.append(read_side(recording, label))
+            for name in (first, second):
+                with Recording([str(paths[name])], _options()) as recording:
+                    sides.append(read_side(recording, name))
             return comparisons_html([compare(*sides)])
 
-        return Answer(text=self._once(("compare", *_state(first), *_state(second)), make))
+        key = ("compare", *_state(paths[first]), *_state(paths[second]))
+        return Answer(text=self._once(key, make))
 
     def _live(self, name: str, *, is_frame: bool) -> Answer:
         now = catalogue_of(self._folder)
-        path = self._path(now, name)
-        if path is None or not now.is_run(name):
+        listed = _listed(now, name)
+        if listed is None or not now.is_run(listed):
             return self._unlisted(name)
+        path = now.path_of(listed)
         view = live_view(Follower(path).look(), read_alerts(path))
         document, has_ended = live_document(view), view.exit_code is not None
         if is_frame:
             return Answer(text=frame_html(document), has_ended=has_ended)
-        return Answer(text=live_page(str(self._folder), name, document, has_ended=has_ended))
-
-    def _path(self, now: Catalogue, name: str) -> Path | None:
-        return now.path_of(name) if 0 < len(name) <= MAX_NAME else None
+        return Answer(text=live_page(str(self._folder), listed, document, has_ended=has_ended))
 
     def _once(self, key: tuple[str, ...], make: Callable[[], str]) -> str:
         """Made once for what the files are; the page asked for longest ago goes first."""
@@ -134,6 +134,10 @@ class Pages:
 
     def _refusal(self, title: str, words: str, status: int) -> Answer:
         return Answer(text=refusal_page(str(self._folder), title, words), status=status)
+
+
+def _listed(now: Catalogue, name: str) -> str | None:
+    return now.listed(name) if 0 < len(name) <= MAX_NAME else None
 
 
 def _options() -> Options:

@@ -240,7 +240,7 @@ def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
         blocks: tuple[Block, ...] = (Prose(words, "warn"), Action(unjudged.needs))
     elif diagnosis.replay is not None:
         blocks = (
-            Prose("No known fault costs more than 2 % of the step."),
+            Prose("No known fix gives more than 2 % of the step."),
             *_unanswered(diagnosis),
         )
     else:

@@ -48,7 +48,7 @@ from stepscope.rules.shared.loading import (
     loading_frames,
     with_input,
 )
-from stepscope.rules.shared.workers import Workers
+from stepscope.rules.shared.workers import Workers, cores_words, sharding_words
 
 CODE = "serial-loader"
 BOUND = "data"
@@ -69,8 +69,6 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 WAITING_CORES = 0.5
 """Of a core, below which a worker waits more than it computes."""
-LEAST_CORES = 0.05
-"""That the scheduler leaves to a rank, however much others take."""
 MANY_THREADS = 1.5
 """Cores in use from which more than one thread makes a batch."""
 
@@ -91,14 +89,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
     num = POLICY.workers
     few, many = POLICY.cautious_workers, POLICY.hopeful_workers
     if case.metadata is not None and workers.cores is not None:
-        num = many = workers.fewest(workers.most(case.metadata))
+        most = min(workers.most(case.metadata), sure.most(case.metadata))
+        num = many = workers.fewest(most)
         few = min(num, few)
     pinned = "" if case.graph.on_host else ", pin_memory=True"
     return Proposal(
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
         f"which it {'trains' if case.graph.on_host else 'launches'} nothing.",
         action=f"DataLoader(num_workers={num}, persistent_workers=True{pinned}); "
-        f"{_least(workers, num)}",
+        f"{_least(workers, num)}{sharding_words(case.metadata, num)}",
         evidence=(
             f"{calls} calls of {serial[0].name}",
             f"the longest took {longest / 1e6:.1f} ms",
@@ -133,15 +132,8 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
         cpu_ns=computing_ns * threads,
         rest_ns=rest_ns,
         rest_cpu_ns=max(used_ns - computing_ns * busy, 0.0),
-        cores=_cores_left(metadata) if sure else metadata.own_cores,
+        cores=metadata.free_cores if sure else metadata.own_cores,
     )
-
-
-def _cores_left(metadata: RankMetadata) -> float:
-    """The rank's share of the cores that other jobs leave."""
-    assert metadata.own_cores is not None
-    taken = (metadata.other_cores or 0.0) / max(metadata.local_ranks or 1, 1)
-    return max(metadata.own_cores - taken, LEAST_CORES)
 
 
 def _computing_share(case: Case, loading_ns: float) -> float:
@@ -192,8 +184,8 @@ def _settings(case: Case, loading_ns: float, workers: Workers, num: int) -> tupl
     metadata = case.metadata
     if metadata is None or metadata.loader is None or metadata.own_cores is None:
         return ()
-    cores = f"num_workers={metadata.loader.num_workers}; the rank has {metadata.own_cores:g} cores"
-    evidence = [cores, workers.rates(metadata, num)]
+    now = f"num_workers={metadata.loader.num_workers}; {cores_words(metadata)}"
+    evidence = [now, workers.rates(metadata, num)]
     if workers.cores_each < WAITING_CORES:
         evidence.append(
             f"of the loading {1 - workers.cores_each:.0%} waits for its data, not for a core"

@@ -14,9 +14,9 @@ one recorded wait will do where the rest of the step, without what recording cos
 it; where none waits, it says that it does not know. A run recorded by `stepscope run` shows what
 its unprofiled steps wait, how many cores the workers use, and what more of them would bring.
 
-What to do: look at the cores first. If the workers leave some idle, raise `num_workers` to the
-cores per rank. If they are all busy, make a batch cheaper: decode smaller, cache, move transforms
-to the GPU. If neither (workers wait for storage): shards in place of many small files, a local
+What to do: look at the cores first. If the workers and other jobs leave some idle, raise
+`num_workers` to the cores per rank. If they are all busy, make a batch cheaper: decode smaller,
+cache, move transforms to the GPU. If neither (workers wait for storage): shards in place of many small files, a local
 copy, more `prefetch_factor`.
 
 Example: (for illustration, not measured) two workers at 60 ms a batch feed a 12 ms step: it takes
@@ -37,7 +37,13 @@ from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, with_input
-from stepscope.rules.shared.workers import Workers
+from stepscope.rules.shared.workers import (
+    Workers,
+    cores_words,
+    free_words,
+    more_in_memory,
+    sharding_words,
+)
 
 CODE = "starved-loader"
 BOUND = "data"
@@ -75,6 +81,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if case.metadata is not None and workers is not None and now:
         more = max(now, workers.fewest(max(now, workers.most(case.metadata, now))))
         interval_ns = workers.interval_ns(more)
+        if more == now and workers.cores is not None:
+            return _full(case.metadata, now, waited_ms)
     return Proposal(
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} "
         "ms a step for its batch.",
@@ -89,6 +97,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
         change=lambda graph: loaded_every(graph, interval_ns, fetch_ns),
         cautious=lambda graph: with_input(graph, POLICY.cautious_left, fetch_ns),
         hopeful=lambda graph: with_input(graph, 0.0, fetch_ns),
+    )
+
+
+def _full(metadata: RankMetadata, now: int, waited_ms: float) -> Abstention:
+    """More workers would bring nothing: what a batch costs must go down, by how much is open."""
+    room = "the machine's memory" if more_in_memory(metadata) == 0 else free_words(metadata)
+    many = "1 worker fills" if now == 1 else f"{now} workers fill"
+    return Abstention(
+        code=CODE,
+        reason=f"waiting for workers that do not keep up, {waited_ms:.1f} ms a step: {many} {room}",
+        needs="cheaper transforms, faster storage, or cores that nobody uses",
     )
 
 
@@ -125,7 +144,7 @@ def workers_of(case: Case, fetch_ns: float) -> Workers | None:
         cpu_ns=min(busy, now) * step_ns,
         rest_ns=play(with_input(case.graph, 0.0, fetch_ns)).step_interval_ns,
         rest_cpu_ns=max(used - busy, 0.0) * step_ns,
-        cores=metadata.own_cores,
+        cores=metadata.free_cores,
     )
 
 
@@ -134,9 +153,8 @@ def _num_workers(metadata: RankMetadata | None) -> int:
 
 
 def _action(metadata: RankMetadata | None, more: int | None, times: int) -> str:
-    """More workers and more batches of each kept ready, as far as both are more than the job
-    has."""
-    loader, now = None if metadata is None else metadata.loader, _num_workers(metadata)
+    """More workers, and more batches of each kept ready."""
+    loader = None if metadata is None else metadata.loader
     depth = max(
         POLICY.prefetch_factor, 2 * ((None if loader is None else loader.prefetch_factor) or 0)
     )
@@ -146,15 +164,8 @@ def _action(metadata: RankMetadata | None, more: int | None, times: int) -> str:
             f"DataLoader(prefetch_factor={depth}), and num_workers {times} times what it is now (a "
             f"trace does not hold it), at most the cores per rank; {busy}"
         )
-    if more > now:
-        return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}"
-    room = "the machine's memory"
-    if metadata.own_cores is not None and metadata.own_cores <= now:
-        room = f"the {metadata.own_cores:g} cores of the rank"
-    return (
-        f"cheaper transforms or faster storage: {now} workers fill {room}. "
-        f"DataLoader(prefetch_factor={depth}) may help"
-    )
+    sharded = sharding_words(metadata, more)
+    return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}{sharded}"
 
 
 def _settings(case: Case, workers: Workers | None, more: int | None) -> tuple[str, ...]:
@@ -164,7 +175,7 @@ def _settings(case: Case, workers: Workers | None, more: int | None) -> tuple[st
     busy = ""
     if metadata.busiest_worker_cores is not None:
         busy = f", the busiest uses {metadata.busiest_worker_cores:.0%} of a core"
-    cores = "" if metadata.own_cores is None else f"; the rank has {metadata.own_cores:g} cores"
+    cores = "" if metadata.own_cores is None else f"; {cores_words(metadata)}"
     now = _num_workers(metadata)
     return f"num_workers={now}{busy}{cores}", workers.rates(metadata, now, more)
 

@@ -1,8 +1,8 @@
 """A debugging aid is left on.
 
 What it sees: a wait for the device after nearly every launch, made by no operator that reads
-anything (CUDA_LAUNCH_BLOCKING=1), or checks for NaN inside nearly every backward node (anomaly
-mode).
+anything (CUDA_LAUNCH_BLOCKING=1), or checks for NaN inside nearly every backward node that computes
+a gradient (anomaly mode).
 
 Why it costs: with a wait after each launch the device idles between all kernels, and the host never
 runs ahead; anomaly mode adds a check and its read of the device to each operator of the backward
@@ -41,6 +41,14 @@ NEEDS_DEVICE = False
 
 CHECK = re.compile(r"^aten::(isnan|any|is_nonzero|item|ne)$")
 NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")
+KEEPS_GRADIENT = re.compile(r"AccumulateGrad$")
+"""A node that hands nothing on: anomaly mode has nothing to check there."""
+WORDS = {
+    "launches": "The run is in a debugging mode that makes the host wait for the device all the "
+    "time.",
+    "checks": "The run is in a debugging mode: autograd checks every gradient for NaN, and notes "
+    "where each forward operator was called.",
+}
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -78,8 +86,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             "operators, noting their stack"
         )
     return Proposal(
-        summary="The run is in a debugging mode that makes the host wait "
-        "for the device all the time.",
+        summary=WORDS["launches" if len(blocking) else "checks"],
         action=action,
         evidence=tuple(evidence),
         change=lambda before: without_ranges(case, before, all_of_it),
@@ -94,7 +101,7 @@ def _anomaly_checks(case: Case) -> Intervals:
     checking = np.flatnonzero(is_op & matching(trace, NAN_CHECK))
     if len(checking) == 0:
         return empty()
-    nodes = is_op & matching(trace, BACKWARD_RANGE)
+    nodes = is_op & matching(trace, BACKWARD_RANGE) & ~matching(trace, KEEPS_GRADIENT)
     inside = ancestor_with(parent, checking, nodes, outermost=True)
     if len(distinct(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
         return empty()

@@ -129,8 +129,22 @@ def tasks_of(graph: Graph, calls: Bool) -> Bool:
 
 def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     """The host never enters the ranges: their work, their waits and the tasks they launched are
-    gone."""
+    gone. Without a device the tasks are the host's own operators, and what lies inside goes."""
     left = 1.0 - share_inside(case, ranges)
+    parts = graph.call_parts | {"work": graph.call_parts["work"] * left}
+    if graph.on_host:
+        outside = 1.0 - _operators_inside(case, ranges)
+        return replace(graph, call_parts=parts, task_ns=graph.task_ns * outside)
     inside = calls_inside(graph, ranges)
     idle = without_waits(without_tasks(graph, tasks_of(graph, inside)), inside)
-    return replace(idle, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})
+    return replace(idle, call_parts=parts)
+
+
+@once_a_case
+def _operators_inside(case: Case, ranges: Intervals) -> Float64:
+    """Per stretch of operators of a run without a device, the share of it inside the ranges."""
+    assert case.recorded is not None
+    start, length = case.recorded.call_start_ns, case.recorded.task_ns
+    inside = lengths_in(start, start + length.astype(np.int64), ranges)
+    share: Float64 = inside / np.maximum(length, 1.0)
+    return share

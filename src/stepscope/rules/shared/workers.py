@@ -23,6 +23,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of the machine's free memory that more workers may take."""
     least_cores: float = 0.05
     """Of a core that a worker is reckoned to need at least."""
+    least_taken: float = 0.25
+    """Of a rank's cores by processes that are not of the run, from which it is worth a word."""
 
 
 POLICY = Policy()
@@ -40,7 +42,7 @@ class Workers(Struct, frozen=True, kw_only=True):
     rest_cpu_ns: float
     """On cores, of all else that the rank does in a step."""
     cores: float | None
-    """Of the rank; None: not known."""
+    """That the rank has, or others leave to it; None: not known."""
 
     def interval_ns(self, num: int) -> float:
         """How often so many bring what a step takes."""
@@ -62,10 +64,8 @@ class Workers(Struct, frozen=True, kw_only=True):
         most = POLICY.most
         if self.cores is not None:
             most = min(most, max(1, math.floor(self.cores / self.cores_each)))
-        if metadata.worker_bytes and metadata.memory_available_bytes is not None:
-            room = POLICY.memory_share * metadata.memory_available_bytes
-            most = min(most, now + math.floor(room / metadata.worker_bytes))
-        return most
+        more = more_in_memory(metadata)
+        return most if more is None else min(most, now + more)
 
     def fewest(self, most: int) -> int:
         """The smallest number that gives about what the best up to `most` gives."""
@@ -81,6 +81,45 @@ class Workers(Struct, frozen=True, kw_only=True):
         shown = [n for n in tried if 1 <= n <= 2 * max(chosen)]
         rates = ", ".join(f"{n}: {_rounded(samples * 1e9 / self.step_ns(n))}" for n in shown)
         return f"{word} a second by num_workers, reckoned: {rates}"
+
+
+def more_in_memory(metadata: RankMetadata) -> int | None:
+    """How many workers more the machine's free memory has room for; None where that is not
+    known."""
+    if not metadata.worker_bytes or metadata.memory_available_bytes is None:
+        return None
+    return math.floor(POLICY.memory_share * metadata.memory_available_bytes / metadata.worker_bytes)
+
+
+def cores_words(metadata: RankMetadata) -> str:
+    """`the rank has 16 cores`, and how many of them others leave where they take some."""
+    words = f"the rank has {metadata.own_cores:g} cores"
+    if _are_shared(metadata):
+        words += f", of which processes that are not of the run leave {metadata.free_cores:.1f}"
+    return words
+
+
+def free_words(metadata: RankMetadata) -> str:
+    """The cores that a rank's workers can have."""
+    if _are_shared(metadata):
+        return f"the {metadata.free_cores:.1f} cores that other processes leave to the rank"
+    return f"the {metadata.own_cores:g} cores of the rank"
+
+
+def sharding_words(metadata: RankMetadata | None, num: int) -> str:
+    """What several workers need of a dataset that each of them iterates by itself."""
+    loader = None if metadata is None else metadata.loader
+    if loader is None or not loader.is_iterable or num < 2:
+        return ""
+    return (
+        ". Each worker iterates the whole IterableDataset: split it by "
+        "torch.utils.data.get_worker_info() in __iter__, or every sample comes once a worker"
+    )
+
+
+def _are_shared(metadata: RankMetadata) -> bool:
+    own, free = metadata.own_cores, metadata.free_cores
+    return own is not None and free is not None and own - free >= POLICY.least_taken
 
 
 def _rounded(rate: float) -> str:
