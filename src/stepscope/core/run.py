@@ -195,6 +195,9 @@ class LoaderKnobs(Struct, frozen=True, kw_only=True):
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None
     batch_size: int | None = None
+    batch_tensors: int | None = None
+    batch_bytes: int | None = None
+    """Of the first batch: its tensors, and what they hold."""
 
 
 class DeviceSample(Struct, frozen=True, kw_only=True):
