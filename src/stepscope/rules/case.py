@@ -129,7 +129,10 @@ class Case:
         """If the input limits the step as far as it may, and if it does not; one and the same where
         that is known."""
         after = paced = max(play(changed).step_interval_ns, 1.0)
-        is_input_kept = changed.call_parts["input"] is self.graph.call_parts["input"]
+        is_input_kept = any(
+            changed.call_parts["input"] is graph.call_parts["input"]
+            for graph in (self.graph, *(self.host_bounds or ()))
+        )
         if is_input_kept and (self.paced_by_loader or self.may_wait):
             paced = max(after, self.step_interval_ns)
         if not self.may_wait:
