@@ -19,6 +19,7 @@ from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.source import Source
 from stepscope.replay.changes import (
     captured_in_pieces,
+    with_part_ns,
     with_task_ns,
     without_host_parts,
     without_tasks,
@@ -254,6 +255,19 @@ def test_what_stood_in_its_stream_began_for_what_ended_shortly_before_on_another
     backward = graph.task_stream == graph.task_stream[0]
     sooner = play(graph).end_ns - play(without_tasks(graph, backward)).end_ns
     assert sooner[later].tolist() == pytest.approx([2 * MS] * 3)
+
+
+def test_with_most_of_a_step_in_collections_the_rest_is_open_by_what_recording_cost() -> None:
+    graph = graph_of(*steps(5, host_us=50, device_us=10))
+    collecting = with_part_ns(graph, "gc", np.full(len(graph.call_event), 200.0 * US))
+    fitted = fit(collecting, 2_600 * US, np.zeros(len(graph), np.bool_))
+    assert fitted.bounds is not None
+    quick, slow = fitted.bounds
+    for each in (fitted.graph, quick, slow):
+        assert play(each).step_interval_ns == pytest.approx(2_600 * US, rel=0.01)
+    rests = [play(without_host_parts(each, "gc")) for each in (quick, fitted.graph, slow)]
+    short, likely, long = (rest.step_interval_ns for rest in rests)
+    assert 0.8 * likely < short < likely < long < 1.4 * likely
 
 
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.describe.batch import Feeder
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.epochs import Epochs
 from stepscope.capture.guard import Guard, at_process_end
@@ -90,8 +90,7 @@ class Session:
         self.others = Others()
         self.writer: Writer | None = None
         self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
-        self.loader: Any = None
-        """A weak reference to the iterator that gave the last batch."""
+        self.loader = Feeder()
         self.step = 0
         self.is_by_hand = False
         """Whether the training code says when a step is over; optimizers then do not."""
@@ -132,9 +131,8 @@ class Session:
 
     # What the hooks call.
 
-    def took_batch(self, batches: Any) -> None:
-        """A batch was taken. The iterator must not live on for our sake: its workers would."""
-        self.loader = weakref.ref(batches)
+    def took_batch(self, batches: Any, batch: Any) -> None:
+        self.loader.took(batches, batch)
         window = self.window
         if window is not None and not self.is_in_backward():
             window.between(time.perf_counter_ns())

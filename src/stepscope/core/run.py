@@ -210,6 +210,9 @@ class LoaderKnobs(Struct, frozen=True, kw_only=True):
     batch_size: int | None = None
     is_iterable: bool | None = None
     """Whether its dataset is an IterableDataset, of which each worker iterates a copy."""
+    batch_tensors: int | None = None
+    batch_bytes: int | None = None
+    """Of the first batch: its tensors, and what they hold."""
 
 
 class DeviceSample(Struct, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ COST_SHARE = 0.4
 """Of the host's middle time per recorded event that was spent on recording it: the middle of 32
 host-bound recordings of one GPU (H200 host, torch 2.11) whose unprofiled step is known. Half of
 them lie within a quarter of it; around one cost for all, within half."""
+COST_SPREAD = (1.3, 0.6)
+"""Times the estimated cost: the most and the least of nearly all of those recordings."""
 LONG_EVENT = 3.0
 """Times the host's middle time per event, up to which a stretch is taken to be of its events: the
 rest is Python or a sleep, which costs nothing to record."""
@@ -70,8 +72,8 @@ class Fitted:
     error: float | None
     """Of its replay against the known step time; None when that is not known."""
     bounds: tuple[Graph, Graph] | None = None
-    """With as little and as much host time as there may be,
-    where the device limits the step and the host's time is not known."""
+    """With as little and as much host time as there may be, where the step does not tell it: the
+    device limits that, or what varies from step to step is most of it."""
 
 
 def event_ns(graph: Graph) -> float | None:
@@ -171,7 +173,10 @@ def fit(
 
 
 def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
-    return usual_cost_ns(graph) if pace_known else USUAL_COST_NS
+    """By the host's speed. Where something was in its way it is faster than it looks, so that its
+    speed says only what recording cost at most."""
+    cost_ns = usual_cost_ns(graph)
+    return cost_ns if pace_known else min(cost_ns, USUAL_COST_NS)
 
 
 def _bound_share(graph: Graph, step_ns: float) -> float:
@@ -237,22 +242,38 @@ def _stretched(
 ) -> Fitted:
     """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
     less of what varies, else of all host time, until it is met."""
-    recorded, graph = graph, without_cost(graph, USUAL_COST_NS)
-    episodic = _episodic(graph, measured, contended=contended)
-    parts = [part for part in graph.call_parts if part not in measured]
-    factors, tasks = HOST_RANGE, copies
-    cost_ns = USUAL_COST_NS
+    usual = without_cost(graph, USUAL_COST_NS)
+    episodic = _episodic(usual, measured, contended=contended)
     if episodic:
-        # The rest of the host's time stays as it is, so that what recording it cost matters.
-        cost_ns = _estimated_ns(recorded, pace_known=not contended)
-        graph = without_cost(recorded, cost_ns)
-        parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
+        return _with_episodes(graph, step_ns, episodic, pace_known=not contended)
+    parts = [part for part in graph.call_parts if part not in measured]
+    return _fitted(_scaled_to(usual, step_ns, parts, HOST_RANGE, copies), USUAL_COST_NS, step_ns)
+
+
+def _with_episodes(
+    graph: Graph, step_ns: float, episodic: list[str], *, pace_known: bool
+) -> Fitted:
+    """More or less of what varies. The rest of the host's time stays as it is, so that what
+    recording it cost matters: it is estimated, and the bounds are with more and less of it."""
+    cost_ns = _estimated_ns(graph, pace_known=pace_known)
+    none = np.zeros(len(graph), np.bool_)
+    likely, quick, slow = (
+        _scaled_to(without_cost(graph, cost_ns * times), step_ns, episodic, EPISODIC_RANGE, none)
+        for times in (1.0, *COST_SPREAD)
+    )
+    return replace(_fitted(likely, cost_ns, step_ns), bounds=(quick, slow))
+
+
+def _scaled_to(
+    graph: Graph, step_ns: float, parts: list[str], factors: tuple[float, float], tasks: Bool
+) -> Graph:
+    """These parts times the factor that makes the step as long as it is."""
 
     def is_short(factor: float) -> bool:
         return play(_scaled(graph, parts, factor, tasks)).step_interval_ns <= step_ns
 
     factor, _ = bisect(is_short, *factors, 20, is_geometric=True)
-    return _fitted(_scaled(graph, parts, factor, tasks), cost_ns, step_ns)
+    return _scaled(graph, parts, factor, tasks)
 
 
 def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool) -> Graph:

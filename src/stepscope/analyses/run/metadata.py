@@ -198,7 +198,7 @@ def _worker_bytes(sample: Mapping[str, Any]) -> float | None:
 def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
     loaders = objects_at(recorded, "loaders")
     feeding = [loader for loader in loaders if loader.get("is_feeding")] or loaders[:1]
-    iterator = _dict(recorded, "loader_iter")
+    iterator, batch = _dict(recorded, "loader_iter"), _dict(recorded, "batch")
     if not iterator and not feeding:
         return None
     knobs = {
@@ -213,6 +213,8 @@ def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
         persistent_workers=_bool(knobs.get("persistent_workers")),
         batch_size=whole(knobs.get("batch_size")),
         is_iterable=None if sampler is None else sampler == ENDLESS_SAMPLER,
+        batch_tensors=whole(batch.get("num_tensors")),
+        batch_bytes=whole(batch.get("size_bytes")),
     )
 
 

@@ -193,7 +193,7 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     together = together_words(diagnosis)
     if together:
         blocks.append(Prose(together))
-    blocks += _unanswered(diagnosis)
+    blocks += _unjudged(diagnosis) or _unanswered(diagnosis)
     aside = "predicted gain, with its range" if diagnosis.findings else ""
     if any(isinstance(fault, Finding) and fault.changes_numerics for fault in shown):
         aside += "; * can change the numbers"
@@ -234,10 +234,9 @@ def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Li
 
 def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
     """That nothing was found, or why nothing could be."""
-    unjudged = unjudged_fixes(diagnosis.abstentions)
-    if unjudged is not None:
-        words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
-        blocks: tuple[Block, ...] = (Prose(words, "warn"), Action(unjudged.needs))
+    unjudged = _unjudged(diagnosis)
+    if unjudged:
+        blocks: tuple[Block, ...] = unjudged
     elif diagnosis.replay is not None:
         blocks = (
             Prose("No known fix gives more than 2 % of the step."),
@@ -247,6 +246,15 @@ def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
         blocks = tuple(_unanswered(diagnosis))
     if blocks:
         yield Section(title="What to do", blocks=blocks)
+
+
+def _unjudged(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """Why no fix could be weighed, where none could."""
+    unjudged = unjudged_fixes(diagnosis.abstentions)
+    if unjudged is None:
+        return ()
+    words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
+    return Prose(words, "warn"), Action(unjudged.needs)
 
 
 def _unanswered(diagnosis: Diagnosis) -> Iterator[Block]:
