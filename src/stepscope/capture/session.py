@@ -269,7 +269,8 @@ class Session:
                     self._comms.drop_since(begun)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
-                self._fetched_ns = self._fetched_ns or begun
+                if not self._fetched_ns:
+                    self._fetched_ns = begun
                 if self._epochs.is_pending:
                     self._epochs.took_first(ended - begun)
                 # An epoch's end is waited for, and brings no batch.
@@ -328,7 +329,8 @@ class Session:
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = self._wait_cpu_ns = self._log_ns = self._fetched_ns = 0
+        self._num_evals = self._wait_cpu_ns = self._log_ns = 0
+        self._fetched_ns: int = 0
         self._passes.clear()
         self._comms.clear()
 
