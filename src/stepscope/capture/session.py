@@ -269,8 +269,7 @@ class Session:
                     self._comms.drop_since(begun)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
-                if not self._fetched_ns:
-                    self._fetched_ns = begun
+                self._fetched_ns: int = self._fetched_ns or begun
                 if self._epochs.is_pending:
                     self._epochs.took_first(ended - begun)
                 # An epoch's end is waited for, and brings no batch.
@@ -330,7 +329,7 @@ class Session:
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
         self._num_evals = self._wait_cpu_ns = self._log_ns = 0
-        self._fetched_ns: int = 0
+        self._fetched_ns = 0
         self._passes.clear()
         self._comms.clear()
 
