@@ -52,7 +52,7 @@ DUMPED = [
 
 def process(pid: int, parent: int, name: str = "python3", **environ: str) -> Process:
     return Process(
-        pid=pid, parent=parent, group=1, session=1, name=name, state="S", cpu_s=0,
+        pid=pid, parent=parent, group=1, name=name, state="S", cpu_s=0,
         started_ticks=pid, command=(name,), environment=environ,
     )  # fmt: skip
 

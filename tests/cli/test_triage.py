@@ -177,7 +177,7 @@ def test_py_spy_that_is_refused_costs_its_functions_alone(
 
 def process(pid: int, parent: int, **environ: str) -> Process:
     return Process(
-        pid=pid, parent=parent, group=1, session=1, name="python3", state="S", cpu_s=0,
+        pid=pid, parent=parent, group=1, name="python3", state="S", cpu_s=0,
         started_ticks=pid, command=("python3", "train.py"), environment=environ,
     )  # fmt: skip
 
