@@ -411,7 +411,7 @@ def test_a_file_without_such_lines_is_refused_and_not_claimed(tmp_path: Path) ->
 def test_two_reports_of_one_run_count_once_and_fill_each_other(tmp_path: Path) -> None:
     text = recompile("0/0: n == 1") + broken("m.py:3", "No", "Do")
     one, two = read(tmp_path, text), read(tmp_path, text + recompile("0/1: n == 2", ident="0/2"))
-    joined = one.joined(two)
+    joined = CompilerReport(recordings=(*one.recordings, *two.recordings))
     assert joined.functions()[0].recompiles == 2
     assert joined.break_counts()[0].count == 1
     assert len(joined.recordings) == 2

@@ -190,9 +190,6 @@ class CompilerReport(Struct, frozen=True, kw_only=True):
 
     recordings: tuple[CompilerRecording, ...] = ()
 
-    def joined(self, other: CompilerReport) -> CompilerReport:
-        return CompilerReport(recordings=(*self.recordings, *other.recordings))
-
     @property
     def whole(self) -> CompilerRecording:
         return reduce(

@@ -212,6 +212,3 @@ class KernelReport(Struct, frozen=True, kw_only=True):
     @property
     def find_dbs(self) -> tuple[FindDb, ...]:
         return tuple(file for recording in self.recordings for file in recording.find_dbs)
-
-    def joined(self, other: KernelReport) -> KernelReport:
-        return KernelReport(recordings=(*self.recordings, *other.recordings))

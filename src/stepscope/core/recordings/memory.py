@@ -177,9 +177,6 @@ class MemoryReport(Struct, frozen=True, kw_only=True):
     def records(self) -> tuple[MemoryRecord, ...]:
         return tuple(recording.record for recording in self.recordings)
 
-    def joined(self, other: MemoryReport) -> MemoryReport:
-        return MemoryReport(recordings=(*self.recordings, *other.recordings))
-
     def sized(self, system: SystemReport | None) -> MemoryReport:
         """With the device's memory from the machine's own monitor, where a record does not know it.
 

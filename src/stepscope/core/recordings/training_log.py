@@ -208,6 +208,3 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
         """That the step time is of: of the longest log, for several ranks write about the same
         steps."""
         return 0 if self.step_ns is None else max(log.num_steps for log in self.surest)
-
-    def joined(self, other: TrainingLog) -> TrainingLog:
-        return TrainingLog(recordings=(*self.recordings, *other.recordings))
