@@ -264,6 +264,17 @@ def test_dumps_of_the_ranks_say_which_collective_it_is(
     assert "2 of 2 ranks dumped" in printed
 
 
+def test_dumps_that_cannot_be_read_say_nothing_of_collectives(
+    hung_with_dumps: tuple[subprocess.Popen[bytes], Path],
+) -> None:
+    started, folder = hung_with_dumps
+    for path in folder.glob("nccl_trace_rank_*"):
+        path.write_bytes(b"")
+    hang, words = find_hang_of(find_ranks([started.pid]))
+    assert hang is None
+    assert words.startswith("its dumps could not be read: ")
+
+
 def test_dumps_from_before_the_process_are_not_its_own(
     hung_with_dumps: tuple[subprocess.Popen[bytes], Path],
 ) -> None:
