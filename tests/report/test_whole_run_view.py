@@ -72,6 +72,12 @@ def test_the_line_has_steady_steps_first_and_then_the_most() -> None:
     )
 
 
+def test_one_slow_step_is_not_now_and_then() -> None:
+    contract = whole_run_contract(replace(RUN, slow=(replace(RUN.slow[0], every=None, num=1),)))
+    words = whole_run_lines(contract)[0].replace("\u00a0", " ")
+    assert words == "One step takes 600 ms longer; seen at <b>.py(3)."
+
+
 def test_advice_has_its_price() -> None:
     whole = diagnosed().facts.whole_run
     assert whole is not None

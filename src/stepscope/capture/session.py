@@ -118,6 +118,7 @@ class Session:
         self._ends_after_backward = False
         """Whether the pass that runs ends a step: an optimizer stepped in it, in any thread."""
         self._wait_cpu_ns: int | None = 0
+        self._fetched_ns: int = 0
         self._passes, self._comms = Passes(), Passes()
         self._count_anew()
         self.notice: Callable[[], object] = getattr(self, "notice", lambda: None)
@@ -128,8 +129,6 @@ class Session:
         self._made_ns = time.perf_counter_ns()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
-
-    # What the hooks call.
 
     def took_batch(self, batches: Any, batch: Any) -> None:
         self.loader.took(batches, batch)
@@ -269,7 +268,8 @@ class Session:
                     self._comms.drop_since(begun)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
-                self._fetched_ns: int = self._fetched_ns or begun
+                if not self._fetched_ns:
+                    self._fetched_ns = begun
                 if self._epochs.is_pending:
                     self._epochs.took_first(ended - begun)
                 # An epoch's end is waited for, and brings no batch.

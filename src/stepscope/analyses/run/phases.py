@@ -31,9 +31,6 @@ LEAST_STEPS, LEAST_SHARE = 16, 0.05
 IN_PLACE = 0.9
 """Of the blocks of two phases, those that are nearer to their own: noise goes to and fro."""
 IN_BLOCK, MOST_BLOCKS = 4, 240
-QUEUED = 0.5
-"""Of what steps take longer, in which the training thread was ready and had no core: that is the
-machine's doing, and no phase of the job."""
 
 
 class Phase(Struct, frozen=True, kw_only=True):
@@ -79,30 +76,20 @@ def phases_of(record: RankRecord) -> Phases | None:
         return None
     starts = _starts(record)
     while True:
+        ends = [*starts[1:], None]
         phases = [
             Phase(first_step=start, usual=_usual(record, start, end, whole_run))
-            for start, end in zip(starts, [*starts[1:], None], strict=True)
+            for start, end in zip(starts, ends, strict=True)
         ]
-        queued = [
-            _queued_ns(record, phase, end)
-            for phase, end in zip(phases, [*starts[1:], None], strict=True)
+        work = [_work_ns(record, phase, end) for phase, end in zip(phases, ends, strict=True)]
+        alike = [
+            phase.first_step
+            for (was, now), phase in zip(pairwise(work), phases[1:], strict=True)
+            if was is not None and now is not None and abs(math.log(now / was)) < UNLIKE
         ]
-        of_machine = [
-            after.first_step
-            for index, (before, after) in enumerate(pairwise(phases))
-            if _is_queue(before.usual, after.usual, queued[index], queued[index + 1])
-        ]
-        if not of_machine:
+        if not alike:
             return Phases(each=tuple(phases))
-        starts.remove(of_machine[0])
-
-
-def _is_queue(before: Usual, after: Usual, was: float | None, now: float | None) -> bool:
-    """Whether steps change for other processes have the cores."""
-    if was is None or now is None:
-        return False
-    change = after.step_ns - before.step_ns
-    return (now - was) / (change or 1) >= QUEUED
+        starts.remove(alike[0])
 
 
 def _usual(record: RankRecord, start: int, end: int | None, whole_run: Usual) -> Usual:
@@ -239,12 +226,15 @@ def _exact(points: Sequence[tuple[int, int]], blocks: Sequence[_Block], cut: int
     return near[min(range(1, len(near)), key=num_wrong)][0]
 
 
-def _queued_ns(record: RankRecord, phase: Phase, end: int | None) -> float | None:
-    """What of a step the training thread was ready and had no core."""
+def _work_ns(record: RankRecord, phase: Phase, end: int | None) -> float | None:
+    """What of a step the training thread was not queued for a core; None where nobody asked. On a
+    full machine the queue is as much longer as there is more to do: it is no work, and no phase."""
     shares = [
         share
         for sample in record.samples
         if _is_in(whole(sample.get("step")), phase.first_step, end)
         and (share := finite(sample.get("main_thread_queued_share"))) is not None
     ]
-    return statistics.fmean(shares) * phase.usual.step_ns if shares else None
+    if not shares:
+        return None
+    return max((1 - statistics.fmean(shares)) * phase.usual.step_ns, 1.0)

@@ -30,8 +30,8 @@ from stepscope.report.diagnosis.view import (
     together_words,
 )
 from stepscope.report.diagnosis.whole_run import (
-    advice_words,
     phases_words,
+    price_words,
     whole_run_contract,
     whole_run_words,
 )
@@ -106,11 +106,12 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     yield Prose(time_words(diagnosis.step))
     if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
         run = whole_run_contract(facts.whole_run)
-        yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet")
+        yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet", most=2)
         if run.phases:
             yield Line(text=phases_words(run.phases), tone="quiet")
         for advice in run.advice[:1]:
-            yield Line(text=advice_words(advice), is_action=True)
+            price = f"({price_words(advice)})"
+            yield Line(text=advice.action, tail=price, most=2, is_action=True)
     if facts.ranks:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)

@@ -13,7 +13,7 @@ from stepscope.core.contract.whole_run import (
     WholeRunPhase,
     WholeRunStall,
 )
-from stepscope.core.numbers import ordinal
+from stepscope.core.numbers import ordinal, times
 from stepscope.report.document.blocks import (
     Bar,
     Block,
@@ -135,10 +135,12 @@ def phases_words(phases: Sequence[WholeRunPhase]) -> str:
 
 def stall_words(stall: WholeRunStall) -> str:
     """`Every 20th step takes 600 ms longer (10 times, 6.01 s); seen at train.py(28)`."""
-    every = stall.every_steps
-    which = "A step now and then" if every is None else f"Every {ordinal(every)} step"
-    once = ms(stall.once_seconds * 1e9)
-    words = f"{which} takes {once} longer ({stall.num} times, {seconds(stall.seconds)})"
+    which, how_often = "A step now and then", f" ({times(stall.num)}, {seconds(stall.seconds)})"
+    if stall.every_steps is not None:
+        which = f"Every {ordinal(stall.every_steps)} step"
+    elif stall.num == 1:
+        which, how_often = "One step", ""
+    words = f"{which} takes {ms(stall.once_seconds * 1e9)} longer{how_often}"
     if stall.cause == "input":
         words += ", waiting for input"
     if stall.lines:
@@ -147,10 +149,15 @@ def stall_words(stall: WholeRunStall) -> str:
 
 
 def advice_words(advice: WholeRunAdvice) -> str:
-    price = f"{seconds(advice.seconds)} of this run"
+    return f"{advice.action}: {price_words(advice)}."
+
+
+def price_words(advice: WholeRunAdvice) -> str:
+    """`up to 10.5 s of this run, 8.93 h of a day`."""
+    price = f"up to {seconds(advice.seconds)} of this run"
     if advice.hours_a_day is not None:
         price += f", {number(advice.hours_a_day)}{NBSP}h of a day"
-    return f"{advice.action}: up to {price}."
+    return price
 
 
 def seconds(whole: float) -> str:
