@@ -16,8 +16,8 @@ its unprofiled steps wait, how many cores the workers use, and what more of them
 
 What to do: look at the cores first. If the workers and other jobs leave some idle, raise
 `num_workers` to the cores per rank. If they are all busy, make a batch cheaper: decode smaller,
-cache, move transforms to the GPU. If neither (workers wait for storage): shards in place of many small files, a local
-copy, more `prefetch_factor`.
+cache, move transforms to the GPU. If neither (workers wait for storage): shards in place of many
+small files, a local copy, more `prefetch_factor`.
 
 Example: (for illustration, not measured) two workers at 60 ms a batch feed a 12 ms step: it takes
 30; eight make it 15.
