@@ -20,8 +20,9 @@ from stepscope.core.diagnosis import (
 )
 from stepscope.core.gate import ANY_FINDING
 from stepscope.core.out_of_memory import OutOfMemoryReport
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.experiments.compare.saved import side_of_json
+from stepscope.readers.run_folder.folder import NO_ROOM
 from stepscope.report.diagnosis.brief import brief
 from stepscope.report.diagnosis.json import diagnosis_contract, to_json
 from stepscope.report.diagnosis.short import (
@@ -118,6 +119,18 @@ def test_commands_name_the_run_and_fix_is_offered_where_it_can_help() -> None:
     commands = dict(next_commands(by_hand, "stepscope diagnose runs"))
     assert "try and prove it" not in commands
     assert commands["after the change"] == "stepscope run -- python train.py"
+
+
+def test_a_run_that_lacked_room_is_recorded_elsewhere_and_one_that_was_short_sooner() -> None:
+    facts = replace(SCENARIOS["healthy"]().facts, ranks=())
+    for problem, expected in (
+        (None, ("record sooner", "stepscope run --start-step 3 -- python train.py")),
+        (NO_ROOM, ("record again", "stepscope run --out FOLDER -- python train.py")),
+    ):
+        rank = RankMetadata(rank=0, problem=problem)
+        run = RunFacts(path="a", command=("python", "train.py"), exit_code=0, ranks=(rank,))
+        made = replace(SCENARIOS["healthy"](), facts=replace(facts, run=run), findings=())
+        assert next_commands(made, "stepscope diagnose a")[0] == expected
 
 
 def test_a_job_that_failed_says_so_before_the_verdict() -> None:

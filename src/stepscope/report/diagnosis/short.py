@@ -286,7 +286,12 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if run.exit_code and not diagnosis.facts.ranks:
         yield "once it runs", f"stepscope run -- {command}"
     elif run.ranks and not diagnosis.facts.ranks:
-        yield "record sooner", f"stepscope run --start-step 3 -- {command}"
+        problem = next((rank.problem for rank in run.ranks if rank.problem), None)
+        if problem is None:
+            yield "record sooner", f"stepscope run --start-step 3 -- {command}"
+        else:
+            elsewhere = " --out FOLDER" if "--out" in problem else ""
+            yield "record again", f"stepscope run{elsewhere} -- {command}"
     elif tried := [each.code for each in diagnosis.findings if each.code in FIXED_FROM_OUTSIDE]:
         # What stands first is to be tried, whatever it changes.
         is_allowed = FIXED_FROM_OUTSIDE[tried[0]].changes_numerics
