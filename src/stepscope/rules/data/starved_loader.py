@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stepscope.analyses.host.loader import WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
@@ -139,13 +139,15 @@ def workers_of(case: Case, fetch_ns: float) -> Workers | None:
     if busy is None:
         busy = now * (metadata.busiest_worker_cores or 1.0)
     used = metadata.cores_used or busy
-    return Workers(
+    workers = Workers(
         batch_ns=now * step_ns,
         cpu_ns=min(busy, now) * step_ns,
         rest_ns=play(with_input(case.graph, 0.0, fetch_ns)).step_interval_ns,
         rest_cpu_ns=max(used - busy, 0.0) * step_ns,
-        cores=metadata.free_cores,
+        cores=metadata.own_cores,
     )
+    # Who waits for its data needs no core of its own.
+    return structs.replace(workers, cores=metadata.free_cores) if workers.computes else workers
 
 
 def _num_workers(metadata: RankMetadata | None) -> int:
