@@ -81,7 +81,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if case.metadata is not None and workers is not None and now:
         more = max(now, workers.fewest(max(now, workers.most(case.metadata, now))))
         interval_ns = workers.interval_ns(more)
-        if more == now and workers.cores is not None:
+        if more == now:
             return _full(case.metadata, now, waited_ms)
     return Proposal(
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} "
@@ -102,11 +102,16 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _full(metadata: RankMetadata, now: int, waited_ms: float) -> Abstention:
     """More workers would bring nothing: what a batch costs must go down, by how much is open."""
-    room = "the machine's memory" if more_in_memory(metadata) == 0 else free_words(metadata)
-    many = "1 worker fills" if now == 1 else f"{now} workers fill"
+    full = "1 worker fills" if now == 1 else f"{now} workers fill"
+    if more_in_memory(metadata) == 0:
+        full += " the machine's memory"
+    elif metadata.own_cores is not None:
+        full += f" {free_words(metadata)}"
+    else:
+        full = f"{now} workers are as many as are ever advised"
     return Abstention(
         code=CODE,
-        reason=f"waiting for workers that do not keep up, {waited_ms:.1f} ms a step: {many} {room}",
+        reason=f"waiting for workers that do not keep up, {waited_ms:.1f} ms a step: {full}",
         needs="cheaper transforms, faster storage, or cores that nobody uses",
     )
 
