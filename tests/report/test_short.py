@@ -10,22 +10,29 @@ from rich.console import Console
 
 from stepscope.core.contract.codec import decode
 from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.diagnosis import FIXES, Abstention, Diagnosis, SourceLocation
-from stepscope.core.facts import Replayed
+from stepscope.core.diagnosis import (
+    FIXES,
+    Abstention,
+    Diagnosis,
+    ReplayCheck,
+    SourceLocation,
+    StepTime,
+)
 from stepscope.core.gate import ANY_FINDING
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.experiments.compare.saved import side_of_json
+from stepscope.readers.run_folder.folder import NO_ROOM
 from stepscope.report.diagnosis.brief import brief
-from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.json import diagnosis_contract, to_json
 from stepscope.report.diagnosis.short import (
     MOST_FINDINGS,
     MOST_LINES,
     next_commands,
     short_document,
 )
-from stepscope.report.diagnosis.view import damage_warnings, finding_title
+from stepscope.report.diagnosis.view import damage_warnings, finding_title, together_words
 from stepscope.report.document.blocks import Line, Segment, Stack
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import to_markdown
@@ -33,6 +40,7 @@ from stepscope.report.document.terminal import STACK_WIDTH, frame, to_text
 from stepscope.report.gate import read_quantities
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of_document
+from stepscope.report.units import NBSP
 from tests.conftest import Golden
 from tests.report.test_terminal import GOLDEN
 from tests.scenarios import SCENARIOS
@@ -112,6 +120,18 @@ def test_commands_name_the_run_and_fix_is_offered_where_it_can_help() -> None:
     commands = dict(next_commands(by_hand, "stepscope diagnose runs"))
     assert "try and prove it" not in commands
     assert commands["after the change"] == "stepscope run -- python train.py"
+
+
+def test_a_run_that_lacked_room_is_recorded_elsewhere_and_one_that_was_short_sooner() -> None:
+    facts = replace(SCENARIOS["healthy"]().facts, ranks=())
+    for problem, expected in (
+        (None, ("record sooner", "stepscope run --start-step 3 -- python train.py")),
+        (NO_ROOM, ("record again", "stepscope run --out FOLDER -- python train.py")),
+    ):
+        rank = RankMetadata(rank=0, problem=problem)
+        run = RunFacts(path="a", command=("python", "train.py"), exit_code=0, ranks=(rank,))
+        made = replace(SCENARIOS["healthy"](), facts=replace(facts, run=run), findings=())
+        assert next_commands(made, "stepscope diagnose a")[0] == expected
 
 
 def test_a_job_that_failed_says_so_before_the_verdict() -> None:
@@ -202,15 +222,20 @@ def test_a_gain_of_rare_steps_is_not_one_of_the_usual_step() -> None:
         if (made := make()).findings and len(made.facts.ranks) == 1
     )
     step_ms = 100.0
-    played = Replayed(
-        recorded_error=0.0, step_interval_ns=step_ms * 1e6, error=None, cost_ns=0.0, shares={}
-    )
-    rank = replace(made.facts.ranks[0], replayed=played)
-    made = replace(made, facts=replace(made.facts, ranks=(rank,)))
+    made = replace(made, replay=ReplayCheck(ms=step_ms, error=0.0))
     usual = replace(made.findings[0], predicted_speedup=1.25, predicted_step_ms=step_ms / 1.25)
     assert finding_title(usual, made).endswith("a step")
     rare = replace(usual, predicted_step_ms=step_ms)
     assert finding_title(rare, made).endswith("of the run: a usual step stays as it is")
+    step = StepTime(count=3, ms=step_ms, profiled_ms=step_ms, source="measured")
+    made = replace(made, step=step, findings=(rare, usual), ladder=(1.25, 1.5625))
+    page = page_of_document(diagnosis_contract(made))
+    bars = [bar["ms"] for bar in page["picture"]["bars"] if not bar.get("parts")]
+    assert bars == pytest.approx([125, 100, 80]), "the cards have 100 and 80 ms a step"
+    assert "over all steps" in page["picture"]["bars"][-3]["name"]
+    assert "usual step stays" in page["findings"][0]["step"]
+    assert page["findings"][1]["step"] == ": 80.0 ms a step"
+    assert "80.0 ms a step" in together_words(made).replace(NBSP, " ")
 
 
 LONG = "Read numbers every 50th step (.item(), float(), print); sum them on the device between " * 2
@@ -245,3 +270,18 @@ def test_a_short_line_ends_at_a_clause_and_keeps_its_tail() -> None:
     assert len(to_text((replace(line, most=2),)).splitlines()) == 2
     assert "train.py:17" in to_markdown((line,))
     assert "train.py:17" in to_html((line,))
+
+
+def test_a_bar_of_steps_that_lack_a_part_is_named() -> None:
+    made = next(
+        made
+        for make in SCENARIOS.values()
+        if len((made := make()).facts.ranks) == 1 and made.facts.ranks[0].typical_parts_ns
+    )
+    step_ms = sum((made.facts.ranks[0].typical_parts_ns or {}).values()) / 1e6
+    made = replace(made, step=replace(made.step, ms=step_ms))
+    longer = replace(made, step=replace(made.step, ms=2 * step_ms))
+    usual = to_text(short_document(made))
+    words = "which lack what makes others longer"
+    assert words not in usual
+    assert words in " ".join(to_text(short_document(longer)).split())

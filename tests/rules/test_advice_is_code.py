@@ -136,7 +136,7 @@ def test_a_starved_loader_is_never_told_to_have_less(
         rank=0, cores=cores, local_ranks=1, loader=loader, busiest_worker_cores=busy
     )
     now = workers or 1
-    for given, more in ((None, None), (known, None), (known, now), (known, 3 * now)):
+    for given, more in ((None, None), (known, None), (known, now + 1), (known, 3 * now)):
         for times in (2, 4):
             action = _action(given, more if workers else None, times)
             assert faults(action) == []

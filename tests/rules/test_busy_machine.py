@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.diagnosis import FIXES
 from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.pipeline.recording import Recording
 from stepscope.rules.accuracy import is_withheld, widened
+from stepscope.rules.judge import Judgement
+from stepscope.rules.judge_job import withheld_judgement
 from stepscope.rules.without_trace import busy_note
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
+from tests.rules.test_unanswered import finding
 
 
 def run_of(
@@ -57,6 +61,17 @@ def test_gains_are_withheld_only_where_others_had_most_of_it() -> None:
     assert not is_withheld(run_of(queued_share=0.6, other_cores=0.0))
     assert not is_withheld(run_of(queued_share=0.3, other_cores=2.0))
     assert not is_withheld(run_of(held_back_share=0.9))
+
+
+def test_what_is_withheld_is_named_all_the_same() -> None:
+    found = (finding("debug-mode", "host", 1.3), finding("gc-pause", "host", 1.01))
+    made = withheld_judgement(Judgement(findings=found, ladder=(1.3,)))
+    assert (made.findings, made.ladder) == ((), ())
+    (said,) = made.abstentions
+    assert said.code == FIXES
+    assert said.reason.endswith("what may cost something: debug-mode")
+    (bare,) = withheld_judgement(Judgement()).abstentions
+    assert bare.reason == "other processes had the cores for most of the time"
 
 
 def test_what_other_processes_use_is_the_machines_less_all_ranks(tmp_path: Path) -> None:

@@ -23,13 +23,8 @@ from stepscope.rules.partition_verdict import is_missed, missed_by
 
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
-
-
-_TOO_BUSY = Abstention(
-    code=FIXES,
-    reason="other processes had the cores for most of the time",
-    needs="record again on a machine that is not shared",
-)
+MOST_SUSPECTS = 3
+"""Codes named where no gain is told."""
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -63,8 +58,22 @@ def judge_job(job: Job) -> Judged:
     together = _judged_together(job, cases)
     judged = together if together is not None else _judged_alone(job, cases)
     if job.facts.run is not None and is_withheld(job.facts.run):
-        judged = replace(judged, judgement=Judgement(abstentions=(_TOO_BUSY,)))
+        withheld = withheld_judgement(judged.judgement)
+        judged = replace(judged, judgement=withheld)
     return replace(judged, notes=(*judged.notes, *cases.notes))
+
+
+def withheld_judgement(judgement: Judgement) -> Judgement:
+    """Of a run that other processes were in the way of: no gain, and the codes of what may cost
+    it something."""
+    suspects = [
+        finding.code for finding in judgement.findings if finding.predicted_speedup >= LEAST_SPEEDUP
+    ]
+    reason = "other processes had the cores for most of the time"
+    if suspects:
+        reason += f"; what may cost something: {', '.join(suspects[:MOST_SUSPECTS])}"
+    needs = "record again on a machine that is not shared"
+    return Judgement(abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),))
 
 
 def _judged_together(job: Job, cases: _Cases) -> Judged | None:

@@ -114,6 +114,17 @@ def test_the_iterator_of_a_loader_that_nobody_keeps_tells_its_batch_size() -> No
     notes = knobs.loader_iter_notes(iter(loader(batch_size=3)))
     assert (notes["batch_size"], notes["dataset"]) == (3, "TensorDataset")
     assert knobs.loader_iter_notes(iter(loader(batch_size=None)))["batch_size"] is None
+    assert notes["is_iterable"] is False
+
+
+def test_an_iterable_dataset_is_told_from_a_mapped_one() -> None:
+    class Lines(data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    of_lines = data.DataLoader(Lines(), batch_size=2)
+    assert knobs.loader_iter_notes(iter(of_lines))["is_iterable"] is True
+    assert knobs.loader_iter_notes(SimpleNamespace())["is_iterable"] is None
 
 
 def test_loader_notes_of_something_else_are_nones() -> None:

@@ -196,6 +196,10 @@ def test_workers_that_fill_the_cores_are_not_told_to_be_more() -> None:
     said = full(metadata)
     assert "4 workers fill the 4 cores of the rank" in said.reason
     assert "cheaper transforms" in said.needs
+    many = structs.replace(known(wait_ms=10, workers=64), cores=None)
+    assert full(many).reason.endswith("64 workers are as many as are ever advised")
+    heavy = structs.replace(known(wait_ms=10), worker_bytes=4e9, memory_available_bytes=4e9)
+    assert full(heavy).reason.endswith("4 workers fill the machine's memory")
 
 
 def full(metadata: RankMetadata) -> Abstention:

@@ -30,8 +30,6 @@ from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 MAX_NAME = 80
 IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")
 """Reasons to run slower that nothing is wrong with."""
-ENDLESS_SAMPLER = "_InfiniteConstantSampler"
-"""That a DataLoader gives an IterableDataset, and no other."""
 
 
 def run_facts(record: RunRecord) -> RunFacts:
@@ -205,14 +203,13 @@ def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
         **(feeding[0] if feeding else {}),
         **{k: v for k, v in iterator.items() if v is not None},
     }
-    sampler = _text(knobs.get("sampler"))
     return LoaderKnobs(
         num_workers=whole(knobs.get("num_workers")),
         pin_memory=_bool(knobs.get("pin_memory")),
         prefetch_factor=whole(knobs.get("prefetch_factor")),
         persistent_workers=_bool(knobs.get("persistent_workers")),
         batch_size=whole(knobs.get("batch_size")),
-        is_iterable=None if sampler is None else sampler == ENDLESS_SAMPLER,
+        is_iterable=_bool(knobs.get("is_iterable")),
         batch_tensors=whole(batch.get("num_tensors")),
         batch_bytes=whole(batch.get("size_bytes")),
     )

@@ -29,6 +29,8 @@ it up, the pass would end as often as not."""
 CHUNK = 4_096
 """Objects looked at together: most such stretches have nothing of interest,
 and are passed over at once."""
+ITERABLE = 1
+"""Of torch.utils.data.dataloader._DatasetKind: an IterableDataset."""
 MOST_ROWS = 16
 
 
@@ -150,6 +152,7 @@ def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
     What was asked for, and how many batches its workers owe.
     """
     attrs = attributes(loader_iter)
+    kind = attrs.get("_dataset_kind")
     names = (
         "num_workers",
         "pin_memory",
@@ -161,6 +164,7 @@ def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
     return {
         "class": class_of(loader_iter),
         "dataset": class_of(attrs.get("_dataset")),
+        "is_iterable": None if kind is None else kind == ITERABLE,
         # Its DataLoader may be gone: `for batch in DataLoader(...)` keeps the iterator alone.
         "batch_size": plain(attributes(attrs.get("_index_sampler")).get("batch_size")),
         **{name: plain(attrs.get("_" + name)) for name in names},

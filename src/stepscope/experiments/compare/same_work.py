@@ -76,6 +76,13 @@ def width(side: CompareSide) -> int | None:
     return side.work.world_size or side.num_ranks or None
 
 
+def _figure(value: float | str) -> str:
+    """`6,297,600`, `0.5`, or a name as it is."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
+
+
 def unequal(
     before: CompareSide, after: CompareSide, device: DeviceChange | None
 ) -> tuple[str, ...]:
@@ -91,8 +98,7 @@ def unequal(
         ("device", before.device_name, after.device_name),
     ):
         if a is not None and b is not None and a != b:
-            is_text = isinstance(a, str) or isinstance(b, str)
-            reasons.append(f"{word}: {a} -> {b}" if is_text else f"{word}: {a:g} -> {b:g}")
+            reasons.append(f"{word}: {_figure(a)} -> {_figure(b)}")
     if first.all_flops and second.all_flops and not _is_same_flops(first, second, device):
         reasons.append(
             f"FLOPs a step: {first.all_flops / 1e12:.3g} -> {second.all_flops / 1e12:.3g} TFLOP"

@@ -59,6 +59,9 @@ MOST_LOCATION = 30
 """Cells, of the line of code that a finding is about."""
 FEWER_WAITS = 0.1
 """Of the step, from which the bar does not show what the verdict says of the input."""
+SHORTER = 0.8
+"""Of the known step, below which the recorded ones lack a part of it: recording makes them longer,
+not shorter."""
 LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
 MOST_STEADY = 0.8
@@ -115,8 +118,7 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     if facts.ranks:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)
-        waits = diagnosis.verdict.shares.get("data", 0.0)
-        yield from _step(facts.median_rank, waits, is_alone=len(facts.ranks) == 1)
+        yield from _step(facts.median_rank, diagnosis)
     elif facts.run is not None and not (facts.run.ranks or facts.run.exit_code):
         yield from map(Action, diagnosis.notes[-1:])
     yield from _faults(diagnosis, detail)
@@ -143,9 +145,8 @@ def _left_out(diagnosis: Diagnosis) -> str:
     return f"{plural(num, 'note')} on what could not be judged: -v" if num else ""
 
 
-def _step(rank: RankFacts, waits: float, *, is_alone: bool) -> Iterator[Block]:
-    """The median step as one bar, named where the lines above do not say what it is: `waits` is the
-    share that they say input takes."""
+def _step(rank: RankFacts, diagnosis: Diagnosis) -> Iterator[Block]:
+    """The median step as one bar, named where the lines above do not say what it is."""
     parts = rank.typical_parts_ns
     total = 0 if parts is None else sum(parts.values())
     if rank.partition is None or parts is None or total <= 0:
@@ -162,13 +163,24 @@ def _step(rank: RankFacts, waits: float, *, is_alone: bool) -> Iterator[Block]:
     rest = 1.0 - sum(segment.share for segment in segments)
     if rest >= LEAST_SEGMENT / 2:
         segments.append(Segment("other", rest))
-    if rank.steps.source == "whole trace":
-        yield Prose(f"All that was recorded, {ms(total)}:")
-    elif not is_alone:
-        yield Prose(f"Rank {rank.rank}'s step, {ms(total)} while profiled:")
-    elif waits - parts["idle_input"] / total > FEWER_WAITS:
-        yield Prose("The recorded steps, which wait for input less than most steps do:")
+    words = _bar_words(rank, diagnosis, total, parts["idle_input"] / total)
+    if words:
+        yield Prose(words)
     yield Stack(tuple(segments))
+
+
+def _bar_words(rank: RankFacts, diagnosis: Diagnosis, total: float, waits: float) -> str:
+    """What the bar is of, where that is not the step that the lines above speak of; `waits` is the
+    share of it that waits for input."""
+    if rank.steps.source == "whole trace":
+        return f"All that was recorded, {ms(total)}:"
+    if len(diagnosis.facts.ranks) > 1:
+        return f"Rank {rank.rank}'s step, {ms(total)} while profiled:"
+    if diagnosis.verdict.shares.get("data", 0.0) - waits > FEWER_WAITS:
+        return "The recorded steps, which wait for input less than most steps do:"
+    if diagnosis.step.ms is not None and total / 1e6 < SHORTER * diagnosis.step.ms:
+        return f"The recorded steps, {ms(total)}, which lack what makes others longer:"
+    return ""
 
 
 def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
@@ -290,7 +302,12 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if run.exit_code and not diagnosis.facts.ranks:
         yield "once it runs", f"stepscope run -- {command}"
     elif run.ranks and not diagnosis.facts.ranks:
-        yield "record sooner", f"stepscope run --start-step 3 -- {command}"
+        problem = next((rank.problem for rank in run.ranks if rank.problem), None)
+        if problem is None:
+            yield "record sooner", f"stepscope run --start-step 3 -- {command}"
+        else:
+            elsewhere = " --out FOLDER" if "--out" in problem else ""
+            yield "record again", f"stepscope run{elsewhere} -- {command}"
     elif tried := [each.code for each in diagnosis.findings if each.code in FIXED_FROM_OUTSIDE]:
         # What stands first is to be tried, whatever it changes.
         is_allowed = FIXED_FROM_OUTSIDE[tried[0]].changes_numerics

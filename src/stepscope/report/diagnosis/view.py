@@ -11,6 +11,7 @@ from stepscope.core.diagnosis import (
     Diagnosis,
     Finding,
     MemoryChange,
+    ReplayCheck,
     StepTime,
     Verdict,
 )
@@ -60,6 +61,10 @@ DAMAGE = re.compile(
     r"damaged|ends before|ends inside|cut off|could not be read|read only in part|left out: "
 )
 """Of a note: a file is not whole, so less was judged than was recorded."""
+
+LEAST_RARE = 0.001
+"""Of a usual step, from which what only some steps hold is told apart from it."""
+OF_THE_RUN = "of the run: a usual step stays as it is"
 
 BOUND_WORDS = {
     "data": "Waiting for input limits this run.",
@@ -249,7 +254,10 @@ def together_words(diagnosis: Diagnosis) -> str:
     if diagnosis.together is None or not findings:
         return ""
     first = findings[0]
-    left_ms = first.predicted_step_ms * first.predicted_speedup / diagnosis.together
+    usual = 1 + rare_share(first, diagnosis.replay)
+    rare = sum(rare_share(finding, diagnosis.replay) for finding in findings)
+    today_ms = first.predicted_step_ms * first.predicted_speedup * (1 + rare) / usual
+    left_ms = today_ms / diagnosis.together
     is_any = any(finding.excludes for finding in findings)
     which = "All that go together" if is_any else "All of them together"
     gain = f"{which}: {diagnosis.together:.2f}x"
@@ -274,8 +282,8 @@ def finding_title(finding: Finding, diagnosis: Diagnosis) -> str:
     many_ranks = len(diagnosis.facts.ranks) > 1
     ranks = f", {which} {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
     after = _after_words(finding.predicted_step_ms, finding.samples_times)
-    if _is_of_rare_steps(finding, diagnosis):
-        after = "of the run: a usual step stays as it is"
+    if not many_ranks and is_of_rare_steps(finding, diagnosis.replay):
+        after = OF_THE_RUN
     return f"{gain}, {after}{ranks}"
 
 
@@ -306,15 +314,17 @@ def _after_words(step_ms: float, samples_times: float) -> str:
     return step if samples_times == 1 else f"{step} of {samples_times:.0f} times the samples"
 
 
-def _is_of_rare_steps(finding: Finding, diagnosis: Diagnosis) -> bool:
+def rare_share(finding: Finding, replay: ReplayCheck | None) -> float:
+    """Of a usual step, what the fix spares beside it: in those alone that hold more than it."""
+    if replay is None or not replay.ms:
+        return 0.0
+    share = finding.predicted_speedup * finding.predicted_step_ms / replay.ms - 1
+    return share if share > LEAST_RARE else 0.0
+
+
+def is_of_rare_steps(finding: Finding, replay: ReplayCheck | None) -> bool:
     """Whether most of the gain is of steps that are longer than the usual one."""
-    if len(diagnosis.facts.ranks) != 1:
-        return False
-    played = diagnosis.facts.median_rank.replayed
-    if played is None or not played.step_interval_ns:
-        return False
-    rare = finding.predicted_speedup * finding.predicted_step_ms * 1e6 / played.step_interval_ns
-    return rare - 1 > (finding.predicted_speedup - 1) / 2 > 0
+    return rare_share(finding, replay) > (finding.predicted_speedup - 1) / 2 > 0
 
 
 def memory_words(change: MemoryChange) -> str:

@@ -3,7 +3,7 @@ whole diagnosis is at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, to_builtins
@@ -24,10 +24,13 @@ from stepscope.report.diagnosis.json import diagnosis_contract
 from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
 from stepscope.report.diagnosis.view import (
+    OF_THE_RUN,
     SOURCE_WORDS,
     damage_warnings,
+    is_of_rare_steps,
     limit_words,
     memory_words,
+    rare_share,
 )
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
@@ -111,7 +114,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "unjudged": to_builtins(unjudged_fixes(contract.abstentions or ())),
         "unanswered": to_builtins(unanswered_share(contract.abstentions or (), contract.ladder)),
         "where": _where(contract),
-        "findings": list(map(_card, contract.findings)),
+        "findings": [_card(finding, contract) for finding in contract.findings],
         "auxiliary": auxiliary_of_contract(contract),
         "whole_run": None if contract.whole_run is UNSET else whole_run_page(contract.whole_run),
         "picture": _picture(contract, floor_ms),
@@ -155,15 +158,7 @@ def _picture(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, A
         bars.append({"name": "recorded, with the profiler", "ms": recorded_ms, "parts": shown})
     name, today = _today(contract)
     if today is not None:
-        bars.append({"name": name, "ms": today, "is_today": True})
-        before = 1.0
-        for gain, finding in zip(_ladder(contract), contract.findings, strict=False):
-            is_more = gain > before * (1 + LEAST_MORE)
-            name = f"after {finding.code}" if is_more else f"{finding.code}: no more after these"
-            if finding.samples_times > 1:
-                name += ", for today's samples"
-            bars.append({"name": name, "ms": today / gain, "code": finding.code})
-            before = gain
+        bars += _ladder_bars(contract, name, today)
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
             bars.append(
                 {"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True}
@@ -173,6 +168,30 @@ def _picture(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, A
         "bars": bars if len(bars) > 1 or shown else [],
         "parts": [{"part": part, "word": _part_word(part, rank)} for part in shown],
     }
+
+
+def _ladder_bars(
+    contract: DiagnosisContract, name: str, today_ms: float
+) -> Iterator[dict[str, Any]]:
+    """Today's step, and what it is after each fix and those before it. Where fixes spare what only
+    some steps hold, all of them are steps over all of the run."""
+    pairs = list(zip(_ladder(contract), contract.findings, strict=False))
+    rare = sum(rare_share(finding, contract.replay) for _, finding in pairs)
+    if rare:
+        name += ", over all steps"
+    yield {"name": name, "ms": today_ms * (1 + rare), "is_today": True}
+    before, spared = 1.0, 0.0
+    for gain, finding in pairs:
+        is_more = gain > before * (1 + LEAST_MORE)
+        name = f"after {finding.code}" if is_more else f"{finding.code}: no more after these"
+        if finding.samples_times > 1:
+            name += ", for today's samples"
+        if is_more:
+            spared += rare_share(finding, contract.replay)
+        usual_ms = today_ms * (1 + spared) / gain
+        left_ms = today_ms * (rare - spared)
+        yield {"name": name, "ms": usual_ms + left_ms, "code": finding.code}
+        before = gain
 
 
 def _shown_parts(rank: Rank) -> dict[str, float]:
@@ -186,7 +205,8 @@ def _today(contract: DiagnosisContract) -> tuple[str, float | None]:
     if contract.step.source != "trace" or not contract.findings:
         return "today", contract.step.ms or contract.step.profiled_ms
     first = contract.findings[0]
-    return "without the profiler's usual cost", first.predicted_step_ms * first.predicted_speedup
+    all_ms = first.predicted_step_ms * first.predicted_speedup
+    return "without the profiler's usual cost", all_ms / (1 + rare_share(first, contract.replay))
 
 
 def _ladder(contract: DiagnosisContract) -> Sequence[float]:
@@ -195,14 +215,18 @@ def _ladder(contract: DiagnosisContract) -> Sequence[float]:
     return contract.ladder[:MAX_STEPS_DOWN] or alone
 
 
-def _card(finding: Finding) -> dict[str, Any]:
+def _card(finding: Finding, contract: DiagnosisContract) -> dict[str, Any]:
     low, high, times = finding.predicted_low, finding.predicted_high, finding.samples_times
+    step = f": {_ms(finding.predicted_step_ms * times)} a step"
+    if times != 1:
+        step += f" of {times:.0f} times the samples"
+    if len(contract.ranks) == 1 and is_of_rare_steps(finding, contract.replay):
+        step = f" {OF_THE_RUN}"
     return {
         "finding": finding,
         "is_rough": high >= WIDE_RANGE * low,
         "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
-        "step": f"{_ms(finding.predicted_step_ms * times)} a step"
-        + ("" if times == 1 else f" of {times:.0f} times the samples"),
+        "step": step,
         "memory": None if finding.memory is None else memory_words(finding.memory),
     }
 

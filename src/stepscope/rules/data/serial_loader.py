@@ -71,8 +71,6 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
-WAITING_CORES = 0.5
-"""Of a core, below which a worker waits more than it computes."""
 WORKER_SLOWER = 1.15
 """Times what the training process computes for a batch: workers share caches, memory and the
 threads of a core with one another (1.07 to 1.2 over what a single process took, 1 to 8 workers on
@@ -97,8 +95,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
     num = POLICY.workers
     few, many = POLICY.cautious_workers, POLICY.hopeful_workers
     if case.metadata is not None and workers.cores is not None:
-        most = min(workers.most(case.metadata), sure.most(case.metadata))
-        num = many = workers.fewest(most)
+        # Who waits for its data needs no core of its own.
+        limit = sure if workers.computes else workers
+        num = many = workers.fewest(min(each.most(case.metadata) for each in (workers, limit)))
         few = min(num, few)
     fetch_ns = handover(case).fetch_ns
     pinned = "" if case.graph.on_host else ", pin_memory=True"
@@ -197,7 +196,7 @@ def _settings(case: Case, loading_ns: float, workers: Workers, num: int) -> tupl
         return ()
     now = f"num_workers={metadata.loader.num_workers}; {cores_words(metadata)}"
     evidence = [now, workers.rates(metadata, num)]
-    if workers.cores_each < WAITING_CORES:
+    if not workers.computes:
         evidence.append(
             f"of the loading {1 - workers.cores_each:.0%} waits for its data, not for a core"
         )
@@ -217,8 +216,9 @@ def _settings(case: Case, loading_ns: float, workers: Workers, num: int) -> tupl
 def _least(workers: Workers, num: int) -> str:
     """How many workers bring a batch as often as the step without its loading needs one."""
     least = math.ceil(workers.batch_ns / max(workers.rest_ns, 1.0))
-    if least > num:
+    if least > num and workers.computes:
         return f"{least} keep up, if the rank has the cores"
+    least = min(least, num)
     if workers.cores is not None and num > workers.cores:
         return (
             f"at least {least}; making a batch waits more than it computes, so workers may "

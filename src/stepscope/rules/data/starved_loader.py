@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stepscope.analyses.host.loader import WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
@@ -84,7 +84,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if case.metadata is not None and workers is not None and now:
         more = max(now, workers.fewest(max(now, workers.most(case.metadata, now))))
         interval_ns = workers.interval_ns(more)
-        if more == now and workers.cores is not None:
+        if more == now:
             return _full(case.metadata, now, waited_ms)
     return Proposal(
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} "
@@ -105,11 +105,16 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _full(metadata: RankMetadata, now: int, waited_ms: float) -> Abstention:
     """More workers would bring nothing: what a batch costs must go down, by how much is open."""
-    room = "the machine's memory" if more_in_memory(metadata) == 0 else free_words(metadata)
-    many = "1 worker fills" if now == 1 else f"{now} workers fill"
+    full = "1 worker fills" if now == 1 else f"{now} workers fill"
+    if more_in_memory(metadata) == 0:
+        full += " the machine's memory"
+    elif metadata.own_cores is not None:
+        full += f" {free_words(metadata)}"
+    else:
+        full = f"{now} workers are as many as are ever advised"
     return Abstention(
         code=CODE,
-        reason=f"waiting for workers that do not keep up, {waited_ms:.1f} ms a step: {many} {room}",
+        reason=f"waiting for workers that do not keep up, {waited_ms:.1f} ms a step: {full}",
         needs="cheaper transforms, faster storage, or cores that nobody uses",
     )
 
@@ -173,13 +178,15 @@ def workers_of(case: Case, fetch_ns: float) -> Workers | None:
     if busy is None:
         busy = now * (metadata.busiest_worker_cores or 1.0)
     used = metadata.cores_used or busy
-    return Workers(
+    workers = Workers(
         batch_ns=now * step_ns,
         cpu_ns=min(busy, now) * step_ns,
         rest_ns=play(with_input(case.graph, 0.0, fetch_ns)).step_interval_ns,
         rest_cpu_ns=max(used - busy, 0.0) * step_ns,
-        cores=metadata.free_cores,
+        cores=metadata.own_cores,
     )
+    # Who waits for its data needs no core of its own.
+    return structs.replace(workers, cores=metadata.free_cores) if workers.computes else workers
 
 
 def _num_workers(metadata: RankMetadata | None) -> int:

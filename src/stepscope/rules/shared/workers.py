@@ -23,6 +23,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of the machine's free memory that more workers may take."""
     least_cores: float = 0.05
     """Of a core that a worker is reckoned to need at least."""
+    computing_cores: float = 0.5
+    """Of a core, below which a worker waits more than it computes."""
     least_taken: float = 0.25
     """Of a rank's cores by processes that are not of the run, from which it is worth a word."""
 
@@ -58,6 +60,11 @@ class Workers(Struct, frozen=True, kw_only=True):
     def cores_each(self) -> float:
         """Of a core that one keeps busy."""
         return min(1.0, max(self.cpu_ns / max(self.batch_ns, 1.0), POLICY.least_cores))
+
+    @property
+    def computes(self) -> bool:
+        """Whether a worker needs a core for most of its time."""
+        return self.cores_each >= POLICY.computing_cores
 
     def most(self, metadata: RankMetadata, now: int = 0) -> int:
         """How many fit: into the cores, and beyond those there are now into the memory."""
