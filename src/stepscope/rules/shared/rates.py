@@ -49,6 +49,8 @@ TURN_SHARE = 0.44
 """Of the bandwidth, reached by the kernels that turn NCHW into NHWC and back."""
 TF32_TURN_SHARE = 0.64
 """The same over fp32 tensors (12 shapes of 3 x 3, 1 x 7 and 5 x 5: 0.55 to 0.7)."""
+TURN_FIXED_NS, TURN_BACKWARD_FIXED_NS = 5_000, 11_000
+"""Of those kernels: what goes in, what comes out, and the weight (14 shapes in bf16)."""
 TF32_CONVOLUTION_FACTOR, TF32_CONVOLUTION_BACKWARD_FACTOR = 1.2, 1.4
 """Of convolutions in TF32, on its own peak: as of its products, the matrix units take a tensor
 along what is summed over alone, which are the channels going forward and the images going back (16
@@ -140,7 +142,10 @@ def convolution_ns(
     if layout == "odd":
         stream_share = ODD_STREAM_SHARE
     traffic = _matrix_traffic_ns(roofs, size, stream_share)
-    turning = _matrix_traffic_ns(roofs, 2 * size, turn_share) if layout == "turned" else 0.0
+    turning = 0.0
+    if layout == "turned":
+        turns = TURN_BACKWARD_FIXED_NS if backward else TURN_FIXED_NS
+        turning = fixed_ns(roofs, turns) + _matrix_traffic_ns(roofs, 2 * size, turn_share)
     if math.isnan(arithmetic):
         return math.nan
     fixed = CONVOLUTION_BACKWARD_FIXED_NS if backward else CONVOLUTION_FIXED_NS
