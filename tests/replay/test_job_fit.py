@@ -11,6 +11,7 @@ import pytest
 from stepscope.replay.graph import Graph
 from stepscope.replay.job import MAX_COST, MIN_COST, fit_job
 from stepscope.replay.profiler_cost import (
+    COST_FIXED_NS,
     COST_SHARE,
     USUAL_COST_NS,
     USUAL_RANGE_NS,
@@ -41,7 +42,8 @@ def graph_with(work_ns: float, events: int, *, sleeps: int = 0, calls: int = 40)
 
 @pytest.mark.parametrize("pace_ns", [4_000.0, 8_000.0])
 def test_a_slow_host_pays_more_for_the_recording(pace_ns: float) -> None:
-    assert usual_cost_ns(graph_with(pace_ns, 3)) == pytest.approx(COST_SHARE * pace_ns)
+    cost_ns = COST_FIXED_NS + COST_SHARE * pace_ns
+    assert usual_cost_ns(graph_with(pace_ns, 3)) == pytest.approx(cost_ns)
 
 
 def test_sleeping_between_calls_is_not_a_slow_host() -> None:

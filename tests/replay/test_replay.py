@@ -234,6 +234,34 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     assert fit(graph, 1010 * US, none, 900 * US).cost_ns == pytest.approx(0.0, abs=10.0)
 
 
+def test_the_drivers_allocations_take_up_the_difference_to_the_given_step() -> None:
+    """0.2 ms a step of cudaMalloc in the recording, and a run that is 0.2 ms longer than the rest
+    says: its calls took twice as long."""
+    events: list[Event] = []
+    now = 0
+    for step in range(5):
+        began = now
+        events.append(call("cudaMalloc", now, now + 200 * US, 1000 + step))
+        now += 200 * US
+        for i in range(30):
+            number = step * 30 + i + 1
+            events += [
+                op("aten::mul", now, now + 11 * US),
+                call("cudaLaunchKernel", now + US, now + 3 * US, number),
+                kernel("vectorized_elementwise_kernel", now + 8 * US, now + 9 * US, number),
+            ]
+            now += 12 * US
+        events.append(mark(f"ProfilerStep#{step}", began, now - 1))
+    graph = graph_of(*events)
+    own = play(without_host_parts(without_cost(graph, usual_cost_ns(graph)), "allocator"))
+    step_ns = own.step_interval_ns + 400 * US
+    fitted = fit(graph, step_ns, np.zeros(len(graph), np.bool_))
+    assert fitted.step_interval_ns == pytest.approx(step_ns, rel=0.01)
+    assert fitted.cost_ns == usual_cost_ns(graph)
+    taken_ns = graph.call_parts["allocator"].sum()
+    assert fitted.graph.call_parts["allocator"].sum() == pytest.approx(2 * taken_ns, rel=0.1)
+
+
 def test_what_stood_in_its_stream_began_for_what_ended_shortly_before_on_another() -> None:
     """A collective, launched a step ahead, that begins 40 us after the backward: without the
     backward it begins at once."""
@@ -268,6 +296,16 @@ def test_with_most_of_a_step_in_collections_the_rest_is_open_by_what_recording_c
     rests = [play(without_host_parts(each, "gc")) for each in (quick, fitted.graph, slow)]
     short, likely, long = (rest.step_interval_ns for rest in rests)
     assert 0.8 * likely < short < likely < long < 1.4 * likely
+
+
+def test_a_run_far_faster_than_its_recording_had_a_faster_host() -> None:
+    """12 us an operator and its call, of which recording is never taken to cost 9: the rest is the
+    host's, and Python between operators is faster by it too."""
+    graph = graph_of(*steps(5, host_us=12, device_us=2))
+    fitted = fit(graph, 36 * US, np.zeros(len(graph), np.bool_))
+    assert fitted.step_interval_ns == pytest.approx(36 * US, rel=0.01)
+    assert fitted.cost_ns == USUAL_COST_NS
+    assert fit(graph, 60 * US, np.zeros(len(graph), np.bool_)).cost_ns < 0.65 * 4 * US
 
 
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
