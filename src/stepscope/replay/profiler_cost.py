@@ -217,7 +217,7 @@ def _keeping_up_ns(graph: Graph, step_ns: float, least_ns: float) -> float:
     def interval_ns(cost_ns: float) -> float:
         return play(without_cost(graph, cost_ns)).step_interval_ns
 
-    most_ns = max(_most_ns(graph), least_ns)
+    most_ns = COST_RANGE_NS[1]
     longest_ns = max(step_ns, interval_ns(most_ns)) * KEEPS_UP
     if interval_ns(least_ns) <= longest_ns:
         return least_ns
