@@ -53,6 +53,10 @@ def test_model_and_step_time_are_enough(log: Path, capsys: pytest.CaptureFixture
     assert found["achieved"] == pytest.approx(flops / 8.0 / found["peak_flops"])
     assert 0.2 < found["achieved"] < 0.6
     assert found["precision"] == "bf16"
+    given = ["--devices", "1x8xH100", *MODEL, "--step-ms", "8000"]
+    assert main(["diagnose", str(log), *given]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"{found['achieved']:.0%} of the dense bf16 peak of NVIDIA H100 SXM were" in words
 
 
 def test_more_than_the_peak_is_no_answer(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

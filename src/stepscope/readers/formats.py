@@ -267,7 +267,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="rocm-smi",
-        words="rocm-smi or amd-smi, JSON or CSV",
+        words="rocm-smi (JSON, CSV, its own table) or amd-smi (JSON, CSV)",
         kind=SYSTEM,
         record="amd-smi monitor --csv > amd_smi.csv",
         judges=("machine",),

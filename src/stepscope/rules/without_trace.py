@@ -7,7 +7,7 @@ from signal import Signals
 from stepscope.analyses.peak_waterfall import log_waterfall
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
-from stepscope.core.peak import GivenWork
+from stepscope.core.peak import GivenWork, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.training_log import TrainingLog
@@ -204,6 +204,13 @@ def how_to_record(run: RunFacts) -> str:
     )
 
 
+def _peak_achieved(waterfall: PeakWaterfall | None) -> list[str]:
+    if waterfall is None or waterfall.achieved is None or waterfall.device is None:
+        return []
+    peak = f"the dense {waterfall.precision} peak of {waterfall.device}"
+    return [f"{waterfall.achieved:.0%} of {peak} were achieved; a trace tells where the rest goes"]
+
+
 def _links_reached(auxiliary: Auxiliary) -> list[str]:
     """What nccl-tests measured, a line for each of the first few."""
     tests = () if auxiliary.system is None else auxiliary.system.link_tests
@@ -243,7 +250,9 @@ def diagnose_auxiliary(
         if codes
         else f"Of what it does show ({subjects}), no fault was found."
     )
-    reached = "".join(f"{line}. " for line in _links_reached(auxiliary))
+    waterfall = log_waterfall(training or TrainingLog(), step_ns, work)
+    lines = [*_peak_achieved(waterfall), *_links_reached(auxiliary)]
+    reached = "".join(f"{line}. " for line in lines)
     summary = f"Not known: {words}. {reached}{shows}"
     verdict = Verdict(bound="unknown", summary=summary, shares={})
     return Diagnosis(
@@ -263,7 +272,7 @@ def diagnose_auxiliary(
             given_step_ns=step_ns,
             is_step_logged=step_ns is not None and not is_given,
             nccl=nccl,
-            peak_waterfall=log_waterfall(training or TrainingLog(), step_ns, work),
+            peak_waterfall=waterfall,
         ),
         notes=(
             *notes,

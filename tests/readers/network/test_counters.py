@@ -187,6 +187,10 @@ def test_notifications_and_drops_are_congestion_with_its_moment(tmp_path: Path) 
     said = summaries(read(tmp_path, text))
     assert "22,500 notifications to slow down a second, most at 20 s" in said["network-congestion"]
 
+    even = "".join(sysfs("mlx5_3", at * 10, rp_cnp_handled=at * 4000) for at in range(5))
+    words = summaries(read(tmp_path, even))["network-congestion"]
+    assert "400 notifications to slow down a second, all the time" in words
+
     quiet = "".join(sysfs("mlx5_3", at * 10, rp_cnp_handled=at * 50) for at in range(5))
     assert summaries(read(tmp_path, quiet)) == {}
 

@@ -109,6 +109,35 @@ def test_every_layout_gives_the_same_sample(tmp_path: Path, text: str) -> None:
     assert not nvidia_smi.is_mine(text.encode(), "")
 
 
+NEW_TABLE = """\
+
+===================================== ROCm System Management Interface =====================================
+=============================================== Concise Info ===============================================
+Device  Node  IDs              Temp        Power     Partitions          SCLK     MCLK     Fan  Perf  PwrCap  VRAM%  GPU%
+              (DID,     GUID)  (Junction)  (Socket)  (Mem, Compute, ID)
+============================================================================================================
+0       2     0x74a1,   28851  71.0°C      612.0W    NPS1, SPX, 0        1980Mhz  1300Mhz  0%   auto  750.0W  60%    97%
+1       3     0x74a1,   51499  47.0°C      N/A       NPS1, SPX, 0        132Mhz   900Mhz   0%   auto  750.0W  0%     0%
+============================================================================================================
+"""  # noqa: E501
+OLD_TABLE = """\
+======================= ROCm System Management Interface =======================
+GPU  Temp   AvgPwr  SCLK     MCLK     Fan   Perf  PwrCap  VRAM%  GPU%
+0    71.0c  612.0W  1980Mhz  1600Mhz  0%    auto  750.0W    60%   97%
+================================================================================
+"""
+
+
+@pytest.mark.parametrize("text", [NEW_TABLE, OLD_TABLE])
+def test_the_table_that_it_prints_without_options(tmp_path: Path, text: str) -> None:
+    assert rocm_smi.is_mine(text.encode(), "")
+    device, *others = read(tmp_path / "a", text + text).devices
+    assert (device.index, device.num_samples, device.power_limit_w) == (0, 2, 750)
+    found = [device.busy_share, device.sm_clock_mhz, device.power_w, device.temperature_c]
+    assert [spread and spread.median for spread in found] == pytest.approx([0.97, 1980, 612, 71])
+    assert [other.index for other in others] == ([1] if text is NEW_TABLE else [])
+
+
 def test_what_holds_the_clock_down_is_told(tmp_path: Path) -> None:
     (device,) = read(tmp_path / "a", json.dumps(METRIC)).devices
     assert device.throttled == {"power_violation": 1.0}
@@ -197,4 +226,5 @@ def test_units_that_are_written_count(tmp_path: Path, text: str) -> None:
 def samples() -> Iterator[tuple[str, str, bytes]]:
     yield "rocm-smi", "smi.csv", MONITOR.encode()
     yield "rocm-smi", "smi.json", json.dumps(CARDS).encode()
+    yield "rocm-smi", "smi.txt", NEW_TABLE.encode()
     yield "rocm-smi", "metric.json", json.dumps(METRIC).encode()

@@ -138,6 +138,10 @@ def test_functions_that_were_sampled_stand_in_the_answer() -> None:
     assert "(rank 0 in step (train.py:5); rank 1 in load (train.py:5))" in late.summary
     workers = judge(seen(host(rank(cores=0.1), worker(0)), of_process(200, "decode")))
     assert "1.00 cores each, in decode (train.py:5) 90% of the time" in workers.summary
+    forked = judge(
+        seen(host(rank(cores=0.1), worker(0)), of_process(100, "main"), of_process(200, "main"))
+    )
+    assert "(1.00 cores each)" in forked.summary, "the rank's own call, below the worker's"
     hung = judge(seen(host(rank(cores=0.0), worker(0, 0.0)), STACKS))
     assert hung.first.startswith("stepscope attach 200: where the workers stand")
 

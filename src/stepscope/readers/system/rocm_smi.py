@@ -1,11 +1,14 @@
 """Samples of AMD's monitors: amd-smi (`monitor`, `metric`) and rocm-smi, JSON or CSV, once or many
-times over.
+times over; and the table that rocm-smi prints without options.
 
     timestamp,gpu,power_usage,hotspot_temperature,memory_temperature,gfx_clk,gfx,vram_used,vram_total
     1763258464,0,612,71,58,1980,97,151234,196592
 
     {"card0": {"GPU use (%)": "97", "Average Graphics Package Power (W)": "612.0",
         "sclk clock speed:": "(1980Mhz)"}}
+
+    Device  Node  Temp        Power     SCLK     MCLK     Fan  Perf  PwrCap  VRAM%  GPU%
+    0       2     48.0°C      612.0W    1980Mhz  1300Mhz  0%   auto  750.0W  60%    97%
 
 Both write the same things under different names from release to release: whatever the layout, a
 sample is made a flat list of names and values, and the names are looked up in one table.
@@ -26,6 +29,7 @@ from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.system.columns import AMD, UNITS, number_of, values_of
 from stepscope.readers.system.device_samples import MonitorSamples
+from stepscope.readers.text_lines import bounded_lines
 
 SECTIONS = ("usage", "clock", "power", "temperature", "mem_usage", "throttle")
 VIOLATIONS = {
@@ -48,8 +52,12 @@ JSON_CARD_FIELD = re.compile(
 )
 JSON_GPU = re.compile(rb'"gpu"\s*:\s*"?\d{1,5}')
 JSON_GPU_FIELD = re.compile(rb'"(?:power_usage|gfx_activity|socket_power|hotspot_temperature)"\s*:')
+CONCISE = re.compile(rb"^(?:Device|GPU) [^\n]{1,300} VRAM% +GPU%", re.MULTILINE)
+"""The header of what rocm-smi prints without options."""
+CONCISE_CELL = re.compile(r"(?<![\w.])(\d{1,6}(?:\.\d{1,3})?)(?:\s?°)?(Mhz|[WcC%])(?!\w)")
 OPENING = re.compile(r"[{\[]")
 MAX_JSON_BYTES = 64 << 20
+MAX_LINE_BYTES = 4096
 MAX_DEPTH = 8
 MAX_VALUES = 4096
 """Of one sample."""
@@ -66,16 +74,20 @@ def is_mine(head: bytes, _name: str) -> bool:
         return has_cards or (
             JSON_GPU.search(head) is not None and JSON_GPU_FIELD.search(head) is not None
         )
-    return _is_header([_plain(name) for name in header_of(head)])
+    return CONCISE.search(head) is not None or _is_header(
+        [_plain(name) for name in header_of(head)]
+    )
 
 
 def read_file(source: Source) -> SystemRecording:
     parser = _AmdParser()
     stream = Stream(source.path, source.offset, source.length)
     with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
-        start = next(blocks, b"").lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if start in (b"{", b"["):
+        head = next(blocks, b"")
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         parser.take_json(stream)
+    elif CONCISE.search(head) is not None:
+        parser.take_concise(stream)
     else:
         parser.take_table(stream)
     notes = [*parser.notes, *parser.samples.notes()]
@@ -107,6 +119,24 @@ class _AmdParser:
             else:
                 self.num_bad += bool(columns)
         self.num_bad += table.num_cut + table.num_malformed
+
+    def take_concise(self, stream: Stream) -> None:
+        """Values are known by their units: which columns there are differs from release to
+        release, and blanks in cells from card to card."""
+        with closing(stream.blocks()) as blocks:
+            for line, _ in bounded_lines(blocks, MAX_LINE_BYTES):
+                index, _, rest = line.partition(" ")
+                if not (index.isascii() and index.isdigit()):
+                    continue
+                cells: dict[str, list[str]] = {}
+                for value, unit in CONCISE_CELL.findall(rest):
+                    cells.setdefault(unit.lower(), []).append(value)
+                watts, clocks, shares = (cells.get(unit, []) for unit in ("w", "mhz", "%"))
+                sample = {"device": index, "gpu_use": shares[-1]} if shares else {}
+                sample |= dict(zip(("socket_power", "max_power"), watts, strict=False))
+                sample |= dict(zip(("gfx_clk", "mem_clock"), clocks, strict=False))
+                sample |= dict(zip(("hotspot_temperature",), cells.get("c", []), strict=False))
+                self._take(sample)
 
     def take_json(self, stream: Stream) -> None:
         """One document after the other."""

@@ -45,6 +45,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     times_peers: float = 5.0
     """The median port's wait, from which one stands out."""
     least_peers: int = 3
+    uneven: float = 1.5
+    """Times its mean, from which a counter's growth has a moment worth naming."""
     least_wait_per_s: float = 1e6
     """Ticks a second below which nobody waits: a tick is of the card's own length, some nanoseconds
     on those that are known."""
@@ -113,4 +115,6 @@ def _when(port: PortSeries, name: str) -> str:
     counter = port.counters[name]
     if counter.most_at_s is None or counter.most_per_s is None or port.num_samples < 4:
         return ""
+    if counter.most_per_s < POLICY.uneven * (counter.per_s or 0.0):
+        return ", all the time"
     return f", most at {counter.most_at_s:,.0f} s"

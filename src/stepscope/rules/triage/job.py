@@ -117,8 +117,14 @@ def loader_share(stacks: Sequence[HostStacks], ranks: Sequence[ProcessUse]) -> f
 
 
 def hottest(stacks: Sequence[HostStacks], processes: Sequence[ProcessUse]) -> HotSpot | None:
-    """The training code's call that most of their stacks stand in; None where nobody looked."""
+    """The training code's call that most of their stacks stand in; None where nobody looked. A
+    worker that was forked has the calls of its rank below its own: where it stands in those, it is
+    in the loader's code."""
     spots = [spot for one in stacks_of(stacks, processes) for spot in one.training]
+    if any(process.role == WORKER for process in processes):
+        pids = {process.pid for process in processes}
+        forked = {spot.label for one in stacks if one.pid not in pids for spot in one.training}
+        spots = [spot for spot in spots if spot.label not in forked]
     return max(spots, key=lambda spot: spot.total_share, default=None)
 
 
