@@ -161,7 +161,9 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     least = 0.0 if proposal.may_slow else 1.0
     step_gains = [max(least, job.speedup(job_graph)) for job_graph in changed]
     gains = [gain * _rare_gain(job, proposal.rare_ns) for gain in step_gains]
-    low, high = widened(min(gains), max(gains), gains[0], held_up_share(job))
+    # A batch k times as large gives k times the samples of a step: in doubt is how long that takes.
+    replayed = gains[0] / proposal.samples_times
+    low, high = widened(min(gains), max(gains), replayed, held_up_share(job))
     low = max(least, low)
     return Finding(
         code=proposal.code,
