@@ -42,7 +42,7 @@ POLICY = Policy()
 def widened(
     low: float, high: float, gain: float, held_up_share: float | None = None
 ) -> tuple[float, float]:
-    """The range of a gain, from what the replay leaves open.
+    """The range of a gain, from what the replay leaves open. `gain` is what it says of the step.
 
     A host that could have run and did not for `held_up_share` of the time may take that much less
     of a step when nobody is in its way, and as much more of the next one.

@@ -17,8 +17,10 @@ from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import small_batch
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.batch_size import SIZES, larger_batch
+from tests.ranges import left_open
+from tests.rules.judging import finding_of
 from tests.rules.recorder import Recorder, gain
-from tests.tracing import op, trace_of
+from tests.tracing import call, copy, op, trace_of
 
 
 def accumulating(
@@ -226,3 +228,43 @@ def test_without_memory_a_device_that_limits_the_step_is_left_alone() -> None:
 def test_steps_as_large_as_the_data_say_are_not_judged() -> None:
     case = accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40, operator="aten::nonzero")
     assert small_batch.propose(roomy(case)) is None
+
+
+def sending(copies: int) -> Case:
+    """A step that sends so many tensors to the device, then launches 20 kernels."""
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for _ in range(copies):
+            run.number += 1
+            run.free = max(run.now + 6_000, run.free) + 1_000
+            run.events += [
+                op("aten::copy_", run.now, run.now + 20_000),
+                call("cudaMemcpyAsync", run.now + 2_000, run.now + 4_000, run.number),
+                copy("Memcpy HtoD (Pageable -> Device)", run.free - 1_000, run.free, run.number),
+            ]
+            run.work(20)
+        for _ in range(20):
+            run.launch("aten::mm", kernel_us=3, host_us=20)
+        run.step(number, start)
+    return run.case()
+
+
+def test_samples_that_are_sent_one_by_one_take_the_host_as_long_each() -> None:
+    few, many = sending(4), sending(40)
+    larger = larger_batch(few, few.graph, 4, SIZES.roof_share)
+    assert few.speedup(larger) == pytest.approx(4, rel=0.05)
+    # Of 60 turns of the host 40 are of samples.
+    larger = larger_batch(many, many.graph, 4, SIZES.roof_share)
+    assert many.speedup(larger) == pytest.approx(60 / 45, rel=0.05)
+
+
+def test_the_range_of_a_larger_batch_is_of_how_long_its_step_takes() -> None:
+    case = roomy(accumulating(rounds=1, kernel_us=4, blocks=1))
+    said = small_batch.propose(case)
+    assert isinstance(said, Proposal)
+    finding = finding_of(case, said)
+    low, high = left_open(finding)
+    assert finding.predicted_speedup > 2
+    assert low <= finding.predicted_speedup <= high
+    assert finding.predicted_high / high == pytest.approx(1.13, abs=0.02)

@@ -10,8 +10,9 @@ the exchange of gradients the same. A batch k times as large divides all of that
 sample, and a kernel that did not fill the device does not take k times as long. Kernels that do
 fill it take k times as long, and then nothing is won: the replay says which. Nor do products whose
 rows are no multiple of 16 bytes (`misaligned-shapes`) get a faster kernel. The loader is reckoned
-to take k times as long for k times the samples, and at best no longer than for few. What saves or
-collects in each step takes as long for many: its own fix is listed first.
+to take k times as long for k times the samples, and at best no longer than for few; so is the host
+where it sends samples to the device one by one. What saves or collects in each step takes as long
+for many: its own fix is listed first.
 
 Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes
 (`record_shapes=True`) for the roofs; the allocator's events (`profile_memory=True`, `stepscope run

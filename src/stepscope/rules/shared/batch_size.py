@@ -21,8 +21,9 @@ from stepscope.core.trace import NONE, Bool, Float64, Kind, Launch
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.shared.host_ranges import calls_inside, tasks_of
+from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, tasks_of
 from stepscope.rules.shared.padded_products import is_misaligned
+from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, per_step
 from stepscope.workload.operands import operand
 
 THREADS_PER_SM = 2048
@@ -57,6 +58,9 @@ class Sizes(Struct, frozen=True, kw_only=True):
     is no reason to try without knowing that it fits."""
     unknown_worth: float = 1.6
     """The same where memory is not known: only of a step that hardly grows with the batch."""
+    tensors: int = 16
+    """Copies to the device a step, from which they are not of a batch's tensors but of its
+    samples: as many more of them as there are samples."""
     held_share: float = 0.5
     """Of the device's memory that what a step with the larger batch moves may take: the rest is for
     what no step uses (averages of weights, other models, the allocator's cache)."""
@@ -83,6 +87,7 @@ def larger_batch(case: Case, graph: Graph, times: float, roof_share: float) -> G
     parts = {
         part: ns if part in WITH_SAMPLES else ns / times for part, ns in graph.call_parts.items()
     }
+    parts["work"] = np.where(_sent_one_by_one(case, graph), graph.call_parts["work"], parts["work"])
     return replace(
         graph,
         call_parts=parts,
@@ -92,6 +97,15 @@ def larger_batch(case: Case, graph: Graph, times: float, roof_share: float) -> G
         task_gap_ns=graph.task_gap_ns / times,
         task_lag_ns=graph.task_lag_ns / times,
     )
+
+
+def _sent_one_by_one(case: Case, graph: Graph) -> Bool:
+    """Calls that send a sample, or a part of one, to the device."""
+    copies = copy_tasks(case, TO_DEVICE)
+    sends = np.zeros(len(graph.call_event), np.bool_)
+    if per_step(graph, float(copies.sum())) >= SIZES.tensors:
+        sends[call_of_task(graph)[copies]] = True
+    return sends
 
 
 def is_data_sized(case: Case) -> bool:
