@@ -3,19 +3,25 @@ they had most of it."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import FIXES
 from stepscope.core.run import RankMetadata, RunFacts
+from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.recording import Recording
+from stepscope.readers.inputs import find_sources
 from stepscope.rules.accuracy import is_withheld, widened
 from stepscope.rules.judge import Judgement
 from stepscope.rules.judge_job import withheld_judgement
+from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import busy_note
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.rules.test_unanswered import finding
+from tests.shared_data import ROOT
 
 
 def run_of(
@@ -72,6 +78,16 @@ def test_what_is_withheld_is_named_all_the_same() -> None:
     assert said.reason.endswith("what may cost something: debug-mode")
     (bare,) = withheld_judgement(Judgement()).abstentions
     assert bare.reason == "other processes had the cores for most of the time"
+
+
+def test_with_gains_withheld_no_share_of_the_step_is_called_unexplained() -> None:
+    paths = sorted((ROOT / "lab" / "rank_traces").glob("gloo_late_rank.slow.rank*.gz"))
+    with find_sources([str(path) for path in paths]) as found:
+        job = measure_job(found.sources, step_ns=None)
+        busy = replace(job.facts, run=run_of(queued_share=0.6, other_cores=2.0))
+        diagnosis = diagnose_job(dataclasses.replace(job, facts=busy))
+    assert [each.code for each in diagnosis.abstentions or ()] == [FIXES]
+    assert diagnosis.findings == ()
 
 
 def test_what_other_processes_use_is_the_machines_less_all_ranks(tmp_path: Path) -> None:
