@@ -88,6 +88,21 @@ CASES = (
         name="qwen 7b, 12 layers", shape=shape(12, 3584, 28, 4, 18944, 152064), length=4096,
         batch=2, way="fp8",
     ),
+    # And of TinyLlama, Mistral-7B, Qwen2.5-3B and Llama-3-8B, first run when FSDP2's copies and
+    # what 8 bits cost were in the plan.
+    Case(name="tinyllama 1.1b", shape=shape(22, 2048, 32, 4, 5632, 32000), length=4096, batch=4),
+    Case(
+        name="mistral 3.8b", shape=shape(16, 4096, 32, 8, 14336, 32000), length=4096,
+        batch=2, way="fsdp",
+    ),
+    Case(
+        name="qwen 3.4b", shape=shape(36, 2048, 16, 2, 11008, 151936), length=4096, batch=4,
+        way="checkpointed",
+    ),
+    Case(
+        name="llama 3.7b", shape=shape(12, 4096, 32, 8, 14336, 128256), length=8192,
+        batch=1, way="fp8",
+    ),
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ ZERO_WORDS = {
     3: "data ranks share optimizer, gradients and weights (ZeRO-3, FSDP)",
 }
 RECOMPUTE_WORDS = {
-    "selective": "what is cheap to compute again is not kept for backward",
+    "selective": "parts of a layer that the framework chooses are computed again in backward",
     "full": "each layer's forward is computed again in backward",
 }
 SCHEDULE_WORDS = {
@@ -47,8 +47,10 @@ def name_parts(layout: Layout) -> list[tuple[str, str]]:
     if layout.is_sequence_parallel:
         parts.append(("sp", "tensor ranks share norms and residuals too (sequence parallelism)"))
     if layout.recompute_layers:
-        some = f"{layout.recompute_layers} layers of each stage compute their forward again"
-        parts.append((f"{layout.recompute}{layout.recompute_layers}", f"{some} in backward"))
+        num = layout.recompute_layers
+        layers = "1 layer" if num == 1 else f"{num} layers"
+        some = f"the forward of {layers} of each stage is computed again in backward"
+        parts.append((f"{layout.recompute}{num}", some))
     elif layout.recompute != "none":
         parts.append((layout.recompute, RECOMPUTE_WORDS[layout.recompute]))
     if layout.schedule != "1f1b":
