@@ -74,9 +74,12 @@ def _saves(num_ranks: int) -> str:
     if num_ranks > 1:
         return (
             "Save beside the steps, each rank its own part "
-            "(torch.distributed.checkpoint.async_save), or less often"
+            "(torch.distributed.checkpoint.async_save; the copy stays in the step), or less often"
         )
-    return "Save beside the steps (torch.distributed.checkpoint.async_save), or less often"
+    return (
+        "Save beside the steps (torch.distributed.checkpoint.async_save; the copy stays in the "
+        "step), or less often"
+    )
 
 
 def _epochs(loader: LoaderKnobs | None) -> str:

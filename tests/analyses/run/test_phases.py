@@ -65,6 +65,14 @@ def test_steps_of_both_phases_are_steady_and_stalls_are_measured_from_their_own(
     assert run.step_ns == 36 * MS
 
 
+def test_a_pause_before_the_first_step_of_a_phase_is_none_of_it() -> None:
+    rows = [row(n, 80 if n < 101 else 160, between_ns=MS) for n in range(1, 201)]
+    rows[100] |= {"dur_ns": 460 * MS, "between_ns": 301 * MS}
+    run = accounted(record(rows))
+    assert [each.first_step for each in run.phases] == [0, 101]
+    assert run.ns_of("stalls") == 300 * MS
+
+
 @pytest.mark.parametrize(
     ("before", "after", "num"), [(0.01, 0.5, 1), (0.01, 0.02, 2), (0.8, 0.8, 2), (0.01, None, 2)]
 )

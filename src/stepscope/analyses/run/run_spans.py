@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.run.idle import Rest
 from stepscope.analyses.run.phases import Phases
-from stepscope.analyses.run.slow_steps import FIRST, TIMED, Turn, Usual, host_parts, turns_of
+from stepscope.analyses.run.slow_steps import FIRST, REST, TIMED, Turn, Usual, host_parts, turns_of
 from stepscope.analyses.run.step_extras import Extra
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.core.run import RUN_PARTS
@@ -25,6 +25,9 @@ from stepscope.readers.run_folder.folder import RankRecord
 
 LEAST_EVALUATION = 0.2
 """Of a usual step, from which one that was told to evaluate has done so."""
+LEAST_HELD, QUIET_PARTS = 0.1, ("between_ns", "wait_ns")
+"""Of what a slow step takes longer: a part in which it computes holds some of it from so much on,
+for there a machine that others use shows; in the others it computes little."""
 IN_FULL = 0.95
 """Of what a step that is slow in its turn takes longer: as much of the job's own code after the
 last step is one. And of what nothing explains: as much rest, and all of it is."""
@@ -267,10 +270,16 @@ def _over_ns(row: Row, dur_ns: int, usual: Usual, extra: Extra) -> int:
     is_slow = over_ns + usual.step_ns > usual.slow_ns or _has_evaluated(row, usual)
     if not is_slow or usual.is_on_device or usual_ns > usual.step_ns or dur_ns != row["dur_ns"]:
         return over_ns
-    held_ns = sum(
-        ns - usual.parts[name].mean_ns
-        for name, ns in host_parts(row).items()
+    parts = host_parts(row)
+    # A loader is begun behind the last wait for the one before.
+    parts[REST] -= extra.iter_ns
+    more = {
+        name: ns - usual.parts[name].mean_ns
+        for name, ns in parts.items()
         if ns > usual.parts[name].most_ns
+    }
+    held_ns = extra.iter_ns + sum(
+        ns for name, ns in more.items() if name in QUIET_PARTS or ns >= LEAST_HELD * over_ns
     )
     return max(min(round(held_ns), dur_ns), 0) or over_ns
 

@@ -97,9 +97,18 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
 
 def lengths_of(rows: Sequence[Row]) -> list[tuple[int, int]]:
     """(step, nanoseconds) of the steps that are neither recorded nor hold anything else, slow ones
-    too."""
+    too; without what stands between them and the steps before."""
     clean, _ = _clean(rows)
-    return [(row["step"] or 0, _length_ns(row)) for row in clean]
+    between = _median(clean, "between_ns") if clean else 0
+    return [(row["step"] or 0, _length_ns(row) - _pause_ns(row, between)) for row in clean]
+
+
+def _pause_ns(row: Row, usual_ns: int) -> int:
+    """Before the step's batch is asked for, longer than usual, saves left out."""
+    if row["device_ns"]:
+        return 0
+    more = (row["between_ns"] or 0) - usual_ns - (row["save_ns"] or 0)
+    return max(min(more, net_ns(row)), 0)
 
 
 def _clean(rows: Sequence[Row]) -> tuple[list[Row], bool]:
