@@ -119,7 +119,7 @@ def stall_words(stall: WholeRunStall) -> str:
     every = stall.every_steps
     which = "A step now and then" if every is None else f"One step in {every}"
     once = ms(stall.once_seconds * 1e9)
-    words = f"{which} takes {once} longer ({stall.num} times, {seconds(stall.seconds)})"
+    words = f"{which} takes {once} longer ({plural(stall.num, 'time')}, {seconds(stall.seconds)})"
     if stall.cause == "input":
         words += ", waiting for input"
     if stall.lines:
