@@ -2,7 +2,8 @@
 an even one.
 
     python -m benchmarks.live [--rounds N] [--even SECONDS] [--jobs N] [--out DIR] [--json FILE]
-    python -m benchmarks.live --replay RUN...     alarms of recorded even runs, by their files alone
+    python -m benchmarks.live --replay JOB...     the same of jobs that an earlier call left in
+                                                  --out, by their files alone
 
 Run it from the root of the repository. Jobs are benchmarks.live_job under `stepscope run`, over
 gloo: each has a few faults one after the other with even running between them, since a fault that
@@ -110,13 +111,13 @@ def play(
         ).returncode
     if code:
         raise SystemExit(f"the job of {folder} ended with {code}: see output.txt there")
-    return judge(plan, folder, ranks)
+    return judge(plan, folder, list(lines(folder / "run" / "alerts.jsonl")))
 
 
-def judge(plan: int, folder: Path, ranks: int) -> Played:
+def judge(plan: int, folder: Path, alerts: Sequence[dict[str, Any]]) -> Played:
     """What the alerts were worth."""
     truth = list(truths(folder / "truth"))
-    alerts = list(lines(folder / "run" / "alerts.jsonl"))
+    ranks = len(list((folder / "truth").iterdir()))
     raised = [alert for alert in alerts if alert.get("state") == "raised"]
     over = {alert["number"] for alert in alerts if alert.get("state") == "over"}
     named, mine = [], set()
@@ -199,18 +200,15 @@ def lines(path: Path) -> Iterator[Any]:
         yield from (json.loads(line) for line in path.read_text().splitlines())
 
 
-def replayed(run: Path) -> tuple[float, list[str]]:
-    """Alarms of a recorded run, second by second, from its files alone."""
+def replayed(folder: Path) -> Played:
+    """A job's alarms by this version, second by second, from its files alone."""
     from benchmarks.live_replay import looks
     from stepscope.analyses.live.alarms import JobAlarms
+    from stepscope.report.live.alert_json import alert_json
 
-    alarms, alerts, first_ns, last_ns = JobAlarms(), [], 0, 0
-    for tail in looks(run):
-        first_ns, last_ns = first_ns or tail.wall_ns, tail.wall_ns
-        for alert in alarms.look(tail):
-            at_s = (alert.at_wall_ns - first_ns) / 1e9
-            alerts.append(f"{at_s:6.1f} s {alert.state} {alert.kind}: {alert.words}")
-    return (last_ns - first_ns) / 1e9, alerts
+    alarms = JobAlarms()
+    alerts = [alert_json(alert) for tail in looks(folder / "run") for alert in alarms.look(tail)]
+    return judge(0, folder, alerts)
 
 
 def main() -> None:
@@ -226,12 +224,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--replay", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("--replay", type=Path, nargs="+", metavar="JOB")
     options = parser.parse_args()
-    for run in options.replay or ():
-        seconds, alerts = replayed(run)
-        print(f"{run}: {seconds:.0f} s, {len(alerts)} lines", *alerts, sep="\n  ")
     if options.replay:
+        report([replayed(folder) for folder in options.replay])
         return
     options.out.mkdir(parents=True, exist_ok=True)
     plans = [

@@ -135,7 +135,6 @@ def _ledger(
         exposed_end_ns=empty,
         exposed_of=empty,
         windows=((int(start[0]) + shift, int(end[-1]) + shift + 1),),
-        compute_ns=0,
         step_number=step,
     )
 

@@ -37,14 +37,14 @@ PER_SCALE, PER_TURN = 256, 1 << 22
 
 def way_name(action: str) -> str | None:
     """By what the report calls it; None where it is no change to the job."""
-    if match := re.search(r"checkpoint (?:(\d+) of 10|every) block", action):
-        return f"checkpoint-{match[1] or 10}"
+    if match := re.search(r"checkpoint (?:(\d+) of (\d+)|every) block", action):
+        return f"checkpoint-{10 * int(match[1]) / int(match[2]) if match[1] else 10:g}"
     if match := re.search(r"(\d+) accumulated to a step", action):
         return f"split-{match[1]}"
     named = {
         "fused=True": FUSED,
         "8 bits": EIGHT_BITS,
-        "the logits": LOSS,
+        "all logits": LOSS,
         "expandable_segments": EXPANDABLE,
         "fully_shard": SHARDED,
     }
@@ -63,6 +63,16 @@ class Job:
     """Of a picture."""
     is_ragged: bool = False
     """Whether samples of a step are as long as its longest."""
+
+    @property
+    def input_bytes(self) -> int:
+        """Of what each block is given, in fp32."""
+        positions = self.length or (self.side // 4) ** 2
+        return 4 * self.batch * positions * self.width
+
+    @property
+    def head_weight_bytes(self) -> int:
+        return 4 * self.width * (self.vocabulary if self.length else 1000)
 
     @property
     def ways(self) -> Iterator[str]:

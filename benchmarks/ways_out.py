@@ -314,11 +314,15 @@ def rows(document: dict[str, Any]) -> Iterator[Row]:
 def _rows(
     name: str, ways: dict[str, Any], failure: dict[str, Any], notes: dict[str, Any], num_ranks: int
 ) -> Iterator[Row]:
-    from benchmarks.memory_job import AS_IT_IS, way_name
+    from benchmarks.memory_job import AS_IT_IS, JOBS, way_name
     from stepscope.analyses.memory.ways_out import MOST_WAYS, every_way, explained
     from stepscope.analyses.run.metadata import recorded_failure
 
-    recorded = recorded_failure(notes)
+    # Older recordings lack what the capture writes since; the job's shapes say it.
+    known: dict[str, Any] = {"head_weight_bytes": JOBS[name].head_weight_bytes}
+    if "block" in notes and not JOBS[name].is_ragged:
+        known["input_bytes"] = JOBS[name].input_bytes
+    recorded = recorded_failure({**known, **notes})
     assert recorded is not None
     report, moments = explained(recorded, name)
     phase = f"{report.phase or '?'} of step {report.step}"
@@ -328,13 +332,45 @@ def _rows(
     for place, way in enumerate(every_way(report, num_ranks, moments)):
         applied = way_name(way.action) or way.action
         row = _row(name, failure, phase, applied, way.peak_bytes, ways)
-        runs = failure["runs"].get(applied)
+        runs = _runs(applied, failure["runs"])
         yield replace(row, is_shown=place < MOST_WAYS, is_enough=way.is_enough, runs=runs)
+
+
+def measured_peak(job: Any, way: str, ways: dict[str, Any]) -> int | None:
+    """Of as many blocks, on a line between those that ran: each frees as much as the others."""
+    if not way.startswith("checkpoint-"):
+        peak: int | None = ways.get(way, {}).get("allocated")
+        return peak
+    number = float(way.removeprefix("checkpoint-")) / 10 * job.num_blocks
+    peaks = [
+        (round(job.num_blocks * tenths / 10), ways[name]["allocated"])
+        for tenths in range(11)
+        if (name := f"checkpoint-{tenths}" if tenths else "as-it-is") in ways
+    ]
+    below = max((peak for peak in peaks if peak[0] <= number + 1e-6), default=None)
+    above = min((peak for peak in peaks if peak[0] >= number - 1e-6), default=None)
+    if below is None or above is None:
+        return None
+    share = (number - below[0]) / max(above[0] - below[0], 1)
+    return int(below[1] + share * (above[1] - below[1]))
+
+
+def _runs(way: str, runs: dict[str, bool | None]) -> bool | None:
+    """Where so many blocks were not tried: fewer were enough, or more were not."""
+    if way in runs or not way.startswith("checkpoint-"):
+        return runs.get(way)
+    tenths = float(way.removeprefix("checkpoint-"))
+    tried = {float(name[11:]): ran for name, ran in runs.items() if name.startswith("checkpoint-")}
+    if any(ran for number, ran in tried.items() if number <= tenths):
+        return True
+    return False if any(ran is False for number, ran in tried.items() if number >= tenths) else None
 
 
 def _row(
     name: str, failure: dict[str, Any], phase: str, way: str, said: int | None, ways: dict[str, Any]
 ) -> Row:
+    from benchmarks.memory_job import JOBS
+
     return Row(
         job=name,
         limit=failure["limit"],
@@ -342,7 +378,7 @@ def _row(
         way=way,
         is_shown=False,
         said=said,
-        real=ways.get(way, {}).get("allocated"),
+        real=measured_peak(JOBS[name], way, ways),
         is_enough=None,
         runs=None,
     )

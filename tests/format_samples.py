@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from stepscope.core.saved import save
 from stepscope.report.diagnosis.json import to_json
 from tests import scenarios
 from tests.builders import step_events, tar_bytes, trace_text
@@ -103,7 +102,7 @@ class Sample:
 @cache
 def samples() -> tuple[Sample, ...]:
     with TemporaryDirectory() as folder:
-        built = [Sample(kind=kind, files={name: data}) for kind, name, data in _built(Path(folder))]
+        built = [Sample(kind=kind, files={name: data}) for kind, name, data in _built()]
         built += [Sample(kind=kind, files=_run(Path(folder) / kind)) for kind in (RUN, WATCHED)]
     built += [Sample(kind=kind, files={_short(name): data}) for kind, name, data in _real()]
     return tuple(built)
@@ -158,7 +157,7 @@ def _run(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _built(folder: Path) -> Iterator[tuple[str, str, bytes]]:
+def _built() -> Iterator[tuple[str, str, bytes]]:
     yield "kineto", "built.json", trace_text(step_events() * 3, record_shapes=1).encode()
     yield "kineto", "demo.json", trimmed(DEMO)
     yield from _of_readers()
@@ -167,8 +166,6 @@ def _built(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     yield HARDWARE, "machine.json", json.dumps(hardware_told()).encode()
     yield DIAGNOSIS, "contract.json", to_json(scenarios.data_bound()).encode()
     yield DIAGNOSIS, "ranks.json", to_json(scenarios.unsplit_comms()).encode()
-    save(scenarios.comms_eight_ranks(), folder / "saved")
-    yield DIAGNOSIS, "saved.json", (folder / "saved").read_bytes()
     small = trace_text(step_events()).encode()
     yield (
         "archive",

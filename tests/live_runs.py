@@ -50,7 +50,7 @@ def row(step: int, dur_ms: float = 10.0, **more: int | None) -> list[int | None]
         "step": step, "end_ns": step * 10 * MS, "dur_ns": int(dur_ms * MS), "device_ns": None,
         "wait_ns": 0, "num_batches": 1, "backward_ns": 0, "num_backwards": 1, "optimizer_ns": 0,
         "save_ns": 0, "gc_ns": 0, "state": 0, "num_evals": 0,
-        "wait_cpu_ns": 0, "device_backward_ns": None, "comm_ns": 0, "log_ns": 0,
+        "wait_cpu_ns": 0, "device_backward_ns": None, "comm_ns": 0, "log_ns": 0, "between_ns": 0,
     }  # fmt: skip
     return [(usual | more)[name] for name in STEP_COLUMNS]
 

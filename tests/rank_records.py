@@ -66,7 +66,6 @@ def collective_records(
         exposed_end_ns=start + alone,
         exposed_of=np.arange(len(rows)),
         windows=tuple((_ns(step, 0), _ns(step + 1, 0)) for step in range(1, num_steps)),
-        compute_ns=0,
         phase=np.array([call.phase for _, call in rows], np.int64),
         unevenness=np.array([call.uneven for _, call in rows], np.float64),
         ahead=np.array([call.ahead for _, call in rows], np.int64),

@@ -1,8 +1,8 @@
 """What an older version wrote still opens.
 
 tests/kept/ was written by stepscope 0.1.0 and is never written anew: `run` by `stepscope run` on a
-CPU (names of the machine taken out), `diagnosis.json` by `diagnose --format json` and
-`saved-diagnosis.json` by `core.saved.save`, of one diagnosis that has every part of the contract.
+CPU (names of the machine taken out), `diagnosis.json` by `diagnose --format json`, of a diagnosis
+that has every part of the contract.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import stepscope
 from stepscope.cli.main import main
 from stepscope.core.contract.codec import decode, plain
 from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.saved import NOT_KEPT, load
-from stepscope.report.diagnosis.json import to_json
 from tests.shared_data import DEMO, ROOT
 
 KEPT = ROOT / "tests" / "kept"
-RUN, DIAGNOSIS, SAVED = KEPT / "run", KEPT / "diagnosis.json", KEPT / "saved-diagnosis.json"
+RUN, DIAGNOSIS = KEPT / "run", KEPT / "diagnosis.json"
 STEP_MS = 7.398625
 """Of the run."""
 
@@ -45,18 +43,8 @@ def test_every_part_of_a_kept_diagnosis_is_read() -> None:
     assert lost(told, json.loads(json.dumps(plain(document)))) == []
 
 
-def test_a_saved_diagnosis_says_what_it_said() -> None:
-    told = json.loads(DIAGNOSIS.read_text(encoding="utf-8"))
-    del told["gate"]
-    loaded = json.loads(to_json(load(SAVED)))
-    # Version 1 had what other tools recorded in words, which are not read any more.
-    assert lost(told, loaded) == ["$.notes", "$.recordings"]
-    assert loaded["notes"] == [*told["notes"], NOT_KEPT]
-
-
-@pytest.mark.parametrize("path", [DIAGNOSIS, SAVED], ids=["diagnosis", "saved"])
-def test_a_kept_diagnosis_is_compared(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(path), str(DIAGNOSIS), "--format", "json"]) == 0
+def test_a_kept_diagnosis_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(DIAGNOSIS), str(DIAGNOSIS), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["speedup"]["value"] == 1.0
     assert {part["code"] for part in found["predicted"]} == {
@@ -64,7 +52,7 @@ def test_a_kept_diagnosis_is_compared(path: Path, capsys: pytest.CaptureFixture[
     }
 
 
-@pytest.mark.parametrize("path", [DIAGNOSIS, SAVED, RUN], ids=["diagnosis", "saved", "run"])
+@pytest.mark.parametrize("path", [DIAGNOSIS, RUN], ids=["diagnosis", "run"])
 def test_what_was_kept_is_a_baseline(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--baseline", str(path), "--fail-if", "step_ms > baseline * 100", "--no-cache"]
     assert main(["diagnose", str(DEMO), "--step-ms", "65", "--format", "json", *asked]) == 0

@@ -52,7 +52,7 @@ DUMPED = [
 
 def process(pid: int, parent: int, name: str = "python3", **environ: str) -> Process:
     return Process(
-        pid=pid, parent=parent, group=1, session=1, name=name, state="S", cpu_s=0,
+        pid=pid, parent=parent, group=1, name=name, state="S", cpu_s=0,
         started_ticks=pid, command=(name,), environment=environ,
     )  # fmt: skip
 
@@ -262,6 +262,17 @@ def test_dumps_of_the_ranks_say_which_collective_it_is(
     printed = " ".join(capsys.readouterr().out.split())
     assert "rank 1 issued broadcast (share_settings, train.py:71)" in printed
     assert "2 of 2 ranks dumped" in printed
+
+
+def test_dumps_that_cannot_be_read_say_nothing_of_collectives(
+    hung_with_dumps: tuple[subprocess.Popen[bytes], Path],
+) -> None:
+    started, folder = hung_with_dumps
+    for path in folder.glob("nccl_trace_rank_*"):
+        path.write_bytes(b"")
+    hang, words = find_hang_of(find_ranks([started.pid]))
+    assert hang is None
+    assert words.startswith("its dumps could not be read: ")
 
 
 def test_dumps_from_before_the_process_are_not_its_own(

@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli import compare
 from stepscope.cli.options import read_options
-from stepscope.core.saved import save
 from stepscope.errors import UsageError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
@@ -47,13 +46,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The demo's diagnosis: as the contract, and whole."""
-    folder = tmp_path_factory.mktemp("kept")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's diagnosis."""
+    path = tmp_path_factory.mktemp("kept") / "diagnosis.json"
     told = diagnose([str(DEMO)], Options(use_cache=False, jobs=1))
-    (folder / "contract.json").write_text(to_json(told), encoding="utf-8")
-    save(told, folder / "whole.json")
-    return {"contract": folder / "contract.json", "whole": folder / "whole.json"}
+    path.write_text(to_json(told), encoding="utf-8")
+    return path
 
 
 def timed_run(folder: Path, dur_ms: float) -> Path:
@@ -100,23 +98,20 @@ def test_three_runs_are_each_compared_with_the_first(
     assert told["others"][0]["before"] == told["before"]
 
 
-def test_kept_diagnoses_are_read_in_both_forms(
-    kept: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = printed(capsys, kept["contract"], kept["whole"])
+def test_kept_diagnoses_are_compared(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = printed(capsys, kept, kept)
     assert told["before"]["kind"] == "diagnosis"
     assert told["speedup"]["value"] == pytest.approx(1.0)
     assert told["speedup"]["low"] is None
     assert "kept diagnosis has no steps" in told["speedup"]["why"]
     assert all(row["change_ns"] in (-1, 0, 1) for row in told["accounts"]["part"]["rows"])
     assert told["device"] is None
-    assert printed(capsys, kept["whole"], kept["whole"])["device"]["change_ns"] == 0
 
 
 def test_a_kept_diagnosis_and_its_trace_have_the_same_parts(
-    kept: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = printed(capsys, kept["contract"], DEMO)
+    told = printed(capsys, kept, DEMO)
     assert [row for row in told["accounts"]["part"]["rows"] if abs(row["change_ns"]) > 1] == []
 
 
@@ -226,9 +221,9 @@ def test_one_rank_against_all_of_them_is_the_same_work(
     assert "each the mean of its own ranks" in words
 
 
-def test_scaling_takes_no_kept_diagnosis(kept: dict[str, Path]) -> None:
-    with pytest.raises(UsageError, match=r"contract\.json is a kept diagnosis"):
-        called("--scaling", DEMO, kept["contract"])
+def test_scaling_takes_no_kept_diagnosis(kept: Path) -> None:
+    with pytest.raises(UsageError, match=r"diagnosis\.json is a kept diagnosis"):
+        called("--scaling", DEMO, kept)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +244,9 @@ def test_mistakes_are_told_before_anything_is_read(
         called(*words)
 
 
-def test_a_kept_diagnosis_takes_no_step_time(kept: dict[str, Path]) -> None:
+def test_a_kept_diagnosis_takes_no_step_time(kept: Path) -> None:
     with pytest.raises(UsageError, match="has its step time"):
-        called(kept["contract"], DEMO, "--step-ms", "5", "6")
+        called(kept, DEMO, "--step-ms", "5", "6")
 
 
 def test_runs_with_no_steps_in_common_are_nothing_to_compare(

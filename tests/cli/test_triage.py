@@ -144,7 +144,8 @@ def test_py_spy_samples_the_main_thread_without_pausing_it(
     flame = tmp_path / "flame.svg"
     answer = told(capsys, job.pid, "--seconds", "0.5", "--flame", flame)
     assert "--nonblocking" in (tmp_path / "asked").read_text()
-    assert answer["functions"][0] == {"name": "<module> (train.py:9)", "share": 0.75}
+    first = {"name": "<module> (train.py:9)", "share": 0.75, "pid": job.pid}
+    assert answer["functions"][0] == first
     drawn = flame.read_text()
     assert "fetch (torch/utils/data/fetch.py:5): 75.0%" in drawn
     assert "step&lt;b&gt; (train.py:4): 25.0%" in drawn
@@ -177,7 +178,7 @@ def test_py_spy_that_is_refused_costs_its_functions_alone(
 
 def process(pid: int, parent: int, **environ: str) -> Process:
     return Process(
-        pid=pid, parent=parent, group=1, session=1, name="python3", state="S", cpu_s=0,
+        pid=pid, parent=parent, group=1, name="python3", state="S", cpu_s=0,
         started_ticks=pid, command=("python3", "train.py"), environment=environ,
     )  # fmt: skip
 

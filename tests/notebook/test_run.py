@@ -13,8 +13,6 @@ import pytest
 
 import stepscope
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.saved import load as load_saved
-from stepscope.core.saved import save
 from stepscope.errors import InputError, UsageError
 from stepscope.notebook import run_tables
 from stepscope.pipeline import contexts, recording
@@ -134,13 +132,11 @@ def test_names_are_kept_once() -> None:
     assert len(names.chunk(0).dictionary) < len(table) / 10
 
 
-def test_the_diagnosis_shows_itself_and_is_one(tmp_path: Path) -> None:
+def test_the_diagnosis_shows_itself_and_is_one() -> None:
     run = stepscope.load(DEMO, 65.48, cache=False)
     diagnosis = run.diagnosis
     assert isinstance(diagnosis, Diagnosis)
     assert diagnosis is run.diagnosis
-    save(diagnosis, tmp_path / "d.json")
-    assert load_saved(tmp_path / "d.json").verdict == diagnosis.verdict
     shown = _Tags(run._repr_html_())
     assert run._repr_html_() == diagnosis._repr_html_()
     for text in (

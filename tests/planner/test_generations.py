@@ -311,3 +311,77 @@ def test_stages_filled_by_cost_cannot_be_more_than_the_head_leaves() -> None:
     assert can_run(small, layouts).tolist() == [True, True, True, True, False]
     assert can_run(replace(small, framework=MEGATRON_CORE), layouts).all()
     assert not can_run(small, Layouts.of([Layout(pp=32, num_micro=32)]))[0]
+
+
+def test_the_head_stays_in_16_bits_where_layers_multiply_in_8() -> None:
+    job = job_of(MEGATRON_CORE, "llama3-8b", "1x8xH100")
+    layout = Layout(dp=8, zero_stage=1)
+    narrow, plain = (
+        estimate_one(replace(job, precision=precision), layout).times
+        for precision in ("fp8", "bf16")
+    )
+    assert narrow.head == pytest.approx(plain.head)
+    assert narrow.gemm < 0.7 * plain.gemm
+
+
+def test_selective_recompute_frees_nothing_of_a_layer_without_experts() -> None:
+    """Megatron-Core repeats attention there, whose kernel keeps no scores."""
+    for model, is_less in (("llama3-8b", False), ("mixtral-8x7b", True)):
+        job = job_of(MEGATRON_CORE, model, "1x8xH100")
+        layouts = Layouts.of([Layout(dp=8, ep=1, recompute=kind) for kind in ("none", "selective")])
+        kept, again = layer_bytes(job, layouts)
+        assert (again < kept) == is_less
+        slower = [float(estimate_one(job, layouts.layout(index)).step_s[0]) for index in (0, 1)]
+        assert slower[1] > slower[0]
+
+
+def exchange_s(job: TrainingJob) -> float:
+    return float(estimate_one(job, Layout(dp=64, ep=64, zero_stage=1)).times.expert_comms[0])
+
+
+def test_experts_in_few_groups_are_in_few_nodes() -> None:
+    """DeepSeek-V3: 8 experts of a token in 4 of 8 groups, so in no more than 4 of 8 nodes."""
+    job = job_of(MEGATRON_CORE, "deepseek-v3", "8x8xH100")
+    experts = job.model.experts
+    assert experts is not None
+    assert (experts.num_groups, experts.top_groups) == (8, 4)
+    free = replace(job, model=replace(job.model, experts=replace(experts, num_groups=1)))
+    reached, of_all = 4 * (1 - (3 / 4) ** 8), 8 * (1 - (7 / 8) ** 8)
+    assert exchange_s(job) / exchange_s(free) == pytest.approx(reached / of_all, rel=0.03)
+
+
+def test_tokens_are_put_into_order_once_where_the_sender_takes_them_as_they_lie() -> None:
+    job = job_of(FSDP, "qwen3-30b-a3b", "1x8xH100")
+    once = replace(job, framework=replace(FSDP, orders_once=True))
+    layout = Layout(dp=8, ep=8, zero_stage=3)
+    twice_s, once_s = (float(estimate_one(each, layout).times.stream[0]) for each in (job, once))
+    assert once_s < 0.75 * twice_s
+
+
+def test_weights_that_were_gathered_are_copied_out_under_fsdp2() -> None:
+    """42 bytes of each parameter on one rank: planned without it, a step of this shape on an H200
+    was 40 ms too short, head and embedding included."""
+    model = replace(
+        find_model("llama3-8b"), layers=28, hidden=3072, heads=24, kv_heads=8, ffn_hidden=8192
+    )
+    job = TrainingJob(
+        model=model,
+        cluster=parse_cluster("H200"),
+        seq_len=2048,
+        global_batch=4,
+        framework=FSDP,
+    )
+    layout = Layout(micro_batch=4, zero_stage=3)
+    assert estimate_one(job, layout).times.shard_comms[0] == pytest.approx(0.031, rel=0.03)
+    viewed = replace(job, framework=replace(FSDP, copies_gathered=False))
+    assert estimate_one(viewed, layout).times.shard_comms[0] == 0.0
+
+
+def test_products_in_8_bits_write_what_they_read_once_more() -> None:
+    job = job_of(MEGATRON_CORE, "llama3-8b", "1x8xH100")
+    layout = Layout(dp=8, zero_stage=1)
+    narrow, plain = (
+        float(estimate_one(replace(job, precision=precision), layout).times.stream[0])
+        for precision in ("fp8", "bf16")
+    )
+    assert 1.2 < narrow / plain < 1.8

@@ -42,7 +42,11 @@ OPEN = Space(
     is_flash=(True, False),
 )
 ABLE = replace(
-    MEGATRON, has_context=True, has_sequence=True, zero_stages=(0, 1, 2, 3), offloads=True
+    MEGATRON,
+    has_context=True,
+    has_sequence=True,
+    zero_stages=(0, 1, 2, 3),
+    offloads=("optimizer", "all"),
 )
 
 
@@ -207,6 +211,20 @@ def test_selective_recompute_with_one_kernel_is_for_frameworks_that_mean_more_by
     assert "selective" in {each.recompute for each in titan}
 
 
+def test_selective_recompute_is_searched_where_it_frees_something_or_is_pinned() -> None:
+    dense = layouts_of(Grid(small_job(), Space()))
+    assert "selective" not in {each.recompute for each in dense}
+    pinned = layouts_of(Grid(small_job(), Space(recompute=("selective",))))
+    assert {each.recompute for each in pinned} == {"selective"}
+    mixture = TrainingJob(
+        model=find_model("mixtral-8x7b"),
+        cluster=parse_cluster("1x8xH100"),
+        seq_len=4096,
+        global_batch=64,
+    )
+    assert "selective" in {each.recompute for each in layouts_of(Grid(mixture, Space()))}
+
+
 def test_the_open_space_of_175b_is_larger_than_calculons() -> None:
     job = TrainingJob(
         model=find_model("gpt3-175b"),
@@ -286,10 +304,7 @@ def test_the_least_memory_is_the_least(
     job, rows = tried
     least = least_memory(job, Space(offload=OFFLOAD))
     assert least is not None
-    smallest = search(job, Space(offload=OFFLOAD, has_partial_recompute=False)).smallest
-    assert smallest is not None
     assert least.memory_bytes == pytest.approx(min(memory for _, _, memory in rows))
-    assert smallest.memory_bytes == pytest.approx(least.memory_bytes)
 
 
 def told(found: SearchResult) -> list[tuple[str, float, str]]:
@@ -363,7 +378,6 @@ def test_a_host_that_cannot_hold_what_is_offloaded_is_a_reason() -> None:
     found = search(poor, space)
     assert found.num_fit == 0
     assert found.too_large[search_module.HOST] > 0
-    assert found.smallest is None
     assert least_memory(poor, space) is None
 
 
@@ -371,11 +385,9 @@ def test_nothing_to_choose_from_is_not_an_error() -> None:
     found = search(small_job(), Space(tp=(3,)))
     assert found.num_layouts == 0
     assert found.best == ()
-    assert found.smallest is None
     huge = search(small_job(find_model("gpt3-175b")))
     assert huge.num_fit == 0
     assert huge.best == ()
-    assert huge.smallest is not None
 
 
 # Why.

@@ -228,9 +228,11 @@ def test_a_scaling_curve_falls_and_loses_little() -> None:
     choices = [each.choice for each in points[1:] if each.choice is not None]
     assert len(choices) == 4
     assert all(later.step_s < before.step_s for before, later in itertools.pairwise(choices))
-    for point, choice in zip(points[1:], choices, strict=True):
-        assert 0.7 < choices[0].step_s * 32 / (choice.step_s * point.num_devices) <= 1.01
-        assert choice.layout.num_devices == point.num_devices
+    device_s = [choice.step_s * choice.layout.num_devices for choice in choices]
+    assert [choice.layout.num_devices for choice in choices] == [32, 64, 128, 256]
+    # On 32 memory leaves only cuts that cost more: wider ones gain before they lose.
+    assert device_s[1] < device_s[0]
+    assert all(0.7 < device_s[1] / each <= 1.01 for each in device_s)
 
 
 # What if.

@@ -3,6 +3,7 @@ held up."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.source import Source
 from stepscope.replay.changes import (
     captured_in_pieces,
+    with_part_ns,
     with_task_ns,
     without_host_parts,
     without_tasks,
@@ -255,6 +257,19 @@ def test_what_stood_in_its_stream_began_for_what_ended_shortly_before_on_another
     assert sooner[later].tolist() == pytest.approx([2 * MS] * 3)
 
 
+def test_with_most_of_a_step_in_collections_the_rest_is_open_by_what_recording_cost() -> None:
+    graph = graph_of(*steps(5, host_us=50, device_us=10))
+    collecting = with_part_ns(graph, "gc", np.full(len(graph.call_event), 200.0 * US))
+    fitted = fit(collecting, 2_600 * US, np.zeros(len(graph), np.bool_))
+    assert fitted.bounds is not None
+    quick, slow = fitted.bounds
+    for each in (fitted.graph, quick, slow):
+        assert play(each).step_interval_ns == pytest.approx(2_600 * US, rel=0.01)
+    rests = [play(without_host_parts(each, "gc")) for each in (quick, fitted.graph, slow)]
+    short, likely, long = (rest.step_interval_ns for rest in rests)
+    assert 0.8 * likely < short < likely < long < 1.4 * likely
+
+
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=10))
     fitted = fit(graph, 900 * US, np.zeros(len(graph), np.bool_))
@@ -345,6 +360,19 @@ def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int
         replace(graph, task_latency_ns=graph.task_latency_ns * 0.5),
     ):
         assert play(changed).step_interval_ns <= whole + 1
+
+
+@pytest.mark.parametrize("host_us", [90, 95, 98, 100, 103, 110])
+def test_a_step_a_little_shorter_or_longer_is_fitted_with_much_the_same_host(host_us: int) -> None:
+    """The device needs 1,000 us; around it the host's time does not jump with the step's."""
+    graph = graph_of(*steps(5, host_us=host_us, device_us=100))
+    none = np.zeros(len(graph), np.bool_)
+    hosts = [
+        float(fit(graph, step_us * US, none).graph.call_ns.sum()) / graph.num_steps
+        for step_us in range(970, 1100, 5)
+    ]
+    for shorter, longer in itertools.pairwise(hosts):
+        assert longer == pytest.approx(shorter, rel=0.06)
 
 
 def lab_graph(path: Path) -> tuple[RankContext, Graph | None]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from stepscope.core.saved import load, save
 from stepscope.report.diagnosis.comms import MAX_ROWS
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.view import diagnosis_document
@@ -75,13 +73,6 @@ def test_json_has_the_facts_whole() -> None:
         "link",
         "clock_noise_ns",
     }
-
-
-def test_a_saved_diagnosis_keeps_them(tmp_path: Path) -> None:
-    for number, made in enumerate((meshed_ranks(), lone_rank_with_collectives())):
-        path = tmp_path / f"{number}.json"
-        save(made, path)
-        assert load(path) == made
 
 
 def test_hostile_groups_stay_on_their_lines() -> None:

@@ -12,7 +12,6 @@ from rich.cells import cell_len
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.nccl import NcclLog, NcclWarning
-from stepscope.core.saved import load, save
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
@@ -71,9 +70,3 @@ def test_json_has_the_key_only_with_a_log(tmp_path: Path) -> None:
     }
     assert nccl["communicators"][0]["rings"][0]["ranks"] == [0, 1, 2, 3]
     assert "nccl" not in json.loads(to_json(SCENARIOS["healthy"]()))
-
-
-def test_a_saved_diagnosis_keeps_the_log(tmp_path: Path) -> None:
-    diagnosis = with_log(read_text(tmp_path, two_nodes()))
-    save(diagnosis, tmp_path / "d.json")
-    assert load(tmp_path / "d.json") == diagnosis

@@ -20,6 +20,7 @@ from stepscope.core.diagnosis import (
 )
 from stepscope.core.gate import ANY_FINDING
 from stepscope.core.out_of_memory import OutOfMemoryReport
+from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.experiments.compare.saved import side_of_json
 from stepscope.readers.run_folder.folder import NO_ROOM
@@ -175,6 +176,18 @@ def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
     assert "What fixes would give is not known: others had the cores." in text
     assert "-> record again" in text
     assert "No known fix" not in text
+    late = Advice(
+        code="late-rank",
+        bound="imbalance",
+        summary="Rank 1 holds the others up.",
+        action="Look at rank 1",
+        evidence=(),
+        weight=0.8,
+        weight_of="the step",
+    )
+    text = to_text(short_document(replace(clean, advice=(late,), abstentions=(busy,))))
+    assert "Look at rank 1" in text
+    assert "What fixes would give is not known: others had the cores." in text
 
 
 def test_no_door_takes_a_run_that_was_not_judged_for_one_without_faults() -> None:

@@ -8,7 +8,15 @@ from stepscope.core.contract.codec import decode
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.whole_run import WholeRun as WholeRunContract
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts, RunPart, SlowSteps, WholeRun
+from stepscope.core.run import (
+    LoaderKnobs,
+    RankMetadata,
+    RunFacts,
+    RunPart,
+    RunPhase,
+    SlowSteps,
+    WholeRun,
+)
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.view import diagnosis_document
@@ -16,6 +24,7 @@ from stepscope.report.diagnosis.whole_run import (
     part_note,
     seconds,
     whole_run_contract,
+    whole_run_lines,
     whole_run_words,
 )
 from stepscope.report.html import render_page
@@ -63,6 +72,12 @@ def test_the_line_has_steady_steps_first_and_then_the_most() -> None:
     )
 
 
+def test_one_slow_step_is_not_now_and_then() -> None:
+    contract = whole_run_contract(replace(RUN, slow=(replace(RUN.slow[0], every=None, num=1),)))
+    words = whole_run_lines(contract)[0].replace("\u00a0", " ")
+    assert words == "One step takes 600 ms longer; seen at <b>.py(3)."
+
+
 def test_advice_has_its_price() -> None:
     whole = diagnosed().facts.whole_run
     assert whole is not None
@@ -72,6 +87,16 @@ def test_advice_has_its_price() -> None:
     ]
     assert whole.advice[0].hours_a_day == 24 * 6 / 18
     assert "persistent_workers=True" in whole.advice[1].action
+
+
+def test_phases_are_said_with_their_step_times() -> None:
+    phases = (
+        RunPhase(first_step=0, num_clean=100, step_ns=S // 25),
+        RunPhase(first_step=101, num_clean=90, step_ns=S // 16),
+    )
+    contract = whole_run_contract(replace(RUN, phases=phases))
+    words = whole_run_lines(contract)[0].replace("\u00a0", " ")
+    assert words == "2 phases, each steady: 40.0 ms a step, 62.5 ms from step 101 on."
 
 
 def test_idle_is_shown_with_its_line_and_no_rate_where_it_came_once() -> None:

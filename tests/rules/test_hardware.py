@@ -37,7 +37,13 @@ from stepscope.rules.case import case_of
 from stepscope.rules.job import Job
 from stepscope.rules.judge_job import judge_job
 from stepscope.rules.shared.pcie_copies import pinned_bytes_per_s
-from stepscope.rules.shared.rates import attention_ns, convolution_ns, matrix_ns, stream_ns
+from stepscope.rules.shared.rates import (
+    Layout,
+    attention_ns,
+    convolution_ns,
+    matrix_ns,
+    stream_ns,
+)
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 PEAKS = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12}
@@ -146,7 +152,31 @@ def test_few_channels_fill_a_part_of_the_tiles() -> None:
     turned = convolution_ns(
         roofs, flops, moved, "bf16", backward=False, channels=64, layout="turned"
     )
-    assert turned - many == pytest.approx(4.5 * moved / 4.8e12 * 1e9, rel=0.02)
+    assert turned - many == pytest.approx(5_000 + 4.5 * moved / 4.8e12 * 1e9, rel=0.02)
+
+
+def test_tf32_convolutions_take_what_measured_ones_took() -> None:
+    roofs = DevicePeaks(spec=h200())
+    # Measured on an H200: 3 x 3, 64 images of 64 channels of 56 x 56, in NHWC and in NCHW.
+    flops, moved = 14.8e9, 103e6
+    measured: dict[tuple[Layout, bool], int] = {
+        ("nhwc", False): 72,
+        ("nhwc", True): 240,
+        ("turned", False): 142,
+        ("turned", True): 366,
+    }
+    for (layout, backward), us in measured.items():
+        passes = 2 if backward else 1
+        found = convolution_ns(
+            roofs,
+            passes * flops,
+            passes * moved,
+            "tf32",
+            backward=backward,
+            channels=64,
+            layout=layout,
+        )
+        assert found == pytest.approx(us * 1e3, rel=0.1)
 
 
 def test_tf32_products_across_the_sum_are_slower_where_arithmetic_holds_them_up() -> None:

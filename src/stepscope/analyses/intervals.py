@@ -29,11 +29,6 @@ class Intervals(Struct, frozen=True, eq=False):
         """The length of the set."""
         return int((self.end - self.start).sum())
 
-    @property
-    def span(self) -> int:
-        """From the first start to the last end."""
-        return int(self.end[-1] - self.start[0]) if len(self.start) else 0
-
     def self_check(self) -> None:
         assert len(self.start) == len(self.end)
         assert bool((self.end > self.start).all()), "an empty interval"

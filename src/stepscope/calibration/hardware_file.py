@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from pathlib import Path
 
 from msgspec import to_builtins
@@ -12,32 +9,19 @@ from msgspec import to_builtins
 from stepscope.core.calibrated import Calibrated
 from stepscope.errors import UsageError
 from stepscope.protocol.json_text import json_text
+from stepscope.protocol.whole_write import write_whole
 
 
 def save(calibration: Calibrated, path: Path) -> None:
     # One point a line, so that a file can be read and compared by eye.
     text = _text(to_builtins(calibration), 0) + "\n"
     try:
-        _write(text, path)
+        write_whole(path, text.encode())
     except OSError as problem:
         raise UsageError(
             f"cannot write {path}: {problem.strerror or problem}. Give another place with --out "
             "FILE"
         ) from None
-
-
-def _write(text: str, path: Path) -> None:
-    handle, name = tempfile.mkstemp(prefix=".stepscope-", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # mkstemp keeps others out; a hardware file is for everyone on the machine.
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _text(value: object, depth: int) -> str:
@@ -51,9 +35,3 @@ def _text(value: object, depth: int) -> str:
         inner = (f"{' ' * (depth + 1)}{_text(part, depth + 2)}" for part in value)
         return "[\n" + ",\n".join(inner) + "\n" + " " * depth + "]"
     return json_text(value)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

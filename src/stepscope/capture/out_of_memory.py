@@ -182,7 +182,10 @@ def _block_notes(torch: Any, error: BaseException, live: LiveObjects) -> dict[st
     within = list(_modules_within(torch, error))
     modules = list(within[0].modules()) if within else live.modules
     head = attempt(_head, torch, modules)
-    notes = {} if head is None else {"head_features": head.out_features}
+    notes = {}
+    if head is not None:
+        notes["head_features"] = head.out_features
+        notes["head_weight_bytes"] = head.weight.numel() * head.weight.element_size()
     lists = (torch.nn.ModuleList, torch.nn.Sequential)
     for parent, child in pairwise(within):
         for held in (parent, *parent._modules.values()):  # noqa: SLF001
@@ -199,7 +202,7 @@ def _are_equal(modules: list[Any]) -> bool:
 
 
 def _input_notes(torch: Any, error: BaseException, block: Any, head: Any) -> dict[str, Any]:
-    """Rows of the tensor that the block was given, and bytes of an element. A layer that takes
+    """Rows of the tensor that the block was given, its bytes and an element's. A layer that takes
     rows of another width gets one of each sample, as after a mean over a picture."""
     trace = error.__traceback__
     while trace is not None:
@@ -209,7 +212,12 @@ def _input_notes(torch: Any, error: BaseException, block: Any, head: Any) -> dic
             rows = tensor.numel() // tensor.shape[-1]
             if head is not None and head.in_features != tensor.shape[-1]:
                 rows = tensor.shape[0]
-            return {"num_rows": rows, "element_bytes": tensor.element_size()}
+            size = tensor.element_size()
+            return {
+                "num_rows": rows,
+                "element_bytes": size,
+                "input_bytes": size * tensor.numel(),
+            }
         trace = trace.tb_next
     return {}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.describe.batch import Feeder
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.epochs import Epochs
 from stepscope.capture.guard import Guard, at_process_end
@@ -65,7 +65,7 @@ class Session:
         *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
         *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
         *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_log_ns"),
-        "_wait_cpu_ns",
+        *("_wait_cpu_ns", "_fetched_ns"),
         *("_wait_ns", "device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader"),
         *("losses", "marks", "nests", "rows", "schedule", "step", "tape", "window", "writer"),
     )
@@ -90,8 +90,7 @@ class Session:
         self.others = Others()
         self.writer: Writer | None = None
         self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
-        self.loader: Any = None
-        """A weak reference to the iterator that gave the last batch."""
+        self.loader = Feeder()
         self.step = 0
         self.is_by_hand = False
         """Whether the training code says when a step is over; optimizers then do not."""
@@ -119,6 +118,7 @@ class Session:
         self._ends_after_backward = False
         """Whether the pass that runs ends a step: an optimizer stepped in it, in any thread."""
         self._wait_cpu_ns: int | None = 0
+        self._fetched_ns: int = 0
         self._passes, self._comms = Passes(), Passes()
         self._count_anew()
         self.notice: Callable[[], object] = getattr(self, "notice", lambda: None)
@@ -130,11 +130,8 @@ class Session:
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
 
-    # What the hooks call.
-
-    def took_batch(self, batches: Any) -> None:
-        """A batch was taken. The iterator must not live on for our sake: its workers would."""
-        self.loader = weakref.ref(batches)
+    def took_batch(self, batches: Any, batch: Any) -> None:
+        self.loader.took(batches, batch)
         window = self.window
         if window is not None and not self.is_in_backward():
             window.between(time.perf_counter_ns())
@@ -271,6 +268,8 @@ class Session:
                     self._comms.drop_since(begun)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
+                if not self._fetched_ns:
+                    self._fetched_ns = begun
                 if self._epochs.is_pending:
                     self._epochs.took_first(ended - begun)
                 # An epoch's end is waited for, and brings no batch.
@@ -330,6 +329,7 @@ class Session:
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
         self._num_evals = self._wait_cpu_ns = self._log_ns = 0
+        self._fetched_ns = 0
         self._passes.clear()
         self._comms.clear()
 
@@ -402,8 +402,6 @@ class Session:
         if self.writer is not None:
             self.writer.finish()
 
-    # What it does with it.
-
     def _begin(self, now: int) -> None:
         """The first step's end: this process trains, so it gets a folder."""
         self._begun_ns = now
@@ -436,7 +434,8 @@ class Session:
         wait, backward, step = (self._wait_ns, self._num_batches), self._passes.fold(), self.step
         spent = self._optimizer_ns, self._save_ns, self._gc_ns
         rest = state, self._num_evals, self._wait_cpu_ns, None, self._comms.fold()[0], self._log_ns
-        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest])
+        between = max(self._fetched_ns - self._last_ns, 0) if self._fetched_ns else None
+        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest, between])
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int, backward_ns: int | None) -> None:

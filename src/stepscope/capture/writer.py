@@ -129,9 +129,8 @@ class Writer:
         """The knobs of the live objects, once."""
         if not self._has_looked:
             self._has_looked = True
-            self._notes |= live_notes(
-                None if self._session.loader is None else self._session.loader()
-            )
+            loader = self._session.loader
+            self._notes |= {**live_notes(loader.iterator()), "batch": loader.batch}
             write_json(self.folder / RANK_FILE, self._notes)
 
     def finish(self) -> None:

@@ -221,12 +221,10 @@ def _refuse_beside_scaling(options: Options) -> None:
 
 def _side(path: str, reading: ReadingOptions) -> tuple[CompareSide, str]:
     """One run, and its diagnosis as JSON, which is what a gate reads."""
-    from stepscope.core.saved import load
     from stepscope.experiments.compare.saved import side_of_json
-    from stepscope.experiments.compare.side import side_of
     from stepscope.pipeline.comparison import read_side
     from stepscope.pipeline.recording import Recording
-    from stepscope.readers.remote import as_path, shown
+    from stepscope.readers.remote import shown
     from stepscope.report.diagnosis.json import to_json
 
     label = shown(path)
@@ -238,9 +236,6 @@ def _side(path: str, reading: ReadingOptions) -> tuple[CompareSide, str]:
         raise UsageError(
             f"{label} is a kept diagnosis and has its step time: --step-ms is for traces"
         )
-    if gating.IS_SAVED.search(kept):
-        diagnosis = load(Path(as_path(path)))
-        return side_of(label, diagnosis), to_json(diagnosis)
     return side_of_json(kept, label), kept.decode("utf-8", "replace")
 
 

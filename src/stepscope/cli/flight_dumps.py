@@ -44,10 +44,11 @@ def find_hang_of(ranks: Sequence[Process]) -> tuple[Hang | None, str]:
     try:
         dumps = read([Source(path=path, label=str(path)) for path in paths]).dumps
     except StepscopeError as problem:
-        return None, f"the flight recorder's dumps could not be read: {problem}"
+        return None, f"its dumps could not be read: {problem}"
     age = time.time() - max(path.stat().st_mtime for path in paths)
     words = f"{len(paths)} of {len(ranks)} ranks dumped, the last {max(age, 0):,.0f} s ago"
-    return find_hang(dumps), words
+    hang = find_hang(dumps)
+    return hang, words if hang is not None else f"no collective is open ({words})"
 
 
 def dump_of(process: Process) -> Path | None:

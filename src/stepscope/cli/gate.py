@@ -23,7 +23,6 @@ FAILED = 1
 OPTIONS = ("--fail-if", "--budget", "--baseline")
 MAX_JSON_BYTES = 64 << 20
 IS_DIAGNOSIS = re.compile(rb'"schema"\s*:\s*"stepscope\.diagnosis/')
-IS_SAVED = re.compile(rb'"format"\s*:\s*"stepscope\.saved-diagnosis/')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +112,7 @@ def read_baseline(
     from stepscope.report.gate import read_quantities
 
     try:
-        text = _kept_json(asked.baseline) or to_json(diagnose(asked.baseline))
+        text = kept_bytes(asked.baseline) or to_json(diagnose(asked.baseline))
         return read_quantities(text, shown(asked.baseline), asked.codes)
     except InputError as problem:
         raise type(problem)(f"--baseline: {problem}") from None
@@ -146,8 +145,8 @@ def say_gate(gate: Gate) -> int:
 
 
 def kept_bytes(text: str) -> bytes | None:
-    """The bytes of a diagnosis that was kept, as JSON or whole; None when the path is something
-    else, which its own reader then judges."""
+    """The bytes of a diagnosis that was kept as JSON; None when the path is something else, which
+    its own reader then judges."""
     from stepscope.protocol.untrusted import read_regular
     from stepscope.readers.remote import as_path
 
@@ -158,18 +157,7 @@ def kept_bytes(text: str) -> bytes | None:
         data = read_regular(path, MAX_JSON_BYTES)
     except OSError:
         return None
-    return data if IS_SAVED.search(data) or IS_DIAGNOSIS.search(data) else None
-
-
-def _kept_json(text: str) -> bytes | str | None:
-    from stepscope.core.saved import load
-    from stepscope.readers.remote import as_path
-    from stepscope.report.diagnosis.json import to_json
-
-    kept = kept_bytes(text)
-    if kept is None or not IS_SAVED.search(kept):
-        return kept
-    return to_json(load(Path(as_path(text))))
+    return data if IS_DIAGNOSIS.search(data) else None
 
 
 def _budget_baseline(baseline: str | None, path: Path) -> str | None:

@@ -71,7 +71,7 @@ class Sampling:
     """The main thread of one process, sampled in the background without being paused."""
 
     def __init__(self, spy: str, pid: int, seconds: float, folder: Path) -> None:
-        self._pid, self._path = pid, folder / f"py-spy.{pid}.txt"
+        self.pid, self._path = pid, folder / f"py-spy.{pid}.txt"
         self._until = time.monotonic() + seconds + GRACE_S
         words = [spy, "record", "--nonblocking", "--idle", "--threads", "--format", "raw"]
         words += ["--pid", str(pid), "--rate", str(SAMPLES_A_SECOND)]
@@ -86,17 +86,17 @@ class Sampling:
             said = self._process.communicate(timeout=max(0.0, self._until - time.monotonic()))[1]
         except subprocess.TimeoutExpired:
             self.end()
-            raise InputError(f"py-spy did not end its samples of process {self._pid}") from None
+            raise InputError(f"py-spy did not end its samples of process {self.pid}") from None
         words = " ".join(said.decode(errors="replace").split())
         if any(word in words.lower() for word in REFUSED):
-            raise NotPermittedError(_refusal_words(self._pid))
+            raise NotPermittedError(_refusal_words(self.pid))
         if self._process.returncode or not self._path.is_file():
-            raise InputError(f"py-spy could not look into process {self._pid}: {words[:200]}")
+            raise InputError(f"py-spy could not look into process {self.pid}: {words[:200]}")
         lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
-        mine = [line for line in lines if line.startswith(f"thread ({self._pid})")]
+        mine = [line for line in lines if line.startswith(f"thread ({self.pid})")]
         mine = mine or [line for line in lines if ": MainThread;" in line]
         if not mine:
-            raise InputError(f"py-spy saw no Python code in process {self._pid}")
+            raise InputError(f"py-spy saw no Python code in process {self.pid}")
         self._path.write_text("".join(f"{line}\n" for line in mine), encoding="utf-8")
         return self._path
 

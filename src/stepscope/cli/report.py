@@ -16,6 +16,7 @@ from stepscope.cli import options as declare
 from stepscope.cli.printing import note, print_document, put, refuse_empty
 from stepscope.errors import UsageError
 from stepscope.protocol.untrusted import is_regular, open_regular, read_regular
+from stepscope.protocol.whole_write import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,14 +83,8 @@ def write(text: str, path: Path) -> None:
 
 def keep(text: str, path: Path) -> None:
     """Whole or not at all; OSError where there is no room, or it may not."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        # Half characters have no encoding.
-        part.write_bytes(text.encode("utf-8", "replace"))
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    # Half characters have no encoding.
+    write_whole(path, text.encode("utf-8", "replace"))
 
 
 def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> None:

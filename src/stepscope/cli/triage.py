@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_SAMPLED = 4
 """Ranks that py-spy looks into: each takes some of a core."""
+MOST_WORKERS = 2
+"""Of the loader's workers, likewise: they do the same."""
 JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _seconds = real(
     "a number of seconds; give one from 0.5 to 3600", lambda value: 0.5 <= value <= 3600
@@ -46,7 +48,9 @@ class Options:
     )
     seconds: float = declare.option("--seconds S", "how long to look (default: 30)", _seconds, 30.0)
     flame: Path | None = declare.option(
-        "--flame FILE", "write py-spy's samples of the ranks there, as a flame graph (SVG)", Path
+        "--flame FILE",
+        "write py-spy's samples of ranks and workers there, as a flame graph (SVG)",
+        Path,
     )
     format: str = declare.style()
 
@@ -86,7 +90,7 @@ def measure(
 
     devices, began_s = LiveDevices(), time.monotonic()
     with (
-        sampled([process.pid for process in ranks], seconds, flame) as spied,
+        sampled(ranks, seconds, flame) as spied,
         followed("watching", round(seconds), is_long=True) as advance,
     ):
         watch = Watch(ranks)
@@ -107,10 +111,12 @@ def measure(
 
 @contextmanager
 def sampled(
-    pids: Sequence[int], seconds: float, flame: Path | None
+    ranks: Sequence[Process], seconds: float, flame: Path | None
 ) -> Iterator[tuple[list[SystemRecording], list[str]]]:
     """py-spy beside what is done meanwhile; afterwards the two lists have what it saw, and why it
     saw no more."""
+    from msgspec.structs import replace
+
     from stepscope.cli.py_spy import Sampling, find_spy
     from stepscope.readers.host.profile import read_file
     from stepscope.readers.source import Source
@@ -122,7 +128,7 @@ def sampled(
         spies = []
         try:
             spy = find_spy()
-            for pid in pids[:MOST_SAMPLED]:
+            for pid in (*(rank.pid for rank in ranks[:MOST_SAMPLED]), *_workers_of(ranks)):
                 spies.append(Sampling(spy, pid, seconds, folder))
                 stack.callback(spies[-1].end)
         except (StepscopeError, OSError) as problem:
@@ -132,7 +138,9 @@ def sampled(
         for sampling in spies:
             try:
                 path = sampling.result()
-                recordings.append(read_file(Source(path=path, label=path.name)))
+                recording = read_file(Source(path=path, label=path.name))
+                stacks = tuple(replace(one, pid=sampling.pid) for one in recording.stacks)
+                recordings.append(replace(recording, stacks=stacks))
                 lines += path.read_text(encoding="utf-8").splitlines()
             except StepscopeError as problem:
                 refused.append(f"functions: {problem}")
@@ -142,8 +150,24 @@ def sampled(
             flame.write_text(flame_svg(lines), encoding="utf-8")
         elif flame is not None:
             refused.append(f"{flame}: there are no samples to draw")
-        if len(pids) > MOST_SAMPLED:
+        if len(ranks) > MOST_SAMPLED:
             refused.append(f"functions of ranks beyond the first {MOST_SAMPLED}")
+
+
+def _workers_of(ranks: Sequence[Process]) -> list[int]:
+    """The first few of the loader's workers."""
+    from stepscope.core.recordings.processes import WORKER
+    from stepscope.process.table import descendants, processes
+    from stepscope.readers.host.processes import role_of
+
+    running, taken = processes(), {rank.pid for rank in ranks}
+    workers = [
+        child.pid
+        for rank in ranks
+        for child in descendants([rank.pid], running)
+        if child.pid not in taken and role_of(child, rank) == WORKER
+    ]
+    return workers[:MOST_WORKERS]
 
 
 def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list[str]]:

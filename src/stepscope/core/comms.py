@@ -82,8 +82,6 @@ class CollectiveRecords(Struct, frozen=True, kw_only=True):
     exposed_of: Int64
     windows: tuple[tuple[int, int], ...]
     """The measured windows of the rank's steps."""
-    compute_ns: int
-    """Device time with compute, in the windows."""
     base_ns: int = 0
     phase: Int64 = field(default_factory=_no_entries)
     """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not known. Empty when nobody looked."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 LIBRARY = Path(__file__).with_name("libstepscope.so")
 PURE = "STEPSCOPE_PURE"
 """Set to anything but 0, this environment variable keeps to the Python code."""
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 
 def library() -> ctypes.CDLL | None:

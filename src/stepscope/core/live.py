@@ -97,10 +97,6 @@ class RankLive:
     others_ns: float | None = None
     """Waiting for other ranks; None where that cannot be told."""
 
-    @property
-    def steps_per_s(self) -> float | None:
-        return 1e9 / self.step_ns if self.step_ns else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:

@@ -21,6 +21,14 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
+def ordinal(number: int) -> str:
+    """3 as `3rd`, 11 as `11th`, 21 as `21st`."""
+    ending = "th"
+    if number // 10 % 10 != 1:
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def first_few(items: Sequence[object], most: int = 8) -> str:
     """`3, 5, 7, ...`."""
     return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")

@@ -122,5 +122,9 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     samples,"""
     element_bytes: Count | None = None
     """and bytes of an element."""
+    input_bytes: Count | None = None
+    """Of the tensor that it was given: checkpointed, a block keeps no more."""
     head_features: Count | None = None
-    """The widest output of a layer that is in no such row."""
+    """The widest output of a layer that is in no such row,"""
+    head_weight_bytes: Count | None = None
+    """and bytes of its weight."""

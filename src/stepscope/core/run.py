@@ -152,6 +152,15 @@ class RunAdvice(Struct, frozen=True, kw_only=True):
     seen once."""
 
 
+class RunPhase(Struct, frozen=True, kw_only=True):
+    """Steps that are alike, and unlike those before: a larger batch, longer sequences."""
+
+    first_step: int
+    num_clean: int
+    step_ns: int
+    """The mean of its clean steps."""
+
+
 class WholeRun(Struct, frozen=True, kw_only=True):
     """One rank's run from the start of its command to the end, on the host's clock; its parts sum
     to `dur_ns`."""
@@ -169,6 +178,8 @@ class WholeRun(Struct, frozen=True, kw_only=True):
     num_clean: int
     """Steps with no profiler about that held nothing beside what all of them do."""
     num_steps: int
+    phases: tuple[RunPhase, ...] = ()
+    """One after the other, where there is more than one."""
     advice: tuple[RunAdvice, ...] = ()
     """The most that can be saved first."""
     is_over: bool = True
@@ -199,6 +210,9 @@ class LoaderKnobs(Struct, frozen=True, kw_only=True):
     batch_size: int | None = None
     is_iterable: bool | None = None
     """Whether its dataset is an IterableDataset, of which each worker iterates a copy."""
+    batch_tensors: int | None = None
+    batch_bytes: int | None = None
+    """Of the first batch: its tensors, and what they hold."""
 
 
 class DeviceSample(Struct, frozen=True, kw_only=True):

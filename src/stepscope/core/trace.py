@@ -72,14 +72,6 @@ class Launch(Struct, frozen=True, kw_only=True):
     occupancy_pct: float | None
 
 
-class SyncWait(Struct, frozen=True, kw_only=True):
-    """What a wait on the device waited for."""
-
-    kind: str
-    on_stream: int | None
-    on_correlation: int | None
-
-
 class CollectiveArgs(Struct, frozen=True, kw_only=True):
     """What the recorder wrote about one collective."""
 
@@ -98,7 +90,7 @@ class CollectiveArgs(Struct, frozen=True, kw_only=True):
     """The rank a send goes to or a receive comes from, counted in the job."""
 
 
-Detail = OpInputs | Launch | SyncWait | None
+Detail = OpInputs | Launch | None
 
 
 class MemoryEvents(Struct, frozen=True, kw_only=True):
@@ -132,13 +124,11 @@ class TraceMeta:
     rank: int | None = None
     rank_source: str = "not known"
     world_size: int | None = None
-    backend: str | None = None
     process_groups: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[DeviceProperties, ...] = ()
     base_ns: int = 0
     has_shapes: bool = False
     has_stacks: bool = False
-    has_memory: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     size_bytes: int = 0
 
@@ -149,7 +139,7 @@ class Trace:
 
     Every column has one entry per event. Times are integer nanoseconds; a wall-clock time is
     `meta.base_ns + start_ns`. Codes point into the tables beside the columns. `detail` points into
-    `details`: an OpInputs for an OP, a Launch for a KERNEL, a SyncWait for a SYNC.
+    `details`: an OpInputs for an OP, a Launch for a KERNEL.
     """
 
     start_ns: Int64

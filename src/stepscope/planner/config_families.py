@@ -242,6 +242,8 @@ def _deepseek(f: Fields) -> Model:
         ffn_hidden=expert,
         shared_ffn_hidden=expert * f.count("n_shared_experts", default=0, at_least=0),
         num_dense_layers=num_dense,
+        num_groups=f.count("n_group", default=1),
+        top_groups=f.count("topk_group", default=1),
         has_router_bias=_balances(f),
     )
     return _mixture(f, model, experts)

@@ -36,10 +36,10 @@ class Constants:
     and on Hopper and Blackwell 8 bits come to nine tenths of that share or less."""
     gemm_share_fp8: float = 0.62
     """1,160 to 1,240 of 1,979, there too."""
-    gemm_share_fp8_blackwell: float = 0.55
+    gemm_share_fp8_blackwell: float = 0.60
     """*Fitted* on Megatron-Bridge's dense models:
     four times the arithmetic for less than twice the power."""
-    gemm_share_fp4: float = 0.30
+    gemm_share_fp4: float = 0.35
     """*Fitted*: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
     half_k: float = 150.0
     """Inner size at which a product reaches half of that: its tiles need filling and draining

@@ -13,7 +13,7 @@ from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import Memory, memory
 from stepscope.planner.network import Network
 from stepscope.planner.parameters import Parameters, can_run, parameters
-from stepscope.planner.rates import Floats, rates_of
+from stepscope.planner.rates import NARROW_PRECISIONS, Floats, Rates, rates_of
 from stepscope.planner.step_time import Times, step_times
 
 
@@ -87,22 +87,28 @@ def with_all_layers(job: TrainingJob) -> TrainingJob:
 
 def timed(job: TrainingJob, layouts: Layouts, params: Parameters) -> Times:
     """Every layout's time alone."""
-    rates = rates_of(
-        job.cluster,
-        job.precision,
-        job.constants,
-        job.value_bytes,
-        head_dim=job.model.head_dim,
-        attention_generation=job.framework.attention,
-    )
+    rates = _rates(job, job.precision)
     if rates is None:
         precisions = ", ".join(sorted(job.cluster.peak_flops))
         raise UsageError(
             f"{job.cluster.device.name} has no unit for {job.precision}; it has {precisions}"
         )
+    # Transformer Engine and torchao leave the head as it was.
+    head_rates = (_rates(job, "bf16") or rates) if job.precision in NARROW_PRECISIONS else rates
     network = Network(job.cluster, job.constants)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return step_times(job, layouts, rates, network, params)
+        return step_times(job, layouts, rates, head_rates, network, params)
+
+
+def _rates(job: TrainingJob, precision: str) -> Rates | None:
+    return rates_of(
+        job.cluster,
+        precision,
+        job.constants,
+        job.value_bytes,
+        head_dim=job.model.head_dim,
+        attention_generation=job.framework.attention,
+    )
 
 
 def estimate_one(job: TrainingJob, layout: Layout) -> Estimates:

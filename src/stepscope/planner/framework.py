@@ -64,6 +64,9 @@ class Framework:
     fuses_experts: bool = False
     """Whether experts' products run as one kernel at a plain product's rate,
     and whole steps as graphs: on Blackwell alone."""
+    orders_once: bool = False
+    """Whether what sends tokens to experts takes them as they lie, so that they are put into order
+    only where they arrive (DeepEP)."""
     logit_passes: float = 48.0
     """Bytes read and written for one logit from head to loss and back:
     51 for PyTorch's own in fp32, measured."""
@@ -74,8 +77,9 @@ class Framework:
     """Whether selective recompute means every other product and all that is cheap,
     instead of attention's inside."""
     selective_is_cheap: bool = False
-    """Whether it means what is cheap to repeat: norms and activations,
-    whose outputs are then not kept."""
+    """Whether it means what is cheap to repeat in a layer with experts: norms and activations,
+    whose outputs are then not kept. Of other layers Megatron-Core repeats attention alone
+    (`recompute_modules`), which frees nothing where one kernel does it."""
     balances_stages: bool = False
     """Whether the stages with embedding and head get fewer layers."""
     balances_even: bool = True
@@ -89,6 +93,9 @@ class Framework:
     keeps_gathered_stages: bool = False
     """Whether, with several stages, weights that ZeRO-3 gathered stay whole until the last
     micro-batch, and gradients beside them (torchtitan's reshard_after_forward)."""
+    copies_gathered: bool = False
+    """Whether ZeRO-3's weights are copied out of the buffer they were gathered in, and gradients
+    into one (FSDP2; FSDP's first version has views of it)."""
     logit_bytes: float = 10.0
     """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
     parallel_logit_bytes: float = 14.0
@@ -127,8 +134,8 @@ class Framework:
     has_context: bool = True
     has_sequence: bool = True
     has_stages: bool = True
-    offloads: bool = False
-    """Whether it can keep states on the host. Any job may be asked what that would give."""
+    offloads: tuple[str, ...] = ()
+    """What it can keep on the host: optimizer, all. Any job may be asked what that would give."""
     bucket_bytes: float = 0.0
     """Per parameter, of buckets that gradients are copied to before they cross."""
     slack: float | None = None
@@ -167,6 +174,7 @@ MEGATRON_CORE = Framework(
     balances_even=False,
     pads_vocab=True,
     zero_stages=(0, 1, 3),
+    offloads=("optimizer",),
 )
 MEGATRON_DEEPSPEED = Framework(
     name="megatron-deepspeed",
@@ -178,7 +186,7 @@ MEGATRON_DEEPSPEED = Framework(
     accumulates_fused=False,
     pads_vocab=True,
     has_context=False,
-    offloads=True,
+    offloads=("optimizer", "all"),
 )
 NANOTRON = Framework(
     name="nanotron",
@@ -215,8 +223,10 @@ TORCHTITAN = Framework(
     fuses=False,
     selective_is_ops=True,
     keeps_gathered_stages=True,
+    copies_gathered=True,
     schedules=("1f1b", "gpipe", "zb1p", "zbv"),
     zero_stages=(0, 3),
+    offloads=("all",),
 )
 FSDP = Framework(
     name="fsdp",
@@ -225,15 +235,23 @@ FSDP = Framework(
     comm_grad_bytes=2.0,
     logit_bytes=EAGER_LOGIT_BYTES,
     frees_grads=True,
+    copies_gathered=True,
     slack=EAGER_SLACK,
     usual_recompute="none",
     zero_stages=(0, 3),
     has_context=False,
     has_sequence=False,
     has_stages=False,
-    offloads=True,
+    offloads=("all",),
 )
-COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0, logit_bytes=4.0)
+COMPOSER = replace(
+    FSDP,
+    name="composer",
+    attention=1,
+    logit_passes=12.0,
+    logit_bytes=4.0,
+    copies_gathered=False,
+)
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
 loss in one kernel that reads logits in half precision once each way."""
 INTERNEVO = Framework(

@@ -15,8 +15,8 @@ from stepscope.planner.framework import Framework
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
-from stepscope.planner.parameters import recomputed_share
-from stepscope.planner.rates import Floats, Rates
+from stepscope.planner.parameters import is_selective_cheap, recomputed_share
+from stepscope.planner.rates import NARROW_PRECISIONS, Floats, Rates
 
 PARTED_COLLECTIVES = 4
 """Of a layer with sequence parallelism, one way: two gathers and two scatters."""
@@ -61,6 +61,8 @@ class LayerTime:
     gather_s: Floats
     """Of its weights, where they are sharded (ZeRO-3); once for each pass."""
     scatter_s: Floats
+    copy_s: Floats
+    """Of both on the device, which nothing hides: out of and into the buffers that are sent."""
 
 
 def products(
@@ -142,8 +144,9 @@ def layer_time(
     if is_mixture and model.experts is not None:
         middle = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
         # Tokens are copied out, into the order of experts, back from it, weighed and summed; fused
-        # kernels do the middle of it.
-        spread = (4 if is_fused else 8) * tokens * model.experts.top_k * model.hidden
+        # kernels do the middle of it, and so does what sends them.
+        is_short = is_fused or framework.orders_once
+        spread = (4 if is_short else 8) * tokens * model.experts.top_k * model.hidden
     # Two norms, two residual sums; rotations; the activation.
     passes = outer * model.hidden * (10 + 2 * DROPPED_PASSES * framework.has_dropout)
     # Residuals in fp32 are read and written at twice the width.
@@ -151,6 +154,7 @@ def layer_time(
     passes = passes + tokens / tp * (2 * (q + kv) + (3 if model.is_gated else 2) * middle) + spread
     passes = passes * bytes_each * (1.0 if framework.fuses else constants.unfused_passes)
     stream = rates.stream_s(passes)
+    narrow_forward, narrow_backward = _narrowing_s(job, layouts, rates, outer, middle)
     comms = _tensor_comms(job, layouts, network, tokens)
     experts_s = (
         _expert_comms(job, layouts, network, tokens) if is_mixture else np.zeros(len(layouts))
@@ -165,7 +169,7 @@ def layer_time(
     forward = Pass(
         gemm=forward_gemm,
         attention=core_forward,
-        stream=stream,
+        stream=stream + narrow_forward,
         tensor_comms=comms,
         expert_comms=experts_s,
         context_comms=context,
@@ -174,7 +178,7 @@ def layer_time(
     backward = Pass(
         gemm=backward_gemm,
         attention=core_backward,
-        stream=2 * stream,
+        stream=2 * stream + narrow_backward,
         tensor_comms=comms + _gather_again_s(job, layouts, network, forward_gemm),
         expert_comms=experts_s,
         context_comms=2 * context,
@@ -184,8 +188,26 @@ def layer_time(
         forward=forward,
         backward=backward,
         again_s=_again(job, layouts, forward),
-        **_sharding(job, layouts, network, is_mixture=is_mixture),
+        **_sharding(job, layouts, rates, network, is_mixture=is_mixture),
     )
+
+
+def _narrowing_s(
+    job: TrainingJob, layouts: Layouts, rates: Rates, outer: Any, middle: int
+) -> tuple[Any, Any]:
+    """Of what products in 8 bits read, written so and once more transposed: forward inputs, norms'
+    among them already in their own kernel, and backward the gradients of outputs. Blackwell's rates
+    were set on whole steps, which have it."""
+    if job.precision not in NARROW_PRECISIONS or rates.is_blackwell:
+        return 0.0, 0.0
+    model = job.model
+    inner = layouts.micro_batch * job.seq_len / layouts.cp / layouts.tp
+    q, kv = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    each = job.value_bytes + 2
+    inputs = each * inner * (q + middle) + 2 * outer * model.hidden
+    widened = (2 if model.is_gated else 1) * middle
+    grads = each * (inner * (q + kv + widened) + 2 * outer * model.hidden)
+    return rates.stream_s(inputs), rates.stream_s(grads)
 
 
 def _launch_collectives_s(job: TrainingJob, layouts: Layouts) -> Floats:
@@ -243,8 +265,10 @@ def _again(job: TrainingJob, layouts: Layouts, forward: Pass) -> Floats:
     whole = forward.device + forward.comms + forward.unhidden_s(job.framework)
     if job.framework.selective_is_ops:
         part = forward.gemm / 2 + forward.stream
-    elif job.framework.selective_is_cheap:
+    elif is_selective_cheap(job):
         part = 0.5 * forward.stream + np.where(layouts.is_flash == 1, 0.0, forward.attention)
+    elif job.framework.selective_is_cheap:
+        part = forward.attention
     else:
         part = np.where(layouts.is_flash == 1, 0.0, forward.attention)
     whole = whole * recomputed_share(job, layouts)
@@ -306,7 +330,8 @@ def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
     assert experts is not None
     group = Group(layouts.ep, layouts.tp)
     sent_bytes = tokens / layouts.tp * job.model.hidden * job.value_bytes
-    return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k)
+    share = min(experts.top_groups / experts.num_groups, 1.0)
+    return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k, share)
 
 
 def _context_comms(
@@ -322,7 +347,7 @@ def _context_comms(
 
 
 def _sharding(
-    job: TrainingJob, layouts: Layouts, network: Network, *, is_mixture: bool
+    job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool
 ) -> dict[str, Floats]:
     """A layer's weights gathered from its shards, and its gradients scattered to them."""
     model = job.model
@@ -342,7 +367,27 @@ def _sharding(
         for num_params, group in parts
     )
     is_trained = is_sharded & (not job.is_adapter)
+    # Experts that no other rank has are left out of it.
+    copied: Any = sum(
+        np.where(is_alone & (group.size == 1), 0.0, num_params)
+        * _copied_bytes(job, group.size, is_trained=not job.is_adapter)
+        for is_alone, (num_params, group) in enumerate(parts)
+    )
     return {
+        "copy_s": np.where(is_sharded, rates.stream_s(copied), 0.0),
         "gather_s": np.where(is_sharded, gather, 0.0),
         "scatter_s": np.where(is_trained, scatter, 0.0),
     }
+
+
+def _copied_bytes(job: TrainingJob, width: Any, *, is_trained: bool) -> Any:
+    """Of a parameter, read and written around two gathers and a scatter: the whole out of the
+    gathered buffer and gradients into the one to scatter; of the own shard the cast from fp32, its
+    place among the others, and gradients' cast to fp32."""
+    if not job.framework.copies_gathered:
+        return 0.0
+    value, grad = job.value_bytes, job.framework.comm_grad_bytes
+    width = np.asarray(width)
+    gathered = 2 * (2 * value + (4 + 3 * value) / width)
+    scattered = value + grad + (3 * grad + 4) / width
+    return gathered + (scattered if is_trained else 0.0)

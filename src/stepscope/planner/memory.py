@@ -13,6 +13,7 @@ from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
 from stepscope.planner.parameters import (
     Parameters,
     head_rows,
+    is_selective_cheap,
     last_stage,
     recomputed_share,
     shared_out,
@@ -211,7 +212,7 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
         kv = q + model.heads * latent.v_dim
         out = model.heads * latent.v_dim
     # Of the MLP the product's output and the activation's, or what the latter is made of again.
-    again = (layouts.recompute == 1) & framework.selective_is_cheap
+    again = (layouts.recompute == 1) & is_selective_cheap(job)
     gated = np.where(again, 2, 4 if not framework.fuses else 3)
     times = gated if model.is_gated else np.where(again, 1, 2)
     middle: Any = times * model.ffn_hidden

@@ -18,6 +18,9 @@ class Experts:
     """Of all shared experts together."""
     num_dense_layers: int = 0
     """Layers without a mixture, whose MLP is the model's `ffn_hidden`."""
+    num_groups: int = 1
+    top_groups: int = 1
+    """Of so many groups of experts in their order, those that one token's lie in."""
     has_router_bias: bool = False
     """One number per expert beside the router's weights: a bias or what balances the load."""
     has_shared_gate: bool = False

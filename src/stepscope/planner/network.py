@@ -131,17 +131,21 @@ class Network:
         tree = np.where(units > 1, moved / TREE_SHARE, np.inf) + num_parts * 2 * climb
         return np.where(size > 1, np.minimum(ring, tree) + num_parts * self._start_s, 0.0)
 
-    def scatter_all_s(self, group: Group, one_bytes: Any, num_copies: int) -> Floats:
+    def scatter_all_s(
+        self, group: Group, one_bytes: Any, num_copies: int, share: float = 1.0
+    ) -> Floats:
         """All-to-all of tokens to their experts.
 
-        Each goes to `num_copies` ranks drawn evenly, and to a node once.
+        Each goes to `num_copies` ranks drawn evenly, and to a node once; of the nodes a `share` can
+        be drawn.
         """
         size = np.asarray(group.size)
         near, far = self._tiers[0], self._tiers[-1]
         _, units = self._units(group)
         ranks = size * (1 - (1 - 1 / size) ** num_copies) * (size - 1) / size
         within = ranks * one_bytes / self._near_bytes_per_s + near.latency_s
-        nodes = units * (1 - (1 - 1 / units) ** num_copies) * (units - 1) / units
+        drawn = np.maximum(units * share, 1.0)
+        nodes = drawn * (1 - (1 - 1 / drawn) ** num_copies) * (units - 1) / units
         across = (
             nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
         )

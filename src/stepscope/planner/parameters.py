@@ -83,6 +83,11 @@ def is_even(job: TrainingJob, layouts: Layouts) -> Floats:
     return np.asarray((layouts.pp == 1) | divides)
 
 
+def is_selective_cheap(job: TrainingJob) -> bool:
+    """Whether selective recomputation leaves out norms' and activations' outputs."""
+    return job.framework.selective_is_cheap and job.model.experts is not None
+
+
 def recomputed_share(job: TrainingJob, layouts: Layouts) -> Floats:
     """Of a stage's layers that full recomputation repeats."""
     if not layouts.recompute_layers.any():

@@ -45,20 +45,14 @@ HOST = "the host's memory"
 class SearchResult:
     """What a search came to."""
 
-    job: TrainingJob
-    space: Space
     num_layouts: int
     num_fit: int
-    dropped: Mapping[str, int]
-    """Cuts of the devices that do not divide what they cut, by what that is."""
     too_large: Mapping[str, int]
     """Layouts that do not fit, by what is too large."""
     best: tuple[Choice, ...]
     """The fastest first."""
     front: tuple[Choice, ...]
     """Those that nothing beats in both memory and time, the fastest first."""
-    smallest: Choice | None
-    """The least memory of all, fit or not; None where no layout divides the job."""
 
 
 def search(
@@ -88,7 +82,7 @@ def search(
             if grid.space.is_recompute_free:
                 part = _with_partial(job, part, limit)
             break
-    return _result(job, grid, part, top)
+    return _result(job, part, top)
 
 
 def _with_partial(job: TrainingJob, part: _Part, limit_bytes: float) -> _Part:
@@ -205,19 +199,17 @@ class _Part:
     front: _Rows
     recomputed: _Rows
     """The fastest of those that recompute every layer."""
-    smallest: _Rows
 
     @staticmethod
     def empty() -> _Part:
         none = _Rows(layouts=Layouts.of([]), step_s=np.zeros(0), memory_bytes=np.zeros(0))
         counts = dict.fromkeys((STATES, ACTIVATIONS, HOST), 0)
-        names = ("fastest", "of_cuts", "front", "recomputed", "smallest")
+        names = ("fastest", "of_cuts", "front", "recomputed")
         rows = dict.fromkeys(names, none)
         return _Part(num=0, num_fit=0, too_large=counts, **rows)
 
 
 def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
-    smallest = _Rows.joined([part.smallest for part in parts])
     return _Part(
         num=sum(part.num for part in parts),
         num_fit=sum(part.num_fit for part in parts),
@@ -229,7 +221,6 @@ def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
         of_cuts=_Rows.joined([part.of_cuts for part in parts]),
         front=_front(_Rows.joined([part.front for part in parts])),
         recomputed=_first(_Rows.joined([part.recomputed for part in parts]), num_kept),
-        smallest=smallest.take(np.argsort(smallest.memory_bytes, kind="stable")[:1]),
     )
 
 
@@ -284,8 +275,6 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
         HOST: ~too_large & bursts_host,
     }
     fits = np.flatnonzero(~too_large & ~bursts_host)
-    least = np.where(bursts_host, np.inf, total)
-    smallest = np.flatnonzero(np.isfinite(least) & (least == least.min(initial=np.inf)))[:1]
     fitting = layouts.take(fits)
     step = np.zeros(0)
     if len(fitting):
@@ -302,11 +291,6 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
         of_cuts=_of_cuts(rows),
         front=_front(rows),
         recomputed=_first(rows.take(fitting.recompute == RECOMPUTE.index("full")), asked.num_kept),
-        smallest=_Rows(
-            layouts=layouts.take(smallest),
-            step_s=np.full(len(smallest), np.nan),
-            memory_bytes=least[smallest],
-        ),
     )
 
 
@@ -389,21 +373,16 @@ def _near_front(rows: _Rows) -> Floats:
 # The answer.
 
 
-def _result(job: TrainingJob, grid: Grid, part: _Part, top: int) -> SearchResult:
+def _result(job: TrainingJob, part: _Part, top: int) -> SearchResult:
     rows = _Rows.joined([part.fastest, part.of_cuts])
     best = choices_of(job, rows.layouts.take(_shown(rows, top)))
     front = choices_of(job, part.front.layouts.take(_bends(part.front)))
-    smallest = choices_of(job, part.smallest.layouts)
     return SearchResult(
-        job=job,
-        space=grid.space,
         num_layouts=part.num,
         num_fit=part.num_fit,
-        dropped={reason: num for reason, num in grid.dropped.items() if num},
         too_large={reason: num for reason, num in part.too_large.items() if num},
         best=tuple(replace(choice, why=why(choice, best[0])) for choice in best),
         front=tuple(front),
-        smallest=smallest[0] if smallest else None,
     )
 
 

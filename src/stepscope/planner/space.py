@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
+from stepscope.planner.parameters import is_selective_cheap
 
 Columns = dict[str, npt.NDArray[np.int64]]
 Mask = npt.NDArray[np.bool_]
@@ -47,6 +48,9 @@ class Space:
     has_partial_recompute: bool = True
     """Whether, where nothing and `full` may be chosen, it may be of as few layers as make the
     layout fit."""
+    repeats_attention: bool = False
+    """Whether selective recompute is tried too where it only runs one kernel again and frees
+    nothing; who pins it gets it."""
     schedule: tuple[str, ...] | None = None
     """None: those that the framework has."""
     offload: tuple[str, ...] = ("none",)
@@ -75,7 +79,14 @@ def open_space(job: TrainingJob) -> Space:
         "is_sequence_parallel": (False, True),
         "schedule": SCHEDULES,
     }
-    return Space(shard=shards, **every, offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
+    return Space(
+        shard=shards,
+        **every,
+        repeats_attention=True,
+        offload=OFFLOAD,
+        is_flash=(True, False),
+        spans_nodes=True,
+    )
 
 
 def divisors(whole: int) -> list[int]:
@@ -311,7 +322,9 @@ class Grid:
         methods, framework = self._methods, self.job.framework
         divides = (cuts["tp"] > 1) & (self.job.seq_len % (cuts["tp"] * cuts["cp"]) == 0)
         split = (methods["is_sequence_parallel"] == 0) | divides
-        has_selective = framework.selective_is_ops or framework.selective_is_cheap
+        has_selective = framework.selective_is_ops or is_selective_cheap(self.job)
+        has_selective |= self.space.repeats_attention & framework.selective_is_cheap
+        has_selective |= self.space.recompute == ("selective",)
         # What selective recompute leaves out of memory, one kernel for attention never puts there.
         useful = (methods["recompute"] != 1) | (methods["is_flash"] == 0) | has_selective
         return np.asarray(split & useful, dtype=bool)

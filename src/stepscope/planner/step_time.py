@@ -44,7 +44,8 @@ class Times:
     expert_comms: Floats
     context_comms: Floats
     shard_comms: Floats
-    """Weights gathered and gradients scattered for each layer, as far as nothing hides them."""
+    """Weights gathered and gradients scattered for each layer, as far as nothing hides them, and
+    copied out of and into the buffers for it."""
     pipeline_comms: Floats
     bubble: Floats
     data_comms: Floats
@@ -79,10 +80,15 @@ class _Layers:
 
 
 def step_times(
-    job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters
+    job: TrainingJob,
+    layouts: Layouts,
+    rates: Rates,
+    head_rates: Rates,
+    network: Network,
+    parameters: Parameters,
 ) -> Times:
     model, constants = job.model, job.constants
-    layers, head = _per_micro_batch(job, layouts, rates, network)
+    layers, head = _per_micro_batch(job, layouts, rates, head_rates, network)
     pp, num_micro = layouts.pp, layouts.num_micro.astype(np.float64)
     per_layer = (layers.forward + layers.backward) / model.layers
     whole = per_layer * model.layers + head
@@ -129,12 +135,12 @@ def step_times(
 
 
 def _per_micro_batch(
-    job: TrainingJob, layouts: Layouts, rates: Rates, network: Network
+    job: TrainingJob, layouts: Layouts, rates: Rates, head_rates: Rates, network: Network
 ) -> tuple[_Layers, Floats]:
     """A micro-batch through all layers and through the head,
     computed once for all layouts that cut a layer alike."""
     if len(layouts) <= FEW:
-        return _layers(job, layouts, rates, network), _head(job, layouts, rates)
+        return _layers(job, layouts, rates, network), _head(job, layouts, head_rates)
     is_spread = layouts.zero_stage == 3
     is_far = has_far_stages(job, layouts) & (job.framework.staged_collective_s > 0)
     first, index = alike(
@@ -146,7 +152,7 @@ def _per_micro_batch(
     some = layouts.take(first)
     layers = _layers(job, some, rates, network)
     spread = {field.name: getattr(layers, field.name)[index] for field in fields(_Layers)}
-    return _Layers(**spread), _head(job, some, rates)[index]
+    return _Layers(**spread), _head(job, some, head_rates)[index]
 
 
 def _worst_stage(
@@ -198,10 +204,14 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
             "context_comms": layer.forward.context_comms + layer.backward.context_comms,
             "recompute": layer.again_s,
             "host": forward_host + backward_host,
-            "shard_comms": forward_gather + backward_gather,
+            "shard_comms": forward_gather + backward_gather + layer.copy_s,
         }
         parts["forward"] = (
-            layer.forward.device + layer.forward.comms + forward_host + forward_gather
+            layer.forward.device
+            + layer.forward.comms
+            + forward_host
+            + forward_gather
+            + layer.copy_s / 3
         )
         parts["backward"] = (
             sum(parts[name] for name in list(parts) if name != "forward") - parts["forward"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -210,10 +210,11 @@ def warnings(job: TrainingJob, layout: Layout) -> list[str]:
         texts.append(
             f"a node's own memory is taken to be {host:.0f} GiB; --host-memory says otherwise"
         )
-        if not job.framework.offloads:
+        if layout.offload not in job.framework.offloads:
+            what = "all" if layout.offload == "all" else "the optimizer alone"
             texts.append(
-                f"{job.framework.name} does not offload: this is what a framework that does would "
-                "give"
+                f"{job.framework.name} does not offload {what}: this is what a framework that does "
+                "would give"
             )
     return texts
 
@@ -240,7 +241,6 @@ class MemoryFit:
     missing_bytes: float
     """0 where it fits."""
     largest_part: str
-    missing_host_bytes: float
     nearest: Layout | None
     """The same with as little as possible changed, such that it fits;
     None where nothing tried does, or it fits already."""
@@ -259,7 +259,6 @@ def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
         memory_bytes=choice.memory_bytes,
         missing_bytes=missing,
         largest_part=max(choice.memory, key=lambda name: choice.memory[name]),
-        missing_host_bytes=max(0.0, on_host),
         nearest=_nearest_fitting(job, layout) if missing or on_host > 0 else None,
     )
 
@@ -270,17 +269,15 @@ def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
     Sequence parallelism, shards, recompute, a smaller micro-batch, offload.
     """
     tried = layout
-    smaller: list[dict[str, object]] = [
-        {"micro_batch": micro} for micro in reversed(divisors(layout.micro_batch)[:-1])
-    ]
+    shared = (*job.framework.zero_stages, layout.zero_stage)
+    smaller = _each("micro_batch", reversed(divisors(layout.micro_batch)[:-1]))
     steps: list[dict[str, object]] = [
         {"is_sequence_parallel": layout.tp > 1},
-        {"zero_stage": max(layout.zero_stage, 1)},
-        {"recompute": "full"},
+        *_each("zero_stage", (stage for stage in shared if layout.zero_stage < stage < 3)),
+        {"recompute": "full", "recompute_layers": 0},
         *smaller,
-        {"zero_stage": 3},
-        {"offload": "optimizer"},
-        {"offload": "all"},
+        {"zero_stage": max(shared)},
+        *_each("offload", job.framework.offloads),
     ]
     for change in steps:
         tried = replace(tried, **change)  # type: ignore[arg-type]
@@ -296,6 +293,10 @@ def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
         ):
             return tried
     return None
+
+
+def _each(name: str, values: Iterable[object]) -> list[dict[str, object]]:
+    return [{name: value} for value in values]
 
 
 # A whole job.

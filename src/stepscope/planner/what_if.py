@@ -25,6 +25,8 @@ SMALLEST_PARAMS, MOST_PARAMS = 10e6, 100e12
 NEAR = 1.02
 """Sizes are distinguished down to this."""
 MOST_NODES = 8192
+MOST_STEPS = 256
+"""Sizes tried between a power of two and the next, each of them in some 10 ms."""
 SECONDS_PER_DAY = 86400.0
 
 
@@ -142,8 +144,8 @@ def _sizes(job: TrainingJob, space: Space | None, most_nodes: int) -> Iterator[i
         if fitting(replace(job, cluster=resized(job.cluster, num)), space) is None:
             below = num
             continue
-        # Between the last that was too small and this one: whole nodes, sixteen steps at most.
-        step = max(1, (num - below) // per_node // 16) * per_node
+        # Between the last that was too small and this one: every node, as far as that is quick.
+        step = max(1, (num - below) // per_node // MOST_STEPS) * per_node
         yield from range(below + step, num, step) if below >= per_node else ()
         yield num
         below = num

@@ -23,7 +23,6 @@ class Process(NamedTuple):
     pid: int
     parent: int
     group: int
-    session: int
     name: str
     state: str
     """R runs, S sleeps, D waits for a device, T is stopped, Z has ended."""
@@ -64,7 +63,6 @@ def read_process(pid: int, *, with_words: bool = True) -> Process | None:
         pid=pid,
         parent=int(words[1]),
         group=int(words[2]),
-        session=int(words[3]),
         name=head.partition(b"(")[2].decode(errors="replace"),
         state=words[0].decode(),
         cpu_s=(int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"),

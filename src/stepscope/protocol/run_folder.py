@@ -36,6 +36,7 @@ from typing import Any
 
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import read_json_object
+from stepscope.protocol.whole_write import write_whole
 
 SCHEMA = "stepscope.run/1"
 RUNS = "stepscope-runs"
@@ -94,6 +95,7 @@ STEP_COLUMNS = (
     "device_backward_ns",
     "comm_ns",
     "log_ns",
+    "between_ns",
 )
 """One step, from the end of one optimizer step to the end of the next.
 
@@ -102,7 +104,8 @@ is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` 
 all on the host. `state` is one of STATES, `num_evals` how often eval() of a
 module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core. `device_backward_ns`
 is what of `device_ns` lies after the start of the last backward pass, `comm_ns` is spent in
-functions of torch.distributed, `log_ns` in what writes logs, on the host.
+functions of torch.distributed, `log_ns` in what writes logs, on the host. `between_ns` is from the
+last step's end until a batch is first asked for, null where none is.
 """
 MODULES_FIELD, MODULE_PREFIX = "stepscope_modules", "nn.Module: "
 """Of a recording whose operators with such names are marks of modules."""
@@ -169,9 +172,7 @@ def step_summary_path(rank_folder: Path) -> Path:
 
 def write_json(path: Path, value: object) -> None:
     """Whole or not at all: a reader never meets half a file."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(json_text(value, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, (json_text(value, indent=1) + "\n").encode())
 
 
 def claim_rank(run: Path, rank: int) -> Path:

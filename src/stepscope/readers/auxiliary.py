@@ -4,8 +4,10 @@ costs nothing but itself."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from itertools import chain
 from typing import Any
+
+from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.compiler import CompilerReport
@@ -38,7 +40,7 @@ def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:
         reports[BY_NAME[name].kind] += read
         notes += problems
     joined = {
-        kind: reduce(lambda report, other: report.joined(other), of_kind)
+        kind: replace(of_kind[0], recordings=tuple(chain(*(each.recordings for each in of_kind))))
         for kind, of_kind in reports.items()
         if of_kind
     }

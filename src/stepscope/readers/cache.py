@@ -46,7 +46,7 @@ NAME = re.compile(r"[0-9a-f]{32}" + re.escape(SUFFIX))
 MAGIC = b"STEPSCOPE-CACHE\x00"
 FORMAT = 2
 """Of the file's layout."""
-SCHEMA = 5
+SCHEMA = 6
 """Of what stands in it: to be raised with every change to Trace or to what the reader puts in
 it."""
 HEAD = struct.Struct("<16sIIQ32sQQ")

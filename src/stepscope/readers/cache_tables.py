@@ -18,7 +18,6 @@ from stepscope.core.trace import (
     Launch,
     MemoryEvents,
     OpInputs,
-    SyncWait,
     Thread,
     Trace,
     TraceMeta,
@@ -41,11 +40,10 @@ class Column(Struct, array_like=True):
 
 
 class CachedDetail(Struct, array_like=True):
-    """A Detail with its type beside it: exactly one of the three is there, or none."""
+    """A Detail with its type beside it: exactly one of the two is there, or none."""
 
     op: OpInputs | None = None
     launch: Launch | None = None
-    sync: SyncWait | None = None
 
 
 class Tables(Struct):
@@ -97,7 +95,7 @@ def trace_of(tables: Tables, arrays: Mapping[str, NDArray[Any]]) -> Trace | None
         **typed,
         names=tuple(tables.names),
         threads=tuple(tables.threads),
-        details=tuple(d.op or d.launch or d.sync for d in tables.details),
+        details=tuple(d.op or d.launch for d in tables.details),
         collectives=tuple(tables.collectives),
         memory=MemoryEvents(**memory) if memory else None,
         meta=tables.meta,
@@ -146,19 +144,17 @@ def _details_agree(trace: Trace) -> bool:
     wanted = np.full(256, NONE, np.int8)
     wanted[[Kind.OP, Kind.MARK]] = _TYPES[OpInputs]
     wanted[Kind.KERNEL] = _TYPES[Launch]
-    wanted[Kind.SYNC] = _TYPES[SyncWait]
     has = trace.detail >= 0
     return bool((types[trace.detail[has]] == wanted[trace.kind[has]]).all())
 
 
-_TYPES: dict[type, int] = {OpInputs: 0, Launch: 1, SyncWait: 2, type(None): NONE}
+_TYPES: dict[type, int] = {OpInputs: 0, Launch: 1, type(None): NONE}
 
 
 def _cached(detail: Detail) -> CachedDetail:
     return CachedDetail(
         op=detail if isinstance(detail, OpInputs) else None,
         launch=detail if isinstance(detail, Launch) else None,
-        sync=detail if isinstance(detail, SyncWait) else None,
     )
 
 

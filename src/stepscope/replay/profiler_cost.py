@@ -29,6 +29,8 @@ COST_SHARE = 0.4
 """Of the host's middle time per recorded event that was spent on recording it: the middle of 32
 host-bound recordings of one GPU (H200 host, torch 2.11) whose unprofiled step is known. Half of
 them lie within a quarter of it; around one cost for all, within half."""
+COST_SPREAD = (1.3, 0.6)
+"""Times the estimated cost: the most and the least of nearly all of those recordings."""
 LONG_EVENT = 3.0
 """Times the host's middle time per event, up to which a stretch is taken to be of its events: the
 rest is Python or a sleep, which costs nothing to record."""
@@ -50,6 +52,12 @@ a host that seems to be faster than that is not the reason."""
 DEVICE_BOUND = 0.96
 """Of the step that the device takes with a host that takes no time,
 from which the device limits it."""
+NEARLY_BOUND = 0.9
+UNLIKELY_COST = 0.5
+"""Of the usual cost: where the device takes nearly the whole step and only a recording that cost
+the host less than this would make the host as slow as the step, the device limits it."""
+KEEPS_UP = 1.01
+"""Times the step that the device limits: a host whose replay is not longer keeps up with it."""
 CLOSE = 0.005
 
 
@@ -64,8 +72,8 @@ class Fitted:
     error: float | None
     """Of its replay against the known step time; None when that is not known."""
     bounds: tuple[Graph, Graph] | None = None
-    """With as little and as much host time as there may be,
-    where the device limits the step and the host's time is not known."""
+    """With as little and as much host time as there may be, where the step does not tell it: the
+    device limits that, or what varies from step to step is most of it."""
 
 
 def event_ns(graph: Graph) -> float | None:
@@ -147,15 +155,11 @@ def fit(
             return replace(fitted, bounds=_bounds(graph))
         return fitted
     episodic = _episodic(graph, measured, contended=contended)
-    if not episodic and _is_device_bound(graph, step_ns):
-        # The device limits the step, which therefore says nothing about the host's time.
+    if not episodic and _is_device_bound(graph, step_ns, _bound_share(graph, step_ns)):
+        # The device limits the step, which therefore says of the host only that it keeps up.
         if host_ns:
             return _with_host_of(graph, host_ns, step_ns)
-        cost_ns = usual_cost_ns(graph)
-        return replace(
-            _fitted(without_cost(graph, cost_ns), cost_ns, step_ns),
-            bounds=_bounds(graph),
-        )
+        return _device_bound(graph, _keeping_up_ns(graph, step_ns, usual_cost_ns(graph)), step_ns)
     recorded = play(graph).step_interval_ns
     shortest = play(without_cost(graph, COST_RANGE_NS[1])).step_interval_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
@@ -169,12 +173,41 @@ def fit(
 
 
 def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
-    return usual_cost_ns(graph) if pace_known else USUAL_COST_NS
+    """By the host's speed. Where something was in its way it is faster than it looks, so that its
+    speed says only what recording cost at most."""
+    cost_ns = usual_cost_ns(graph)
+    return cost_ns if pace_known else min(cost_ns, USUAL_COST_NS)
 
 
-def _is_device_bound(graph: Graph, step_ns: float) -> bool:
+def _bound_share(graph: Graph, step_ns: float) -> float:
+    least_ns = UNLIKELY_COST * usual_cost_ns(graph)
+    if play(without_cost(graph, least_ns)).step_interval_ns < step_ns:
+        return NEARLY_BOUND
+    return DEVICE_BOUND
+
+
+def _is_device_bound(graph: Graph, step_ns: float, share: float = DEVICE_BOUND) -> bool:
     free = without_host_parts(graph, *graph.call_parts)
-    return play(free).step_interval_ns >= step_ns * DEVICE_BOUND
+    return play(free).step_interval_ns >= step_ns * share
+
+
+def _device_bound(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:
+    return replace(_fitted(without_cost(graph, cost_ns), cost_ns, step_ns), bounds=_bounds(graph))
+
+
+def _keeping_up_ns(graph: Graph, step_ns: float, least_ns: float) -> float:
+    """The least cost from `least_ns` on with which the host does not make the step longer."""
+
+    def interval_ns(cost_ns: float) -> float:
+        return play(without_cost(graph, cost_ns)).step_interval_ns
+
+    longest_ns = max(step_ns, interval_ns(COST_RANGE_NS[1])) * KEEPS_UP
+    if interval_ns(least_ns) <= longest_ns:
+        return least_ns
+    _, cost_ns = bisect(
+        lambda cost_ns: interval_ns(cost_ns) > longest_ns, least_ns, COST_RANGE_NS[1], 12
+    )
+    return cost_ns
 
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
@@ -209,22 +242,38 @@ def _stretched(
 ) -> Fitted:
     """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
     less of what varies, else of all host time, until it is met."""
-    recorded, graph = graph, without_cost(graph, USUAL_COST_NS)
-    episodic = _episodic(graph, measured, contended=contended)
-    parts = [part for part in graph.call_parts if part not in measured]
-    factors, tasks = HOST_RANGE, copies
-    cost_ns = USUAL_COST_NS
+    usual = without_cost(graph, USUAL_COST_NS)
+    episodic = _episodic(usual, measured, contended=contended)
     if episodic:
-        # The rest of the host's time stays as it is, so that what recording it cost matters.
-        cost_ns = _estimated_ns(recorded, pace_known=not contended)
-        graph = without_cost(recorded, cost_ns)
-        parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
+        return _with_episodes(graph, step_ns, episodic, pace_known=not contended)
+    parts = [part for part in graph.call_parts if part not in measured]
+    return _fitted(_scaled_to(usual, step_ns, parts, HOST_RANGE, copies), USUAL_COST_NS, step_ns)
+
+
+def _with_episodes(
+    graph: Graph, step_ns: float, episodic: list[str], *, pace_known: bool
+) -> Fitted:
+    """More or less of what varies. The rest of the host's time stays as it is, so that what
+    recording it cost matters: it is estimated, and the bounds are with more and less of it."""
+    cost_ns = _estimated_ns(graph, pace_known=pace_known)
+    none = np.zeros(len(graph), np.bool_)
+    likely, quick, slow = (
+        _scaled_to(without_cost(graph, cost_ns * times), step_ns, episodic, EPISODIC_RANGE, none)
+        for times in (1.0, *COST_SPREAD)
+    )
+    return replace(_fitted(likely, cost_ns, step_ns), bounds=(quick, slow))
+
+
+def _scaled_to(
+    graph: Graph, step_ns: float, parts: list[str], factors: tuple[float, float], tasks: Bool
+) -> Graph:
+    """These parts times the factor that makes the step as long as it is."""
 
     def is_short(factor: float) -> bool:
         return play(_scaled(graph, parts, factor, tasks)).step_interval_ns <= step_ns
 
     factor, _ = bisect(is_short, *factors, 20, is_geometric=True)
-    return _fitted(_scaled(graph, parts, factor, tasks), cost_ns, step_ns)
+    return _scaled(graph, parts, factor, tasks)
 
 
 def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool) -> Graph:

@@ -63,7 +63,7 @@ def stacks_document(comparison: Comparison, hang: Hang | None = None, dumps: str
     if hang is not None:
         of_dumps.append(_dumps_section(hang, dumps))
     elif dumps:
-        of_dumps.append(Prose(f"Flight recorder: no collective is open ({dumps}).", "quiet"))
+        of_dumps.append(Prose(f"Flight recorder: {dumps}.", "quiet"))
     return (
         Headline(command="stepscope attach", text=comparison.summary),
         *of_dumps,

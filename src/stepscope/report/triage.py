@@ -3,7 +3,7 @@ measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.triage import (
@@ -13,7 +13,7 @@ from stepscope.core.contract.triage import (
     TriagedHost,
     TriagedProcess,
 )
-from stepscope.core.recordings.processes import HostUse, ProcessUse
+from stepscope.core.recordings.processes import PROCESS, HostUse, ProcessUse
 from stepscope.core.recordings.system import IDLE, DeviceSeries, HotSpot, Spread
 from stepscope.core.triage import Triage
 from stepscope.report.document.blocks import (
@@ -46,8 +46,15 @@ def triage_document(triage: Triage) -> Iterator[Block]:
     yield from map(_host_section, triage.hosts)
     functions = _functions(triage)
     if functions:
-        rows = tuple((f"{spot.total_share:.0%}", spot.label) for spot in functions)
-        columns = (*numbers("samples"), Column(title="in", fit="wrap", most=100))
+        names = {process.pid: process for host in triage.hosts for process in host.processes}
+        rows = tuple(
+            (_whose(pid, names), f"{spot.total_share:.0%}", spot.label) for pid, spot in functions
+        )
+        columns = (
+            Column(title="process", fit="shorten"),
+            *numbers("samples"),
+            Column(title="in", fit="wrap", most=100),
+        )
         yield Section(title="Functions", blocks=(Table(columns=columns, rows=rows),))
     if triage.not_measured:
         yield Section(title="Not measured", blocks=(Items(triage.not_measured),))
@@ -118,14 +125,16 @@ def _host_words(host: HostUse) -> Iterator[str]:
         yield f"held back {host.held_back_share:.0%} by the quota"
 
 
+def _name(process: ProcessUse) -> str:
+    if process.role == PROCESS:
+        return process.name
+    is_numbered = process.rank is not None and process.parent is None
+    return f"rank {process.rank}" if is_numbered else process.role
+
+
 def _process_row(process: ProcessUse) -> tuple[str, ...]:
-    name = (
-        f"rank {process.rank}"
-        if process.rank is not None and process.parent is None
-        else process.role
-    )
     return (
-        name if process.role != "process" else process.name,
+        _name(process),
         str(process.pid),
         _cell(process.num_threads, str),
         _cell(process.cores, "{:.2f}".format),
@@ -145,9 +154,20 @@ def _rate(value: float) -> str:
     return f"{value / 1e6:.1f}"
 
 
-def _functions(triage: Triage) -> tuple[HotSpot, ...]:
-    spots = [spot for stacks in triage.stacks for spot in stacks.training or stacks.functions]
-    return tuple(sorted(spots, key=lambda spot: -spot.total_share)[:MOST_FUNCTIONS])
+def _functions(triage: Triage) -> tuple[tuple[int | None, HotSpot], ...]:
+    """With the process in which it was seen; None for a file's."""
+    spots = [
+        (stacks.pid, spot)
+        for stacks in triage.stacks
+        for spot in stacks.training or stacks.functions
+    ]
+    return tuple(sorted(spots, key=lambda spot: -spot[1].total_share)[:MOST_FUNCTIONS])
+
+
+def _whose(pid: int | None, names: Mapping[int, ProcessUse]) -> str:
+    if pid is None:
+        return "-"
+    return f"{_name(names[pid])}, {pid}" if pid in names else str(pid)
 
 
 def to_json(triage: Triage) -> str:
@@ -158,8 +178,8 @@ def to_json(triage: Triage) -> str:
             devices=tuple(map(_device, triage.devices)),
             hosts=tuple(map(_host, triage.hosts)),
             functions=tuple(
-                TriagedFunction(name=spot.label, share=spot.total_share)
-                for spot in _functions(triage)
+                TriagedFunction(name=spot.label, share=spot.total_share, pid=pid)
+                for pid, spot in _functions(triage)
             ),
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
@@ -23,7 +24,7 @@ from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph, blocking_launches, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
 from stepscope.replay.kinds import task_kinds
-from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, without_cost
+from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
 from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
 from stepscope.rules.partition_verdict import is_blind
@@ -37,6 +38,8 @@ UNRECORDED_SHARE = 0.25
 WAITING_SHARE = 0.05
 """Of an unprofiled step in next(), from which worker processes do not keep up: a batch that is
 ready takes less."""
+SLOWED = 0.9
+"""Of the recorded step that the unprofiled one takes at most, for its waits to be other ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,10 @@ class Case:
     paced_by_loader: bool = False
     """Worker processes bring the batches and the run waits for them: a step that does the rest
     faster waits longer."""
+    may_wait: bool = False
+    """Worker processes bring the batches, and whether the run waits for them is open: recorded
+    steps, which took longer, did not, and the run's is longer than theirs without what recording
+    usually costs."""
     unprofiled_ns: float | None
     """Of a step of that graph."""
     metadata: RankMetadata | None = None
@@ -114,13 +121,23 @@ class Case:
         return None if self.metadata is None else self.metadata.stalls.get(kind)
 
     def speedup(self, changed: Graph) -> float:
-        """How much faster the step is with a changed graph: time before / time after."""
-        after = play(changed).step_interval_ns
-        if self.paced_by_loader:
-            is_input_kept = changed.call_parts["input"] is self.graph.call_parts["input"]
-            if is_input_kept:
-                after = max(after, self.step_interval_ns)
-        return self.step_interval_ns / max(after, 1.0)
+        """How much faster the step is with a changed graph: time before / time after; in the middle
+        where it may wait for its input."""
+        return math.sqrt(math.prod(self.speedups(changed)))
+
+    def speedups(self, changed: Graph) -> tuple[float, float]:
+        """If the input limits the step as far as it may, and if it does not; one and the same where
+        that is known."""
+        after = paced = max(play(changed).step_interval_ns, 1.0)
+        is_input_kept = any(
+            changed.call_parts["input"] is graph.call_parts["input"]
+            for graph in (self.graph, *(self.host_bounds or ()))
+        )
+        if is_input_kept and (self.paced_by_loader or self.may_wait):
+            paced = max(after, self.step_interval_ns)
+        if not self.may_wait:
+            after = paced
+        return self.step_interval_ns / paced, self.step_interval_ns / after
 
 
 def once_a_case(
@@ -174,8 +191,10 @@ def case_of(
         measured["input"] = wait_ns
     if starved and unprofiled is None and step_ns is not None:
         measured |= _unrecorded_wait(context, graph)
+    may_wait = False
     if not starved and unprofiled is None and step_ns is not None and not graph.on_host:
         starved = _waits_unprofiled(context, graph, step_ns)
+        may_wait = not starved and _may_wait(context, graph, step_ns, step_interval)
     starved = starved or waits
     if graph.on_host:
         fitted = fit_on_host(graph, step_ns, measured)
@@ -206,6 +225,7 @@ def case_of(
         host_bounds=fitted.bounds,
         kinds=kinds,
         paced_by_loader=starved,
+        may_wait=may_wait,
         unprofiled_ns=fitted.step_interval_ns,
         metadata=metadata,
         searched=searched,
@@ -230,6 +250,16 @@ def _waits_unprofiled(context: RankContext, graph: Graph, step_ns: float) -> boo
         return False
     rest = play(without_host_parts(without_cost(graph, USUAL_COST_NS), "input"))
     return step_ns - rest.step_interval_ns >= LOADER.long_wait * step_ns
+
+
+def _may_wait(context: RankContext, graph: Graph, step_ns: float, recorded_ns: float) -> bool:
+    """Fetches that found their batches ready say only that the loader keeps up with the recorded
+    step. Where the run's is much shorter, and still longer than the recorded one without the usual
+    cost of recording, the profiler cost less than usual or the run waits for its workers."""
+    if len(fetch_times(context.trace, context.host)) == 0 or step_ns > SLOWED * recorded_ns:
+        return False
+    rest = play(without_cost(graph, usual_cost_ns(graph)))
+    return step_ns - rest.step_interval_ns >= WAITING_SHARE * step_ns
 
 
 def _measured(steps: UnprofiledSteps) -> dict[str, float]:

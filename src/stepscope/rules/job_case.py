@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,9 +55,15 @@ class JobCase:
 
     def speedup(self, changed: JobGraph) -> float:
         """How much faster the job's step is with a changed graph."""
+        return math.sqrt(math.prod(self.speedups(changed)))
+
+    def speedups(self, changed: JobGraph) -> tuple[float, float]:
+        """If the input limits the step as far as it may, and if it does not; one and the same where
+        that is known, and of several ranks."""
         if self.is_alone:
-            return self.cases[0].speedup(changed.parts[0].graph)
-        return self.step_interval_ns / max(play_job(changed).step_interval_ns, 1.0)
+            return self.cases[0].speedups(changed.parts[0].graph)
+        gain = self.step_interval_ns / max(play_job(changed).step_interval_ns, 1.0)
+        return gain, gain
 
     def entries(self, index: int, wanted: Callable[[Collective], bool]) -> Bool:
         """Mask over a rank's collective records: the collectives of a wanted kind."""

@@ -159,9 +159,11 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         quick, slow = job.host_bounds
         changed += [hopeful(quick), cautious(slow)]
     least = 0.0 if proposal.may_slow else 1.0
-    step_gains = [max(least, job.speedup(job_graph)) for job_graph in changed]
-    gains = [gain * _rare_gain(job, proposal.rare_ns) for gain in step_gains]
-    low, high = widened(min(gains), max(gains), gains[0], held_up_share(job))
+    both = [gain for job_graph in changed for gain in job.speedups(job_graph)]
+    step_gain = max(least, math.sqrt(both[0] * both[1]))
+    rare_gain = _rare_gain(job, proposal.rare_ns)
+    gains = [max(least, gain) * rare_gain for gain in both]
+    low, high = widened(min(gains), max(gains), step_gain * rare_gain, held_up_share(job))
     low = max(least, low)
     return Finding(
         code=proposal.code,
@@ -170,10 +172,10 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         action=proposal.action,
         evidence=proposal.evidence,
         ranks=proposal.ranks,
-        predicted_speedup=gains[0],
+        predicted_speedup=step_gain * rare_gain,
         predicted_low=low,
         predicted_high=high,
-        predicted_step_ms=job.step_interval_ns / step_gains[0] / 1e6,
+        predicted_step_ms=job.step_interval_ns / step_gain / 1e6,
         changes_numerics=proposal.changes_numerics,
         source_locations=proposal.source_locations,
         memory=proposal.memory,

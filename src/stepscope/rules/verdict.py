@@ -109,7 +109,8 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
 
 def _explained(rank: RankFacts, verdict: Verdict, judgement: Judgement) -> tuple[Abstention, ...]:
     """What the rules could not judge, and why large shares of the step have no finding."""
-    if rank.replayed is not None and is_missed(rank.replayed):
+    is_asked = unjudged_fixes(judgement.abstentions) is None
+    if not is_asked or (rank.replayed is not None and is_missed(rank.replayed)):
         return judgement.abstentions
     lacking = _lacking(rank) if rank.replayed is None else None
     return (*judgement.abstentions, *unanswered(rank, verdict.shares, judgement, lacking))

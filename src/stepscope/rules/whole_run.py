@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.numbers import ordinal
 from stepscope.core.run import LoaderKnobs, RunAdvice, RunFacts, SlowSteps, WholeRun
 
 HOURS_A_DAY = 24.0
@@ -87,7 +88,7 @@ def _epochs(loader: LoaderKnobs | None) -> str:
 def _slow(slow: SlowSteps) -> str:
     which = "the steps that are slow now and then"
     if slow.every is not None:
-        which = f"one step in {slow.every}"
+        which = f"every {ordinal(slow.every)} step"
     if slow.cause == "input":
         return f"Deepen the loader's prefetch, or even out its batches: {which} waits for input"
     return f"Take out of the loop, or do beside it, what makes {which} slow"

@@ -17,6 +17,9 @@ from stepscope.rules.accuracy import POLICY, is_withheld
 from stepscope.rules.advice import advise, advise_run
 from stepscope.rules.comms import shared_device, slow_link
 from stepscope.rules.imbalance.late_rank import late_by_own_time
+from stepscope.rules.shared.link_tests import judge_test, reached_words
+
+MOST_TESTS = 3
 
 LEAST_SHARE = 0.5
 """Of a step spent in the loader from which it is the bound, on a machine without a device: there
@@ -201,6 +204,16 @@ def how_to_record(run: RunFacts) -> str:
     )
 
 
+def _links_reached(auxiliary: Auxiliary) -> list[str]:
+    """What nccl-tests measured, a line for each of the first few."""
+    tests = () if auxiliary.system is None else auxiliary.system.link_tests
+    return [
+        f"{test.kind} over {test.num_ranks} ranks: {reached_words(judge_test(test))}"
+        for test in tests
+        if test.rows
+    ][:MOST_TESTS]
+
+
 def diagnose_auxiliary(
     auxiliary: Auxiliary,
     notes: tuple[str, ...] = (),
@@ -230,7 +243,9 @@ def diagnose_auxiliary(
         if codes
         else f"Of what it does show ({subjects}), no fault was found."
     )
-    verdict = Verdict(bound="unknown", summary=f"Not known: {words}. {shows}", shares={})
+    reached = "".join(f"{line}. " for line in _links_reached(auxiliary))
+    summary = f"Not known: {words}. {reached}{shows}"
+    verdict = Verdict(bound="unknown", summary=summary, shares={})
     return Diagnosis(
         verdict=hung(auxiliary, verdict),
         step=StepTime(

@@ -118,6 +118,65 @@ def test_sizes_that_differ(tmp_path: Path) -> None:
     assert "4,096" in hang.summary
 
 
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("reduce_scatter_tensor", "sizes"),
+        ("_all_gather_base", "sizes"),
+        ("scatter", "link"),
+        ("all_to_all", "link"),
+        ("reduce_scatter_tensor_coalesced", "link"),
+    ],
+)
+def test_sizes_may_differ_where_a_rank_is_the_root_or_parts_are_uneven(
+    tmp_path: Path, op: str, kind: str
+) -> None:
+    waits = [entry(0), entry(1, op, state="started")]
+    other = [entry(0), entry(1, op, state="started", size=8192)]
+    assert hang_of(tmp_path, {0: waits, 1: other, 2: waits, 3: waits}).kind == kind
+
+
+def test_a_send_and_its_receive_of_another_size(tmp_path: Path) -> None:
+    sends = [entry(0), entry(1, "send 0->1", sequence=1, size=100, state="started")]
+    receives = [entry(0), entry(1, "recv 1<-0", sequence=1, size=200, line=96, state="started")]
+    idle = [entry(0)]
+    hang = hang_of(tmp_path, {0: sends, 1: receives, 2: idle, 3: idle})
+
+    assert (hang.kind, hang.at_fault) == ("sizes", ())
+    assert hang.summary.startswith("Hung: rank 0 sends 100 elements (exchange, train.py:66), and ")
+    assert "rank 1 receives 200 elements (exchange, train.py:96)" in hang.summary
+    same = [entry(0), entry(1, "recv 1<-0", sequence=1, size=100, state="started")]
+    assert hang_of(tmp_path / "same", {0: sends, 1: same, 2: idle, 3: idle}).kind == "link"
+
+
+def test_devices_that_began_groups_in_another_order_wait_for_one_another(tmp_path: Path) -> None:
+    """All have issued both, and the second waits for the first on each device. Groups of a mesh
+    have one name."""
+
+    def ranks(first: dict[str, Any], second: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            entry(0),
+            entry(1, sequence=1, state="started", **first),
+            entry(2, sequence=1, state="scheduled", **second),
+        ]
+
+    tensor = [{"process_group": (str(name), "mesh_tp")} for name in (1, 2)]
+    data = [{"process_group": (str(name), "mesh_dp")} for name in (3, 4)]
+    hang = hang_of(
+        tmp_path,
+        {
+            0: ranks(tensor[0], data[0]),
+            1: ranks(data[1], tensor[0]),
+            2: ranks(data[0], tensor[1]),
+            3: ranks(tensor[1], data[1]),
+        },
+        groups={"1": (0, 1), "2": (2, 3), "3": (0, 2), "4": (1, 3)},
+    )
+
+    assert (hang.kind, hang.waiting) == ("order", (0, 1, 2, 3))
+    assert "rank 0 in all_reduce 1 of mesh_tp (exchange, train.py:66) for rank 1" in hang.summary
+
+
 def test_another_shape_of_as_many_elements_is_no_fault(tmp_path: Path) -> None:
     waits = [entry(0), entry(1, state="scheduled")]
     other = [entry(0), entry(1, state="scheduled", input_sizes=[[64, 64]])]

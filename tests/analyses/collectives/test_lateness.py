@@ -41,7 +41,6 @@ def collective_records(
         exposed_end_ns=empty,
         exposed_of=empty,
         windows=((int(at[0]) + shift_ns, int(at[-1]) + shift_ns + 50 * MS),) if in_window else (),
-        compute_ns=0,
     )
 
 

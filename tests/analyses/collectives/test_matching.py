@@ -131,7 +131,6 @@ def collective_records(
         exposed_end_ns=empty,
         exposed_of=empty,
         windows=((int(start_ns.min()), int(end_ns.max()) + 1),) if len(kind_of) else (),
-        compute_ns=0,
     )
     made.self_check()
     return made

@@ -64,6 +64,15 @@ def test_a_rise_is_told_once_and_soon(seed: int, times: float, spread: float) ->
     assert 30 + LASTS_S <= at_s + EVERY_S <= 30 + LASTS_S + 2
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stream_that_fell_rises_from_where_it_is(seed: int) -> None:
+    """As a loss does: what it wandered by at first is more than all of it now."""
+    rng = random.Random(seed)
+    fallen = [(0.3 + 76 * math.exp(-n / 60)) * math.exp(rng.gauss(0, 0.5)) for n in range(600)]
+    risen = [1.8 * math.exp(rng.gauss(0, 0.5)) for _ in range(100)]
+    assert len(rises(fallen + risen)) == 1
+
+
 def test_what_is_too_little_or_too_short_is_not_told() -> None:
     rng = random.Random(3)
     even = normal(rng, 0.02, 300)

@@ -164,6 +164,40 @@ def test_a_rank_that_is_late_from_the_start_is_named_by_its_peers() -> None:
     assert [each.ended_s is None for each in job.go(120, 300)] == [False]
 
 
+def test_a_rank_without_a_core_from_the_start_is_a_busy_machine() -> None:
+    """Of steps of half a second, fewer are enough."""
+    job = Job()
+    job.queued[1] = 0.8
+    trouble = one(job.go(0, 40, lambda rank, _: {"forward": 400.0 * (rank == 1)}))
+    assert (trouble.kind, trouble.ranks) == ("busy-machine", (1,))
+
+
+def wandering(seed: int) -> More:
+    """As on a machine that others use: for seconds the exchange takes up to twice as long."""
+    rng = random.Random(seed)
+    levels = [abs(rng.gauss(0, 12.0)) for _ in range(100)]
+    return lambda _, step: {"backward": levels[step // 20 % len(levels)]}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_late_rank_is_named_though_the_exchange_wanders(seed: int) -> None:
+    job, noise = Job(), wandering(seed)
+    assert job.go(0, 600, noise) == []
+    late = one(job.go(600, 680, lambda rank, n: {**noise(0, n), "forward": 35.0 * (rank == 2)}))
+    assert (late.kind, late.ranks) == ("late-rank", (2,))
+
+
+@pytest.mark.parametrize(("queued", "kind"), [(0.02, "bandwidth"), (0.12, "busy-machine")])
+def test_an_exchange_between_threads_without_cores_is_a_busy_machine(
+    queued: float, kind: str
+) -> None:
+    job = Job()
+    job.go(0, FAULT)
+    job.queued = dict.fromkeys(job.ranks, queued)
+    trouble = one(job.go(FAULT, 320, lambda *_: {"backward": 40.0}))
+    assert (trouble.kind, trouble.ranks) == (kind, (0, 1, 2, 3))
+
+
 def test_ranks_that_do_not_wait_for_one_another_are_judged_each_by_itself() -> None:
     slow, at_s = SlowSteps(), 0.0
     troubles = []

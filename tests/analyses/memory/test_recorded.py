@@ -90,3 +90,12 @@ def test_the_step_peaks_with_a_way_out_where_it_was_predicted() -> None:
     assert len(off) > 30
     assert off[-1] < WAYS_WITHIN
     assert off[len(off) // 2] < MIDDLE_WITHIN
+
+
+@pytest.mark.parametrize("job", ["deep", "pictures"])
+def test_checkpointed_blocks_peak_where_it_was_predicted(job: str) -> None:
+    """24 of a transformer, 12 of residual convolutions: each keeps what it is given."""
+    found = [row for row in ways("ways_out_second") if row.job == job]
+    off = [row.off for row in found if row.way.startswith("checkpoint") and row.off is not None]
+    assert len(off) == 3
+    assert max(map(abs, off)) < 0.03

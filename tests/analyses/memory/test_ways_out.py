@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.analyses.memory.step_needs import chunked_loss_longer
 from stepscope.analyses.memory.ways_out import SPARE, out_of_memory, ways_out
 from stepscope.core.facts import Facts
 from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
@@ -144,6 +145,38 @@ def test_blocks_that_forward_had_not_come_to_are_counted() -> None:
     assert sum(headed.needs.values()) - sum(report.needs.values()) == 6 * GIB
     assert "9 of 10 blocks" in checkpointing(headed).action
     assert checkpointing(headed).is_enough
+
+
+def test_checkpointed_blocks_keep_what_they_were_given() -> None:
+    """Ten blocks need 34 * 10 / 5.5 GiB, and hold 1 GiB of it each; backward in one of them holds
+    three gradients of that size."""
+    report = recorded(phase="forward", block=5, num_blocks=10, input_bytes=GIB)
+    assert report.needs is not None
+    activations = report.needs["activations"]
+    assert report.needs["temporary"] == (1 + 3) * GIB
+    way = checkpointing(report)
+    assert "7 of 10 blocks" in way.action
+    assert way.frees_bytes == pytest.approx(7 / 10 * (activations - 10 * GIB))
+    assert way.is_enough
+    assert way.step_longer == pytest.approx(7 / 30)
+
+
+def test_a_loss_in_chunks_costs_what_was_measured() -> None:
+    """51.5 of 229 million weights are the output layer's, 8192 rows, 16 chunks: 33.0 ms a step
+    became 40.8 (lab/memory/ways_out_second.json)."""
+    longer = chunked_loss_longer(206045184 / 916140544, 8192, num_chunks=16)
+    assert 40.76 / 33.02 - 1 <= longer < 1.2 * (40.76 / 33.02 - 1)
+    assert chunked_loss_longer(0.225, 8192) < 0.5 * longer, "four chunks are what is advised"
+
+
+def test_what_a_loss_in_chunks_costs_is_said_where_the_output_layer_is_known() -> None:
+    known = {"phase": "forward", "operator": "cross_entropy", "trained_bytes": 4 * GIB}
+    (way,) = [way for way in recorded(**known).ways if "logits" in way.action]
+    assert way.step_longer is None
+    more = {"head_features": 32768, "head_weight_bytes": GIB}
+    (way,) = [way for way in recorded(**known, **more).ways if "logits" in way.action]
+    assert way.step_longer == pytest.approx(0.25 * (1 / 3 + 4 * 450 / 8192))
+    assert way.cost.endswith("at most 14% of the step")
 
 
 def test_gradients_of_the_micro_batches_before_stay() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,50 +11,10 @@ from msgspec.structs import replace
 
 from stepscope.analyses.run.idle import rests
 from stepscope.analyses.run.whole_run import rank_whole_run
-from stepscope.core.run import OwnTime, WholeRun
-from stepscope.protocol.run_folder import STEP_COLUMNS, STEP_SUMMARY_COLUMNS
+from stepscope.core.run import OwnTime
+from stepscope.protocol.run_folder import STEP_SUMMARY_COLUMNS
 from stepscope.readers.run_folder.folder import RankRecord
-
-MS = 1_000_000
-S = 1_000 * MS
-WALL = 10**18
-"""Of the wall's clock, when the rank's own was 0."""
-Row = dict[str, int | None]
-
-
-def row(step: int, ms: float, **more: int | None) -> Row:
-    usual: Row = {**dict.fromkeys(STEP_COLUMNS, 0), "device_ns": None, "num_backwards": 1}
-    return {**usual, "step": step, "dur_ns": round(ms * MS), "num_batches": 1, **more}
-
-
-def record(
-    rows: list[Row], *events: dict[str, Any], first_ns: int = 5 * S, **notes: Any
-) -> RankRecord:
-    """Steps one after the other from the first one's end on."""
-    now = first_ns
-    for each in rows:
-        now += each["dur_ns"] or 0
-        each["end_ns"] = now
-    metadata = {"perf_ns": first_ns, "wall_ns": WALL + first_ns, **notes}
-    return RankRecord(
-        rank=0,
-        folder=Path("rank-0"),
-        metadata=metadata,
-        rows=tuple(rows),
-        samples=(),
-        events=events,
-        windows={},
-        problem=None,
-    )
-
-
-def accounted(made: RankRecord, own: OwnTime | None = None, tail_ns: int = S) -> WholeRun:
-    ended = (made.rows[-1]["end_ns"] or 0) + tail_ns
-    run = rank_whole_run(made, {"started_wall_ns": WALL, "ended_wall_ns": WALL + ended}, own)
-    assert run is not None
-    run.self_check()
-    assert run.dur_ns == ended
-    return run
+from tests.analyses.run.whole_runs import MS, WALL, Row, S, accounted, record, row
 
 
 def test_a_stall_every_20_steps_is_a_third_of_the_time() -> None:
@@ -168,6 +127,17 @@ def test_a_stall_is_seen_among_steps_of_two_lengths() -> None:
     run = accounted(record(rows))
     assert [(slow.every, slow.num) for slow in run.slow] == [(20, 9)]
     assert run.ns_of("stalls") == pytest.approx(9 * 592 * MS, rel=1e-3)
+
+
+def test_a_stall_is_the_part_that_holds_it() -> None:
+    """On a machine that others use, a thread that has slept gets its core at once: its step has
+    40 ms less of the backward pass than the usual one."""
+    usual = {"between_ns": MS, "backward_ns": 44 * MS}
+    rows = [row(n, 60 + n % 3, **usual) for n in range(1, 201)]
+    for n in range(20, 200, 20):
+        rows[n] |= {"dur_ns": 621 * MS, "between_ns": 601 * MS, "backward_ns": 4 * MS}
+    run = accounted(record(rows))
+    assert run.ns_of("stalls") == pytest.approx(9 * 600 * MS, rel=1e-3)
 
 
 def test_recorded_steps_cost_the_recording_and_still_train() -> None:

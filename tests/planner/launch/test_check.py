@@ -62,6 +62,9 @@ ROUND_TRIPS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("megatron", "megatron-args.sh", "llama3-70b", {
         "tp": 4, "pp": 4, "vpp": 2, "zero_stage": 1, "is_sequence_parallel": True,
         "recompute": "selective"}),
+    ("megatron", "megatron-args.sh", "llama3-70b", {
+        "tp": 4, "pp": 4, "vpp": 2, "zero_stage": 1, "is_sequence_parallel": True,
+        "recompute": "full", "recompute_layers": 6}),
     ("megatron", "megatron-args.sh", "mixtral-8x7b", {
         "tp": 2, "ep": 4, "zero_stage": 1, "is_sequence_parallel": True}),
     ("torchtitan", "train.toml", "llama3-70b", {
@@ -365,3 +368,16 @@ def test_a_variables_own_default_is_taken_and_arguments_are_unknown(tmp_path: Pa
         "--pipeline-model-parallel-size", "--context-parallel-size",
     ]  # fmt: skip
     assert settings.refused == ()
+
+
+def test_what_is_advised_for_memory_is_what_the_framework_has(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "405B"\n[training]\nlocal_batch_size = 1\n'
+        "seq_len = 8192\n[parallelism]\ntensor_parallel_degree = 8\n"
+        "pipeline_parallel_degree = 6\n"
+    )
+    settings = read_settings(path)
+    checked = check(settings, job_for(settings, "6x8xH100"))
+    (fault,) = (each for each in checked.faults if each.code == "does-not-fit")
+    assert "offload-optimizer" not in fault.fix

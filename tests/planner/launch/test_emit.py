@@ -175,6 +175,17 @@ def test_megatron_flags_are_the_layout_and_the_model() -> None:
         assert flag in words
 
 
+def test_megatron_recomputes_as_much_as_was_planned() -> None:
+    job = job_of("megatron", "mixtral-8x7b", "8x8xH100", seq_len=4096, global_batch=512)
+    some = {"pp": 4, "ep": 8, "zero_stage": 1, "vpp": 2, "recompute": "full", "recompute_layers": 4}
+    text = text_of(launch_of("megatron", job, chosen(job, **some)), "megatron-args.sh")
+    assert "--recompute-method block" in text
+    assert "--recompute-num-layers 2\n" in text
+    cheap = {"pp": 4, "ep": 8, "zero_stage": 1, "recompute": "selective"}
+    text = text_of(launch_of("megatron", job, chosen(job, **cheap)), "megatron-args.sh")
+    assert "--recompute-modules layernorm moe_act\n" in text
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("torchrun", {"zero_stage": 3}, "DDP shares none (--emit fsdp2)"),
     ("torchrun", {"tp": 2}, "tp2 cuts layers over tensor ranks"),
@@ -189,6 +200,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("megatron", {"zero_stage": 3, "pp": 2}, "under a pipeline"),
     ("torchtitan", {"zero_stage": 1}, "not z1"),
     ("torchtitan", {"tp": 2}, "sp belongs in the layout"),
+    ("torchtitan", {"zero_stage": 3, "recompute": "full", "recompute_layers": 2}, "every layer"),
+    (
+        "megatron",
+        {"pp": 2, "vpp": 4, "recompute": "full", "recompute_layers": 6},
+        "6 recomputed layers do not divide by 4 pieces",
+    ),
 ]
 
 

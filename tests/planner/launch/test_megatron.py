@@ -40,6 +40,8 @@ given = {}
 for word, after in itertools.pairwise([*sys.argv[1:], "--"]):
     if word.startswith("--"):
         given[word[2:].replace("-", "_")] = True if after.startswith("--") else after
+if "recompute_modules" in given:
+    given["recompute_modules"] = ["layernorm", "moe_act"]
 given = {name: int(value) if str(value).isdigit() else value for name, value in given.items()}
 model = MLATransformerConfig if "multi_latent_attention" in given else TransformerConfig
 kinds = (model, DistributedDataParallelConfig, OptimizerConfig)

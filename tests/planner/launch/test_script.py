@@ -72,7 +72,7 @@ def started(folder: Path, *command: str) -> dict[str, Any]:
     ("target", "parts"),
     [
         ("torchrun", {}),
-        ("fsdp2", {"zero_stage": 3, "recompute": "full"}),
+        ("fsdp2", {"zero_stage": 3, "recompute": "full", "recompute_layers": 1}),
     ],
 )
 def test_two_ranks_train_over_gloo(target: str, parts: dict[str, Any], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_log_trace_and_counters_of_one_run_are_one_report(job: Path) -> None:
         torch_logs.read([log]),
         CompilerReport(recordings=(dynamo_counters.read_file(counters),)),
     ]
-    whole = apart[0].joined(apart[1]).joined(apart[2])
+    whole = CompilerReport(recordings=tuple(chain(*(each.recordings for each in apart))))
     assert whole.num_processes == 1
     assert [(f.name, f.compiles, f.recompiles, f.limit) for f in whole.functions()] == [
         (f.name, f.compiles, f.recompiles, f.limit) for f in apart[0].functions()
@@ -181,17 +182,11 @@ def test_forward_and_backward_of_one_compilation_are_added(tmp_path: Path) -> No
     }
     report = read(
         tmp_path,
-        metrics("0/0", entire_frame_compile_time_s=1.5, graph_op_count=4, guard_count=9)
-        + line(backward),
+        metrics("0/0", entire_frame_compile_time_s=1.5) + line(backward),
     )
     (compiled,) = report.compiles
     assert (compiled.seconds, compiled.backward_s, compiled.all_seconds) == (1.5, 0.25, 1.75)
-    assert (compiled.num_ops, compiled.num_guards, compiled.guards, compiled.limit) == (
-        4,
-        9,
-        None,
-        None,
-    )
+    assert (compiled.guards, compiled.limit) == (None, None)
 
 
 def test_ranks_have_a_file_each_and_the_slowest_counts(tmp_path: Path) -> None:
@@ -204,7 +199,7 @@ def test_ranks_have_a_file_each_and_the_slowest_counts(tmp_path: Path) -> None:
     )
     assert ([each.rank for each in report.compiles], report.seconds) == ([0, 1], 3.0)
     (function,) = report.functions()
-    assert (function.processes, function.compiles, function.seconds) == (2, 1, 3.0)
+    assert (function.compiles, function.seconds) == (1, 3.0)
 
 
 def test_caches_are_counted_by_what_was_found(tmp_path: Path) -> None:
@@ -312,7 +307,6 @@ def test_wrong_types_and_impossible_numbers_are_not_measurements(
 ) -> None:
     report = read(tmp_path, line(told))
     assert report.seconds is None
-    assert all(each.num_ops is None for each in report.compiles)
 
 
 def test_every_cut_of_a_trace_is_read_or_refused_in_words(tmp_path: Path, job: Path) -> None:

@@ -360,9 +360,6 @@ def test_several_logs_of_one_run_are_one_and_of_two_runs_are_none(tmp_path: Path
     )
     assert (other.step_ns, other.num_steps) == (None, 0)
     assert any("different step times" in note for note in other.recordings[0].notes)
-    joined = training_log(logs=other.logs[:1]).joined(training_log(logs=other.logs[1:]))
-    assert joined.logs == other.logs
-    assert joined.step_ns is None
 
 
 def test_the_surest_word_on_a_step_is_taken() -> None:

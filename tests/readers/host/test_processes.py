@@ -139,7 +139,7 @@ def test_a_process_that_ends_meanwhile_is_said(tmp_path: Path) -> None:
 
 def process(name: str, *command: str, **more: Any) -> Process:
     told: dict[str, Any] = {
-        "pid": 9, "parent": 1, "group": 1, "session": 1, "state": "S", "cpu_s": 0.0,
+        "pid": 9, "parent": 1, "group": 1, "state": "S", "cpu_s": 0.0,
         "started_ticks": 1, "environment": {},
     }  # fmt: skip
     return Process(name=name, command=command, **(told | more))

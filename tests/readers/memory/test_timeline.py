@@ -41,7 +41,6 @@ def test_the_real_timeline_is_the_plain_sum_of_its_rows() -> None:
     assert record.held == {ORDER[category]: size for category, size in at_best.items() if size}
     assert record.held_bytes == sum(held.values())
     assert record.held["activations"] == max(record.held.values())
-    assert max(size for _, size, _ in record.curve) == best
     assert (record.reserved_bytes, record.num_ooms, record.num_retries) == (None, None, None)
 
 
@@ -51,12 +50,6 @@ def test_a_small_one_by_hand(tmp_path: Path) -> None:
     assert record.held == {"weights": 1000, "activations": 300, "gradients": 50}
     assert record.most == {"weights": 1000, "unknown": 300, "activations": 300, "gradients": 50}
     assert record.held_bytes == 1050
-    assert record.curve == (
-        (0.0, 1300, None),
-        (1.0, 1300, None),
-        (2.0, 1350, None),
-        (4.0, 1050, None),
-    )
 
 
 def test_the_table_form_says_the_same(tmp_path: Path) -> None:
@@ -72,12 +65,7 @@ def test_the_table_form_says_the_same(tmp_path: Path) -> None:
     text = json.dumps([times, sizes]).encode()
     (record,) = read([source_of(tmp_path / "m.json", text)]).records
     assert record.held == {"weights": 1000, "activations": 300, "gradients": 50}
-    assert record.curve == (
-        (0.0, 1300, None),
-        (1.0, 1300, None),
-        (2.0, 1350, None),
-        (4.0, 1050, None),
-    )
+    assert (record.peak_bytes, record.held_bytes) == (1350, 1050)
     for head in (text, text[:10], text[:30], json.dumps(ROWS).encode()):
         assert is_mine(head, "x")
 

@@ -11,6 +11,7 @@ import pytest
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.system import LinkTest, SystemReport
 from stepscope.errors import FormatError
+from stepscope.pipeline.recording import Recording
 from stepscope.readers.detect import detect
 from stepscope.readers.nccl import tests as nccl_tests
 from stepscope.readers.source import Source
@@ -102,6 +103,32 @@ def test_a_network_that_is_one_slow_port(tmp_path: Path) -> None:
 
     assert "100 Gb/s port" in summary
     assert "(assumed)" in summary
+
+
+def test_wrong_results_are_a_fault_whatever_the_rate(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce_perf.txt"
+    right, _, last = NEW.partition("     1048576")
+    row = "     1048576" + last.replace("39.32      0", "39.32     17")
+    for text, words in (
+        (right + row, "1 of 3 sizes"),
+        (right.split("     1024 ")[0] + row, "1 of 1"),
+    ):
+        path.write_text(text)
+        with Recording([str(path)]) as recording:
+            diagnosis = recording.diagnosis
+        (found,) = [each for each in diagnosis.advice if each.code == "link-errors"]
+        assert found.summary == "all_reduce over 4 ranks gave wrong results at 1 size."
+        assert words in found.evidence[0]
+
+
+def test_what_was_reached_stands_in_the_first_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce_perf.txt"
+    path.write_text(output(A100, 8, peak=230e9))
+    with Recording([str(path)]) as recording:
+        summary = recording.diagnosis.verdict.summary
+    assert "all_reduce over 8 ranks: 2" in summary
+    assert "of the 222 of NVLink" in summary
+    assert "no fault was found" in summary
 
 
 def test_a_test_that_stops_too_early_is_not_judged(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_two_ranks_over_sockets_are_read_whole() -> None:
         via="NET/Socket/0",
         received_via="NET/Socket/0",
     )
-    assert (log.slowest_transport, log.is_inter_node, log.num_channels) == ("NET/Socket", True, 2)
+    assert (log.slowest_transport, log.is_inter_node) == ("NET/Socket", True)
     assert log.env == {
         "NCCL_HOSTID": ("host0", "host1"),
         "NCCL_IB_DISABLE": ("1",),
@@ -85,7 +85,8 @@ def test_two_ranks_over_sockets_are_read_whole() -> None:
 @needs_shared
 def test_one_rank_with_every_subsystem_tells_topology_and_calls() -> None:
     log = sample("nccl_1rank.txt")
-    assert (log.num_channels, log.is_inter_node, log.connections) == (64, False, ())
+    assert (log.communicators[0].num_channels, log.is_inter_node) == (64, False)
+    assert log.connections == ()
     assert log.topology is not None
     assert log.topology.lines[-1] == "+ PCI[48.0] - GPU/0-60 (0)"
     ring = NcclGraph(
@@ -111,6 +112,19 @@ def test_a_failed_start_is_told_with_its_warnings() -> None:
     ]
     assert said(log, "2 of 2 ranks did not log the end")
     assert said(log, "no connection was logged")
+
+
+def test_the_last_warning_stands_in_pytorchs_exception(tmp_path: Path) -> None:
+    raised = """\
+[rank1]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/c10d/NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5
+[rank1]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+[rank1]: Last error:
+[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000
+"""  # noqa: E501
+    assert is_mine(raised.encode(), "job.log")
+    (warning,) = read_text(tmp_path, raised).warnings
+    assert warning.text == "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"
+    assert not is_mine(b"see NCCL error in: the manual\n", "job.log")
 
 
 def test_p2p_and_infiniband_with_both_ends_words(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def port_of(folder: Path, text: str) -> PortSeries:
 
 
 def summaries(report: SystemReport) -> dict[str, str]:
-    rules = (link_errors, network_congestion)
-    advice = [rule.advise(Auxiliary(system=report)) for rule in rules]
+    auxiliary = Auxiliary(system=report)
+    advice = [*link_errors.advise(auxiliary), network_congestion.advise(auxiliary)]
     return {each.code: each.summary for each in advice if each is not None}
 
 

@@ -40,10 +40,6 @@ COUNTERS = {
     "TCC_EA0_WRREQ_sum": 60,
     "TCC_EA0_WRREQ_64B_sum": 50,
     "TCP_TOTAL_CACHE_ACCESSES_sum": 1000,
-    "TCP_TCC_READ_REQ_sum": 200,
-    "TCP_TCC_WRITE_REQ_sum": 50,
-    "TCP_TCC_ATOMIC_WITH_RET_REQ_sum": 0,
-    "TCP_TCC_ATOMIC_WITHOUT_RET_REQ_sum": 0,
     "SQ_LDS_IDX_ACTIVE": 900,
     "SQ_LDS_BANK_CONFLICT": 600,
     "SQ_INSTS": 4242,
@@ -86,19 +82,13 @@ def read(folder: Path, text: str | bytes, system: str | None = SYSTEM) -> Kernel
 def test_counters_become_shares(tmp_path: Path) -> None:
     (kernel,) = read(tmp_path, table(COUNTERS)).kernels
     assert kernel.name == "gemm(float*, int)"
-    assert (kernel.duration_ns, kernel.grid, kernel.block, kernel.warp_size) == (
-        10_000,
-        (4096, 1, 1),
-        (256, 1, 1),
-        64,
-    )
+    assert (kernel.duration_ns, kernel.grid, kernel.block) == (10_000, (4096, 1, 1), (256, 1, 1))
     assert (kernel.registers, kernel.shared_bytes, kernel.num_multiprocessors) == (128, 16_384, 100)
     # 20 000 cycles over two dies are 10 000 of each, on 100 compute units a million.
     assert kernel.fma_pipe == pytest.approx(0.25)
     assert kernel.tensor_pipe == pytest.approx(1_600_000 / 4_000_000)
     assert kernel.compute_throughput == pytest.approx(0.6)
     assert kernel.l2_hits == pytest.approx(0.75)
-    assert kernel.l1_hits == pytest.approx(0.75)
     assert kernel.dram_read_bytes == 128 * 200 + 64 * 700 + 32 * 100
     assert kernel.dram_write_bytes == 64 * 50 + 32 * 10
     # 77 120 bytes in 10 us are 7.712 GB/s, of 1000.
@@ -108,7 +98,6 @@ def test_counters_become_shares(tmp_path: Path) -> None:
     assert (kernel.shared_wavefronts, kernel.shared_wavefronts_ideal) == (900, 300)
     assert kernel.tensor_flops == 12 * 512
     assert kernel.vector_flops == 64 * (9 + 2 * 9)
-    assert kernel.peak_dram_bytes_s == 1e12
 
 
 def test_mi200_counts_its_fabric_under_other_names(tmp_path: Path) -> None:
@@ -158,8 +147,8 @@ def test_panels_and_lists_are_shown(tmp_path: Path) -> None:
         'int)",3,300.0,100.0,90.0,75\nb,x,1,1,1,1\n'
     )
     report = read(tmp_path, top)
-    assert [(one.name, one.count, one.total_ns, one.median_ns) for one in report.totals] == [
-        ("a(int, int)", 3, 300.0, 90.0)
+    assert [(one.name, one.count, one.total_ns, one.mean_ns) for one in report.totals] == [
+        ("a(int, int)", 3, 300.0, 100.0)
     ]
     assert any("1 row(s)" in note for note in report.recordings[0].notes)
 

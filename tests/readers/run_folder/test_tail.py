@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.analyses.run.liveness import liveness
+from stepscope.core.live import RUNS
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import OLD_STEP_SUMMARY_FILE, STEP_SUMMARY_FILE
 from stepscope.readers.run_folder.line_tail import TAIL_BYTES, Lines
@@ -33,6 +35,15 @@ def test_a_look_gives_what_came_since_the_one_before(tmp_path: Path) -> None:
     assert [r["step"] for r in tail.new_rows] == [3]
     assert [r["step"] for r in tail.rows] == [1, 2, 3]
     assert follower.look().ranks[0].new_rows == ()
+
+
+def test_a_rank_that_has_written_nothing_yet_is_as_old_as_its_folder(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    folder = run / "rank-0"
+    folder.mkdir()
+    (tail,) = Follower(run).look().ranks
+    assert tail.sign_wall_ns == folder.stat().st_mtime_ns
+    assert liveness(tail, tail.sign_wall_ns + 10**9) == (RUNS, None)
 
 
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def test_functions_have_their_shares(tmp_path: Path, text: str, total: float) ->
     assert first.total_share == pytest.approx(total)
     assert second.file == "[kernel.kallsyms]"
     assert third.name == "operator new(unsigned long)"
+    shares = {thread.name: thread.share for thread in stacks.threads}
+    assert shares == pytest.approx({"python": 0.3182, "pt_data_worker": 0.125})
 
 
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:

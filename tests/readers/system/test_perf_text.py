@@ -126,7 +126,7 @@ def test_stat_gives_counters_and_their_ratios(tmp_path: Path) -> None:
         1954,
         300,
     )
-    assert (one.elapsed_s, one.user_s) == (2.751918453, 1.368778)
+    assert one.elapsed_s == 2.751918453
     assert one.cpu_s == pytest.approx(1.38522)
     assert one.busy_cores == pytest.approx(0.503, abs=0.001)
     assert one.instructions_per_cycle == 1.5
@@ -157,7 +157,7 @@ def test_intervals_add_up_and_what_was_not_counted_has_no_sum(tmp_path: Path) ->
         None,
         None,
     )
-    assert (one.elapsed_s, one.user_s, one.others) == (0.613516733, None, {})
+    assert one.elapsed_s == 0.613516733
     assert one.cpu_s == pytest.approx(0.10889)
     assert one.busy_cores == pytest.approx(0.10889 / 0.613516733)
     assert set(report.recordings[0].notes) == {
@@ -171,7 +171,6 @@ def test_a_summary_is_not_added_to_its_intervals(tmp_path: Path) -> None:
     (one,) = of_text(tmp_path, INTERVALS + SUMMARY).counters
     assert (one.page_faults, one.elapsed_s, one.command) == (8073, 0.613566205, "'python3 j.py'")
     assert one.cpu_s == pytest.approx(0.1089)
-    assert (one.user_s, one.system_s) == (None, None), "perf's zeros after intervals are no measure"
     (one,) = of_text(tmp_path, INTERVALS_CSV + SUMMARY_CSV).counters
     assert (one.context_switches, one.elapsed_s) == (107, 0.406006252)
     assert one.cpu_s == pytest.approx(0.11322)
@@ -234,7 +233,6 @@ def test_script_gives_functions_threads_and_cores(tmp_path: Path) -> None:
         2,
     )
     assert (one.threads[0].name, one.threads[0].share) == ("python 13889", 0.5)
-    assert one.span_s == pytest.approx(0.02)
     assert one.busy_cores == pytest.approx(4 * 0.005 / 0.02)
     assert (one.kernel_share, one.page_fault_share, one.page_read_share) == (0.25, 0.25, 0.25)
     assert one.interpreter_share == 0.25  # the second sample alone: innermost in libpython

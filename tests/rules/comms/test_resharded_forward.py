@@ -73,9 +73,7 @@ def with_memory(trace: Trace, reserved: int, whole: int) -> Trace:
         device_type=np.array([1, 1, 0], np.int16),
         device=np.zeros(3, np.int16),
     )
-    return replace(
-        trace, memory=events, meta=replace(trace.meta, devices=(device,), has_memory=True)
-    )
+    return replace(trace, memory=events, meta=replace(trace.meta, devices=(device,)))
 
 
 def test_without_the_allocators_events_memory_is_not_known() -> None:

@@ -30,8 +30,8 @@ def test_large_products_gain_what_their_casts_leave() -> None:
     proposal = bf16_matmul.propose(case)
     assert isinstance(proposal, Proposal)
     assert proposal.changes_numerics
-    # 1440 us to 900 and 200 of casts.
-    assert finding_of(case, proposal).predicted_speedup == pytest.approx(1440 / 1100, rel=0.05)
+    # 1440 us to 860 and 95 of casts.
+    assert finding_of(case, proposal).predicted_speedup == pytest.approx(1440 / 955, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -33,20 +33,20 @@ def test_loading_goes_beside_the_step() -> None:
 
 
 def test_a_loader_too_slow_for_the_workers_keeps_part_of_the_wait() -> None:
-    # 160 ms of loading over 8 workers is 20 ms a batch, over 4 it is 40, over 16 it is 10: the
-    # kernel takes 10 too.
+    # 160 ms of loading are 184 of a worker: over 8 it is 23 ms a batch, over 4 it is 46. If workers
+    # are no slower, over 16 it is 10: the kernel takes 10 too.
     finding = loading(160_000).finding("serial-loader")
     assert finding is not None
-    assert finding.predicted_speedup == pytest.approx(170 / 20, rel=0.05)
-    assert left_open(finding)[0] == pytest.approx(170 / 40, rel=0.05)
+    assert finding.predicted_speedup == pytest.approx(170 / 23, rel=0.05)
+    assert left_open(finding)[0] == pytest.approx(170 / 46, rel=0.05)
     assert left_open(finding)[1] == pytest.approx(170 / 11, rel=0.05)
     assert "num_workers=8" in finding.action
-    assert "15 keep up" in finding.action
+    assert "17 keep up" in finding.action
 
 
 def test_what_many_threads_did_in_the_training_process_is_one_threads_in_a_worker() -> None:
     """80 ms of loading on 8 of 16 cores, 20 of everything else on one: 15 workers bring a batch
-    every 43 ms."""
+    every 49 ms."""
     run = loading(80_000, compute_us=20_000)
     case = replace(
         run.case(),
@@ -56,7 +56,7 @@ def test_what_many_threads_did_in_the_training_process_is_one_threads_in_a_worke
     )
     finding = next((one for one in judge(case).findings if one.code == "serial-loader"), None)
     assert finding is not None
-    assert finding.predicted_speedup == pytest.approx(100 / 43, rel=0.05)
+    assert finding.predicted_speedup == pytest.approx(100 / 49, rel=0.05)
     single = replace(
         case,
         metadata=RankMetadata(rank=0, cores=16, cores_used=1.0, loader=LoaderKnobs(num_workers=0)),
@@ -66,8 +66,8 @@ def test_what_many_threads_did_in_the_training_process_is_one_threads_in_a_worke
 
 
 def test_threads_of_operators_may_only_spin() -> None:
-    """As before, but all of the loading is operators: one worker takes 80 to 640 ms, so 226 is the
-    middle, and 11 keep up with the step."""
+    """As before, but all of the loading is operators: one worker takes 92 to 736 ms, so 260 is the
+    middle, and 13 keep up with the step."""
     run = loading(80_000, compute_us=20_000)
     run.events += [
         op("aten::avg_pool2d", one.start + 1, one.end - 1)
@@ -82,7 +82,7 @@ def test_threads_of_operators_may_only_spin() -> None:
     )
     finding = next(one for one in judge(case).findings if one.code == "serial-loader")
     assert finding.predicted_speedup == pytest.approx(100 / 21, rel=0.05)
-    assert "num_workers=11" in finding.action
+    assert "num_workers=13" in finding.action
     assert finding.predicted_low == pytest.approx(1.0, abs=0.01)
     assert left_open(finding)[1] == pytest.approx(100 / 21, rel=0.05)
     assert any("8 cores busy, 100 % of the time in operators" in told for told in finding.evidence)
@@ -91,6 +91,30 @@ def test_threads_of_operators_may_only_spin() -> None:
 def test_a_cheap_loader_is_left_where_it_is() -> None:
     assert loading(250).gain("serial-loader") < 1.02
     assert loading(250, compute_us=1_000).gain("serial-loader") < 1.02
+
+
+@pytest.mark.parametrize(("num_tensors", "gain"), [(2, 20 / 11.35), (24, 20 / 19.05), (300, 1.0)])
+def test_a_batch_of_many_tensors_costs_to_hand_over(num_tensors: int, gain: float) -> None:
+    """Of the 10 ms of loading, the training process keeps 0.65 and 0.35 for each tensor."""
+    knobs = LoaderKnobs(num_workers=0, batch_tensors=num_tensors, batch_bytes=40_000)
+    case = replace(
+        loading(10_000).case(),
+        metadata=RankMetadata(rank=0, cores=16, cores_used=1.0, loader=knobs),
+    )
+    (found,) = [each for each in judge(case).findings if each.code == "serial-loader"]
+    assert found.predicted_speedup == pytest.approx(gain, rel=0.02)
+
+
+def test_a_large_batch_takes_a_worker_longer() -> None:
+    """92 ms of a worker, and 0.4 for each of 100 MB, and what two tensors take, beside the 11 of
+    the training process: over 8 cores."""
+    knobs = LoaderKnobs(num_workers=0, batch_tensors=2, batch_bytes=100_000_000)
+    case = replace(
+        loading(80_000).case(),
+        metadata=RankMetadata(rank=0, cores=8, cores_used=1.0, loader=knobs),
+    )
+    (found,) = [each for each in judge(case).findings if each.code == "serial-loader"]
+    assert found.predicted_speedup == pytest.approx(90 / (145 / 8), rel=0.05)
 
 
 def test_loading_hidden_behind_a_busy_device_is_innocent() -> None:
@@ -131,4 +155,4 @@ def test_the_rates_of_several_numbers_are_told() -> None:
     said = serial_loader.propose(case)
     assert isinstance(said, Proposal)
     (rates,) = [words for words in said.evidence if "num_workers, reckoned" in words]
-    assert "1: 625, 2: 1250, 4: 2500, 8: 4" in rates
+    assert "1: 544, 2: 1087, 4: 2174, 8: 4" in rates

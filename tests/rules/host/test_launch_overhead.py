@@ -8,10 +8,15 @@ import pytest
 from stepscope.rules.case import Case
 from stepscope.rules.host import launch_overhead
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.compiled_host import captured_work, model_launches, own_python
-from stepscope.rules.shared.host_ranges import tasks_of
+from stepscope.rules.shared.compiled_host import (
+    captured_work,
+    launch_weight,
+    model_launches,
+    own_python,
+)
+from stepscope.rules.shared.host_ranges import INNER_LAUNCH, tasks_of
 from tests.rules.recorder import Recorder, gain
-from tests.tracing import op
+from tests.tracing import call, kernel, op
 
 
 def launching(*, kernel_us: float, host_us: float, changing: bool = False) -> Recorder:
@@ -166,3 +171,21 @@ def test_what_forward_leaves_for_backward_goes_through_python_between_two_graphs
     # 20 to enter, and a tenth for each of 40 kernels of the forward.
     assert launches_around(launching(kernel_us=3, host_us=30).case()) == pytest.approx(20)
     assert launches_around(training().case()) == pytest.approx(24)
+
+
+def test_a_further_kernel_of_an_operator_is_no_launch_of_its_own() -> None:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for _ in range(50):
+            run.launch("aten::sort", kernel_us=3, host_us=30)
+            run.number += 1
+            at = run.now - 8_000
+            run.free = max(at, run.free) + 3_000
+            run.events += [
+                call("cudaLaunchKernel", at, at + 4_000, run.number),
+                kernel("second", run.free, run.free + 2_000, run.number),
+            ]
+        run.step(number, start)
+    weight = launch_weight(run.case())
+    assert weight.sum() == pytest.approx(3 * 50 * (1 + INNER_LAUNCH))

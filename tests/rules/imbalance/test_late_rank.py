@@ -9,8 +9,11 @@ from stepscope.core.trace import Trace
 from stepscope.pipeline.measure import measure_job
 from stepscope.readers.inputs import find_sources
 from stepscope.rules.imbalance.late_rank import propose_job
+from stepscope.rules.job_case import job_case_of_rank
+from stepscope.rules.shared.rank_speed import rank_speeds
 from stepscope.rules.verdict import diagnose_job
 from tests.rules.job_cases import Fleet, ddp, gain
+from tests.rules.recorded import Run
 from tests.shared_data import ROOT
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
@@ -48,6 +51,19 @@ def test_a_rank_with_more_work_is_not_late() -> None:
 
 def test_one_rank_alone_is_not_late() -> None:
     assert propose_job(sleepy(8000).job()) is None
+
+
+def test_a_loader_is_timed_by_the_steps_that_have_a_fetch() -> None:
+    """The first step's may lie before the recording."""
+    run = Run()
+    for step in range(3):
+        run.step()
+        if step:
+            run.fetch(9_000)
+        run.launch(1_000)
+        run.sync()
+    (host,) = rank_speeds(job_case_of_rank(run.case())).host_ns
+    assert host["input"] == pytest.approx(9_000_000, rel=0.01)
 
 
 def recorded_gloo(variant: str, step_ms: float | None = None) -> Diagnosis:

@@ -143,6 +143,26 @@ def test_nchw_layout_adds_launches_in_fp32_without_tensor_cores() -> None:
     assert 0.4 < finding_of(case, proposal).predicted_speedup < 0.7
 
 
+@pytest.mark.parametrize(
+    ("name", "slower"),
+    [
+        pytest.param("aten::cudnn_convolution", 1.65, id="grouped"),
+        pytest.param("aten::cudnn_convolution_transpose", 1.2, id="transposed"),
+    ],
+)
+def test_nchw_layout_knows_that_grouped_convolutions_in_fp32_get_slower(
+    name: str, slower: float
+) -> None:
+    kernel = "void implicit_convolve_sgemm<float, float, 128, 6, 7>"
+    weight = "[[64, 64, 112, 112], [64, 32, 3, 3]]"
+    full = launch(name, kernel, 1000.0, weight, FULL_TYPES, strides=FULL_STRIDES)
+    case = case_of_steps(full, norm(NCHW, 60.0))
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    times = proposal.change(case.graph).task_ns
+    assert times[0] == pytest.approx(slower * case.graph.task_ns[0])
+
+
 def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:
     turned = launch(
         "aten::cudnn_convolution", "nchwToNhwcKernel", 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.recordings.processes import COMPILER, HELPER, PROCESS
-from stepscope.core.recordings.system import HostStacks, HotSpot, SystemReport
+from stepscope.core.recordings.system import HostStacks, HostThread, HotSpot, SystemReport
 from stepscope.core.triage import (
     COMPILING,
     FAILED,
@@ -57,9 +57,17 @@ CASES = {
         seen(host(rank(cores=0.1), worker(0, 0.2, disk_read_bytes_s=8e7))), INPUT_IO),
     "the rank waits for its workers": (
         seen(host(rank(cores=0.1), worker(0, 0.1)), STACKS), INPUT_IO),
+    "workers read, and copy what they read": (
+        seen(host(rank(cores=0.1), worker(0, 0.8, io_wait_share=0.4, disk_read_bytes_s=5e8))),
+        INPUT_IO),
+    "the rank reads its own batches": (
+        seen(host(rank(cores=0.8, io_wait_share=0.5, disk_read_bytes_s=8e8)), STACKS), INPUT_IO),
     "saves": (seen(host(rank(cores=0.2, io_wait_share=0.6, disk_write_bytes_s=3e8))), SAVES),
     "too many threads": (seen(host(rank(cores=2.0, queued_cores=6.0), num_cores=2.0)),
                          OVERSUBSCRIBED),
+    "threads that wait for each other": (
+        seen(host(rank(cores=1.85, queued_cores=1.1, num_threads=32), num_cores=2.0)),
+        OVERSUBSCRIBED),
     "a quota": (seen(host(rank(), held_back_share=0.4)), OVERSUBSCRIBED),
     "others on the cores": (
         seen(host(rank(cores=0.5, queued_cores=0.5), num_cores=2.0, other_cores=1.5)),
@@ -70,6 +78,13 @@ CASES = {
     "hung, its device idle": (seen(IDLE, host(rank(cores=0.0, **ON_DEVICE))), HUNG),
     "asleep, its device not asked": (seen(host(rank(cores=0.0, **ON_DEVICE))), UNCLEAR),
     "asleep beside a full device": (seen(device(), host(rank(cores=0.0, **ON_DEVICE))), GPU),
+    "asleep, and queued when it looks at the clock": (
+        seen(host(rank(cores=0.0, queued_cores=0.03, wakes_per_s=1.0))), HUNG),
+    "hardly a core, and goes on": (seen(host(rank(cores=0.01, wakes_per_s=50.0))), UNCLEAR),
+    "hardly a core, and goes on in the loader": (
+        seen(host(rank(cores=0.01, wakes_per_s=50.0)), STACKS), INPUT_IO),
+    "one look at 100 %, 140 of 750 W": (
+        seen(device(1.0, 140.0, power_limit_w=750.0, num_samples=1, num_working=1)), UNDERLOADED),
     "hung in the kernel": (seen(host(rank(cores=0.0, io_wait_share=1.0))), HUNG),
     "one rank works, the others wait": (seen(host(rank(cores=0.0), rank(1))), HOST),
     "the rank waits for a program that it started": (
@@ -106,6 +121,63 @@ def test_numbers_stand_in_the_answer() -> None:
     assert late.also[0].startswith("rank 0 rests (0.00 cores) while rank 1 works")
 
 
+def of_process(pid: int, name: str, file: str = "train.py") -> HostStacks:
+    spot = HotSpot(name=name, file=file, line=5, self_share=0.9, total_share=0.9)
+    return HostStacks(
+        tool="py-spy", path="x", pid=pid, unit="samples", amount=100.0, functions=(spot,),
+        training=(spot,),
+    )  # fmt: skip
+
+
+def test_functions_that_were_sampled_stand_in_the_answer() -> None:
+    busy = judge(seen(host(rank()), of_process(100, "step")))
+    assert busy.first.startswith("step (train.py:5), 90% of the samples: ")
+    late = judge(
+        seen(host(rank(cores=0.2), rank(1, 0.2)), of_process(100, "step"), of_process(101, "load"))
+    )
+    assert "(rank 0 in step (train.py:5); rank 1 in load (train.py:5))" in late.summary
+    workers = judge(seen(host(rank(cores=0.1), worker(0)), of_process(200, "decode")))
+    assert "1.00 cores each, in decode (train.py:5) 90% of the time" in workers.summary
+    hung = judge(seen(host(rank(cores=0.0), worker(0, 0.0)), STACKS))
+    assert hung.first.startswith("stepscope attach 200: where the workers stand")
+
+
+def test_what_nobody_counted_is_not_said_to_be_nothing() -> None:
+    reading = worker(0, 0.1, io_wait_share=1.0, disk_read_bytes_s=None, read_bytes_s=None)
+    triage = judge(seen(host(rank(cores=0.1, disk_read_bytes_s=None), reading)))
+    assert triage.state == INPUT_IO
+    assert "MB/s" not in triage.summary
+
+
+def test_a_quota_is_what_is_widened_first() -> None:
+    held = host(
+        rank(cores=0.1), worker(0, 0.3, queued_cores=0.7), num_cores=0.5, quota_cores=0.5,
+        held_back_share=0.4,
+    )  # fmt: skip
+    triage = judge(seen(held))
+    assert triage.state == INPUT_CPU
+    assert triage.first.startswith("a larger CPU limit")
+    threads = judge(seen(host(rank(cores=0.5, queued_cores=1.5), num_cores=0.5, quota_cores=0.5)))
+    assert threads.first.startswith("a larger CPU limit")
+
+
+def test_devices_that_differ_are_named() -> None:
+    others = judge(seen(device(), device(0.0, index=3, num_working=0)))
+    assert others.also[0] == "device 3 does nothing beside those at work"
+    uneven = judge(seen(device(1.0, 600.0), device(1.0, 150.0, index=1, power_limit_w=None)))
+    assert uneven.also[0].startswith("device 1 draws 150 W and device 0 600 W")
+
+
+def test_a_profile_alone_says_whose_its_samples_are() -> None:
+    threads = (HostThread(name="pt_data_worker", share=0.54),)
+    perf = HostStacks(
+        tool="perf report", path="x", unit="samples", amount=1e4, functions=(LOADER,),
+        threads=threads,
+    )  # fmt: skip
+    words = judge(seen(perf)).summary
+    assert "of perf report's samples: 54% pt_data_worker, 60% in _next_data" in words
+
+
 def test_cores_that_are_all_taken_want_no_more_workers() -> None:
     assert judge(CASES["workers never rest"][0]).first == "more workers (now 2)"
     assert "more workers bring nothing" in judge(
@@ -117,7 +189,8 @@ def test_a_limit_that_was_not_recorded_leaves_it_open_whether_a_device_is_full()
     dmon = device(1.0, 150.0, power_limit_w=None)
     alone = judge(seen(dmon))
     assert alone.state == GPU
-    assert "its power limit was not recorded" in alone.also[0]
+    assert alone.summary.endswith("is not known: its power limit was not recorded.")
+    assert "power.limit" in alone.first
     assert judge(seen(dmon, device())).state == UNDERLOADED, "another file of the device has it"
 
 

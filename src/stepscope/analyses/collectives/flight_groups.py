@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
 from stepscope.core.recordings.flight import COMPLETED, FlightCall, FlightDump, FlightGroup
 
-UNEVEN = ("all_to_all", "gather", "scatter", "coalesced", "split", "new_window")
+UNEVEN = ("all_to_all", "gather", "scatter", "split", "new_window")
 """In these the ranks' sizes may differ by right: a root has what the others have not, and parts may
 be uneven."""
-RAGGED = "_v"
-"""At the end of a name: sizes are each rank's own."""
+EVEN = ("all_gather", "allgather", "reduce_scatter")
+"""These have no root: uneven tensors are sent by broadcasts in their place."""
+RAGGED, COALESCED = "_v", "coalesced"
+"""In a name: sizes are each rank's own; or there are several in one, which are not told apart."""
+
+SEND, RECEIVE = "send", "recv"
+OTHER = {SEND: RECEIVE, RECEIVE: SEND}
+OpenEnds: TypeAlias = "dict[tuple[int, int, str], list[tuple[int, str, FlightCall]]]"
+"""By sender, receiver and which of the two it is: the ranks, their groups and calls."""
 
 
 class GroupCalls(Struct, kw_only=True):
@@ -48,6 +56,8 @@ class Wait(Struct, frozen=True, kw_only=True):
     call: FlightCall
     missing: tuple[int, ...]
     """Ranks that it waits for; empty where all have come."""
+    members: tuple[int, ...] = ()
+    """Of the group: those of a mesh have one label, and are told apart by them."""
 
 
 class Disagreement(Struct, frozen=True, kw_only=True):
@@ -114,11 +124,18 @@ def difference(call: FlightCall, other: FlightCall) -> str | None:
     together."""
     if _family(call.op) != _family(other.op):
         return "different"
-    if any(word in call.op for word in UNEVEN) or call.op.endswith(RAGGED):
+    if _may_differ(call.op):
         return None
     if _elements(call) != _elements(other):
         return "sizes"
     return "types" if call.input_types != other.input_types else None
+
+
+def _may_differ(op: str) -> bool:
+    """In their sizes, from rank to rank."""
+    if COALESCED in op or op.endswith(RAGGED):
+        return True
+    return any(word in op for word in UNEVEN) and not op.lstrip("_").startswith(EVEN)
 
 
 def _family(op: str) -> str:
@@ -197,26 +214,61 @@ def waits(groups: Sequence[GroupCalls]) -> list[Wait]:
             missing = lacking[first.sequence]
             is_told = missing or not first.is_retired
             if is_told:
-                every.append(Wait(rank=rank, group=group.label, call=first, missing=missing))
+                every.append(
+                    Wait(
+                        rank=rank,
+                        group=group.label,
+                        call=first,
+                        missing=missing,
+                        members=group.members,
+                    )
+                )
     return every
 
 
-def peer_waits(dumps: Sequence[FlightDump]) -> list[Wait]:
-    """Open sends and receives whose partner has none open for them."""
-    open_calls: dict[tuple[int, int, str], list[tuple[int, str, FlightCall]]] = {}
+def peer_waits(open_ends: OpenEnds) -> list[Wait]:
+    """Of sends and receives: whom each lacks, which is nobody where the other side is open too."""
+    every = []
+    for (source, target, op), mine in open_ends.items():
+        num_matched = len(open_ends.get((source, target, OTHER[op]), ()))
+        peer = target if op == SEND else source
+        for at, (rank, label, call) in enumerate(mine):
+            missing = () if at < num_matched else (peer,)
+            every.append(Wait(rank=rank, group=label, call=call, missing=missing))
+    return every
+
+
+def peer_disagreements(open_ends: OpenEnds) -> list[Disagreement]:
+    """Sends whose receives are for something else."""
+    every = []
+    for (source, target, op), mine in open_ends.items():
+        partners = open_ends.get((source, target, RECEIVE), ()) if op == SEND else ()
+        for (_, label, send), (_, _, receive) in zip(mine, partners, strict=False):
+            is_sized = _elements(send) != _elements(receive)
+            if is_sized or send.input_types != receive.input_types:
+                every.append(
+                    Disagreement(
+                        group=label,
+                        sequence=send.sequence,
+                        kind="sizes" if is_sized else "types",
+                        sides=((send, (source,)), (receive, (target,))),
+                        missing=(),
+                    )
+                )
+    return every
+
+
+def open_ends_of(dumps: Sequence[FlightDump]) -> OpenEnds:
+    """Sends and receives that have not ended."""
+    open_calls: OpenEnds = {}
     for dump in dumps:
         for call in dump.calls:
-            if call.is_p2p and call.ends and call.state != COMPLETED and not call.is_retired:
+            is_open = call.state != COMPLETED and not call.is_retired
+            if call.is_p2p and call.ends and is_open and call.op in OTHER:
                 ends = _global_ends(dump.groups[call.group], call.ends)
                 label = dump.groups[call.group].label
                 open_calls.setdefault((*ends, call.op), []).append((dump.rank, label, call))
-    every = []
-    for (source, target, op), mine in open_calls.items():
-        partner = open_calls.get((source, target, "recv" if op == "send" else "send"), [])
-        peer = target if op == "send" else source
-        for rank, label, call in mine[len(partner) :]:
-            every.append(Wait(rank=rank, group=label, call=call, missing=(peer,)))
-    return every
+    return open_calls
 
 
 def _global_ends(group: FlightGroup, ends: tuple[int, int]) -> tuple[int, int]:

@@ -18,6 +18,8 @@ from stepscope.analyses.collectives.flight_groups import (
     Wait,
     disagreements,
     grouped,
+    open_ends_of,
+    peer_disagreements,
     peer_waits,
     waits,
 )
@@ -71,10 +73,11 @@ def _find(dumps: Sequence[FlightDump]) -> Hang | None:
     by_rank = {dump.rank: dump for dump in dumps if dump.calls}
     if not by_rank:
         return None
-    groups = grouped(list(by_rank.values()))
-    open_calls = [*waits(groups), *peer_waits(list(by_rank.values()))]
+    groups, open_ends = grouped(list(by_rank.values())), open_ends_of(list(by_rank.values()))
+    open_calls = [*waits(groups), *peer_waits(open_ends)]
     blocked = [wait for wait in open_calls if wait.missing]
-    differing = [each for each in disagreements(groups) if _is_first(each, blocked, by_rank)]
+    every = [*disagreements(groups), *peer_disagreements(open_ends)]
+    differing = [each for each in every if _is_first(each, blocked, by_rank)]
     if differing:
         earliest = min(
             differing,
@@ -127,8 +130,9 @@ def _of_waits(
 
 def _same(wait: Wait, other: Wait) -> bool:
     """Of one collective."""
-    return (wait.group, wait.call.sequence, wait.call.is_p2p) == (
+    return (wait.group, wait.members, wait.call.sequence, wait.call.is_p2p) == (
         other.group,
+        other.members,
         other.call.sequence,
         other.call.is_p2p,
     )
@@ -148,10 +152,15 @@ def _circle(blocked: Sequence[Wait]) -> list[Wait]:
 
 
 def _all_there(open_calls: Sequence[Wait], by_rank: Mapping[int, FlightDump]) -> Hang | None:
-    """All have come to the same, and it does not end: a device that has not begun it, or the
-    link."""
+    """All have come to the same, and it does not end: a device that has not begun it, devices that
+    began with different ones, or the link."""
     if not open_calls:
         return None
+    on_devices = [replace(wait, missing=_not_begun(wait, open_calls)) for wait in open_calls]
+    on_devices = [wait for wait in on_devices if wait.missing]
+    begun_by = {wait.rank for wait in on_devices}
+    if on_devices and all(begun_by.issuperset(wait.missing) for wait in on_devices):
+        return words.of_circle(_circle(on_devices), _ranks(by_rank, open_calls, ()))
     first = min(open_calls, key=lambda wait: wait.call.created_ns or 0)
     same = [wait for wait in open_calls if _same(wait, first)]
     begun = [wait for wait in same if wait.call.state == STARTED]
@@ -164,6 +173,14 @@ def _all_there(open_calls: Sequence[Wait], by_rank: Mapping[int, FlightDump]) ->
         by_rank,
         _ranks(by_rank, open_calls, ()),
     )
+
+
+def _not_begun(wait: Wait, open_calls: Sequence[Wait]) -> tuple[int, ...]:
+    """Ranks whose device has what this rank's is in still before it."""
+    if wait.call.state != STARTED or wait.call.is_p2p:
+        return ()
+    same = [other for other in open_calls if _same(wait, other)]
+    return tuple(sorted(other.rank for other in same if other.call.state != STARTED))
 
 
 def _ranks(

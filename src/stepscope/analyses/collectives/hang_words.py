@@ -21,6 +21,8 @@ from stepscope.core.recordings.flight import (
 )
 
 MAX_DETAILS = 8
+LEAST_WAITED_S = 0.1
+"""Below it a dump has no later moment to compare with."""
 LOOK = "py-spy dump, its own output"
 BRANCH = (
     "a branch on the rank or on its data (if, continue, break, an exception that was caught), or "
@@ -52,7 +54,16 @@ def of_disagreement(
     (call, many), (other, few) = disagreement.sides[:2]
     is_told = len(many) > len(few)
     group = disagreement.group
-    if disagreement.kind == SIZES:
+    if call.is_p2p:
+        units = [_counted(_elements(each)) for each in (call, other)]
+        if disagreement.kind == TYPES:
+            units = [_types(each) for each in (call, other)]
+        what = (
+            f"{ranks_words(many)} sends {units[0]}{at(call)}, and {ranks_words(few)} receives "
+            f"{units[1]}{at(other)}"
+        )
+        action = "let both sides name tensors of one size and dtype, in one order"
+    elif disagreement.kind == SIZES:
         what = (
             f"in {call_words(call, group)} {ranks_words(few)} {_verb(few, 'has')} "
             f"{_counted(_elements(other))}{at(other)} and {ranks_words(many)} "
@@ -252,7 +263,7 @@ def of_all_there(
 
 def waited_words(waited_s: float | None, limit_s: float | None) -> str:
     """Whether it is a hang at all: a dump of a job that runs has open collectives too."""
-    if waited_s is None:
+    if waited_s is None or waited_s < LEAST_WAITED_S:
         return "how long it was open, these dumps do not tell: of a job that ran on it is no hang"
     limit = "" if limit_s is None else f"; its timeout is {limit_s:,.3g} s"
     if limit_s is None or waited_s < limit_s:

@@ -12,7 +12,7 @@ from stepscope.analyses.collectives.inputs import inputs_around
 from stepscope.analyses.collectives.prefetch import gathers_ahead
 from stepscope.analyses.collectives.step_parts import backward_spans, step_parts
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.intervals import bounds, join, lengths_in, subtract
+from stepscope.analyses.intervals import join, subtract
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import host_work
 from stepscope.analyses.steps.windows import step_numbers
@@ -84,7 +84,6 @@ def collective_records_of(context: RankContext, rank: int) -> CollectiveRecords:
         exposed_end_ns=exposed_end,
         exposed_of=exposed_of,
         windows=windows,
-        compute_ns=int(lengths_in(*bounds(windows), context.sets.compute).sum()),
         base_ns=trace.meta.base_ns,
         phase=step_parts(context, events),
         unevenness=np.array(

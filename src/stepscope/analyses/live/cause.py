@@ -23,11 +23,15 @@ LATER = 0.15
 """Of its own time, by which a rank's must rise: three of the least deviations that level.py counts
 with, and what the others then wait."""
 SLOWER = 0.25
-"""Where all ranks rise: a smaller jump is plain in `compare`, and no reason to call somebody."""
+"""Where all ranks rise: a smaller jump is plain in `compare`, and no reason to call somebody. But
+for the exchange: as it is a part of the step, it has become slower by far more."""
 BEFORE_S = 30.0
 """Of steps that a rise is compared with: a level may have drifted before."""
 MOST_OF = 0.5
 """Of what a step takes more: the part that has so much of it is what is wrong."""
+QUEUED_EXCHANGE = 0.25
+"""Of what an exchange takes longer: threads of their own carry it, which are queued for a core as
+the training thread is, and are not sampled."""
 PARTS = {
     "loader": "waiting for its loader",
     "exchange": "in its backward pass",
@@ -51,15 +55,12 @@ class _Change(Struct, frozen=True, kw_only=True):
 
     before: float
     own: float
+    outside: float
+    """The exchange left out, in which all that wait for a rank seem slower."""
     parts: Mapping[str, float]
     queued: float | None
     computed: float | None
     """Time on cores."""
-
-    @property
-    def outside(self) -> float:
-        """The exchange left out, in which all that wait for a rank seem slower."""
-        return self.own - self.parts["exchange"]
 
     def is_outside(self, least_ns: float) -> bool:
         return self.outside >= max(MOST_OF * self.own, least_ns)
@@ -116,7 +117,8 @@ def slow_trouble(
         return None
     is_job = len(late) == len(everyone)
     kind, words = _cause(change, is_job=is_job, is_coupled=is_coupled, num=len(late))
-    if is_job and length_after < (1 + SLOWER) * length_before:
+    least = LATER if kind == "bandwidth" else SLOWER
+    if is_job and length_after < (1 + least) * length_before:
         return None
     words += f"; steps take {ms_words(length_after)}, {ms_words(length_before)} before"
     if kind in ("late-rank", "slow-group") and is_coupled:
@@ -136,31 +138,56 @@ def slow_trouble(
 
 
 def late_trouble(
-    late: tuple[int, ...], words: str, *, since_s: float, before: float, after: float
+    late: tuple[int, ...],
+    own: Mapping[int, float],
+    usual: float,
+    length: float,
+    *,
+    since_s: float,
+    samples: Mapping[int, Sequence[HostUse]],
 ) -> Trouble:
+    """Of ranks that were late from the start: their peers' own time, `usual`, is the measure."""
+    most = max(late, key=lambda rank: own[rank])
+    more = own[most] - usual
+    words = (
+        f"{ms_words(more)} of each {ms_words(length)} step longer than the others, which wait, "
+        "from the start"
+    )
+    kind = "late-rank" if len(late) == 1 else "slow-group"
+    shares = {rank: _mean([use.queued for use in uses]) for rank, uses in samples.items()}
+    mine = shares.get(most)
+    others = [share for rank, share in shares.items() if rank not in late and share is not None]
+    if mine is not None and others and (mine - median(others)) * length >= MOST_OF * more:
+        kind, words = "busy-machine", words + _no_core(min((mine - median(others)) * length, more))
     return Trouble(
-        kind="late-rank" if len(late) == 1 else "slow-group",
+        kind=kind,
         ranks=late,
         words=words,
         since_s=since_s,
-        before=before / 1e6,
-        after=after / 1e6,
+        before=(length - more) / 1e6,
+        after=length / 1e6,
         unit="ms",
     )
+
+
+def _no_core(ns: float) -> str:
+    return f"; for {ms_words(ns)} of it the training thread is ready and has no core"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tuple[str, str]:
     """The kind, and what takes longer."""
     more = f"{ms_words(change.own)} more a step"
-    if change.queued is not None and change.queued >= MOST_OF * change.own:
-        queued = min(change.queued, change.own)
-        return "busy-machine", (
-            f"{more}; for {ms_words(queued)} of it the training thread is ready and has no core"
-        )
+    is_exchange = is_job and is_coupled and change.parts["exchange"] >= MOST_OF * change.own
+    if change.queued is not None and change.queued >= _enough_queued(change, is_coupled=is_coupled):
+        return "busy-machine", more + _no_core(min(change.queued, change.own))
     part = max(change.parts, key=lambda name: change.parts[name])
     if change.parts["loader"] >= MOST_OF * change.own:
         return "loader", f"{more} waiting for its loader"
-    is_exchange = is_job and is_coupled and change.parts["exchange"] >= MOST_OF * change.own
     if is_exchange and change.computed is not None and change.computed < MOST_OF * change.own:
         return "bandwidth", (
             f"{more} in the backward pass, in which ranks exchange gradients and none is late, and "
@@ -169,6 +196,12 @@ def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tupl
     if is_job:
         return "step-time", f"{more}, most of it {PARTS[part]}"
     return ("late-rank" if num == 1 else "slow-group"), f"{more}, most of it {PARTS[part]}"
+
+
+def _enough_queued(change: _Change, *, is_coupled: bool) -> float:
+    """From which on the cores that others have are what is wrong."""
+    outside = max(min(change.outside, change.own), 0.0) if is_coupled else change.own
+    return MOST_OF * outside + QUEUED_EXCHANGE * (change.own - outside)
 
 
 def _stand_out(changes: Mapping[int, _Change], least_ns: float) -> tuple[int, ...]:
@@ -209,7 +242,7 @@ def _change(
         return float(now - was)
 
     # A sample tells of the second before it.
-    old = [use for use in samples if use.at_s < since_s]
+    old = [use for use in samples if since_s - BEFORE_S <= use.at_s < since_s]
     new = [use for use in samples if use.at_s >= since_s + 1]
     length_before, length_after = _length(before), _length(after)
     queued = _mean_rise(
@@ -224,6 +257,7 @@ def _change(
     return _Change(
         before=median(step.ranks[rank].own for step in before),
         own=risen("own"),
+        outside=risen("outside"),
         parts={name: risen(name) for name in PARTS},
         queued=queued,
         computed=computed,
@@ -234,9 +268,8 @@ def _mean_rise(
     old: Sequence[float | None], new: Sequence[float | None], before_ns: float, after_ns: float
 ) -> float | None:
     """What a share of the time comes to more in a step."""
-    was = [value for value in old if value is not None]
-    now = [value for value in new if value is not None]
-    return fmean(now) * after_ns - fmean(was) * before_ns if was and now else None
+    was, now = _mean(old), _mean(new)
+    return None if was is None or now is None else now * after_ns - was * before_ns
 
 
 def _length(steps: Sequence[JobStep]) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from statistics import median
+from statistics import median, quantiles
 
 from msgspec import Struct
 
@@ -71,7 +71,8 @@ class Level:
         self._stretch: list[float] = []
         self._stretch_s = 0.0
         self._stretches: deque[float] = deque(maxlen=NUM_STRETCHES)
-        """How far the middle of each lay above the past's."""
+        """How far the middle of each lay above the past's, in what a rise had to be then: a loss
+        that falls takes its wandering with it."""
         self._middle = self._deviation = self._wanders = 0.0
         self.rise: Rise | None = None
         """The rise that is told and not over."""
@@ -171,13 +172,16 @@ class Level:
             self._stretch_s = at_s
         self._stretch.append(value)
         if at_s - self._stretch_s >= self._lasts_s and len(self._stretch) >= LEAST_VALUES:
-            self._stretches.append(median(self._stretch) - self._middle)
+            higher = median(self._stretch) - self._middle
+            self._stretches.append(higher / max(self._least(self._middle), 1e-12))
             self._stretch = []
 
     def _reach(self) -> float:
         """How far above the past's middle that of a stretch may come by itself."""
         if len(self._stretches) < LEAST_STRETCHES:
             return 0.0
-        # Those above alone: a stream that falls, as a loss does, lies below its past.
-        above = [each for each in self._stretches if each > 0] or [0.0]
-        return max(FAR * NORMAL * median(above), BEYOND * max(above))
+        # A quarter of a normal distribution lies beyond 0.6745 deviations. A stream that falls, as
+        # a loss does, lies below its past.
+        quarter, greatest = quantiles(self._stretches, n=4)[2], max(self._stretches)
+        reach = max(FAR * NORMAL * quarter, BEYOND * greatest, 0.0)
+        return reach * self._least(self._middle)

@@ -38,9 +38,14 @@ class RankStep(Struct, frozen=True, kw_only=True):
     optimizer: int
 
     @property
+    def outside(self) -> int:
+        """By itself, without the exchange."""
+        return self.own - self.exchange
+
+    @property
     def rest(self) -> int:
         """The forward pass, and whatever else the loop does."""
-        return self.own - self.loader - self.exchange - self.optimizer
+        return self.outside - self.loader - self.optimizer
 
 
 class JobStep(Struct, frozen=True, kw_only=True):

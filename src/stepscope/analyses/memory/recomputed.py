@@ -31,8 +31,6 @@ class Recomputed(Struct, frozen=True, kw_only=True):
 
     allocated: Int64
     extra: Float64
-    kept_bytes: float
-    """By all blocks, in the step that makes most again."""
     num_blocks: int
     """A step."""
 
@@ -99,9 +97,7 @@ def _with_extra(
             span = max(until - int(starts[number - 1]), 1)
             done = np.clip((events.time_ns[before] - starts[number - 1]) / span, 0.0, 1.0)
             extra[before] = total * done
-    return Recomputed(
-        allocated=events.allocated, extra=extra, kept_bytes=most, num_blocks=num_blocks
-    )
+    return Recomputed(allocated=events.allocated, extra=extra, num_blocks=num_blocks)
 
 
 def _last_first_run(context: RankContext, low: int, high: int) -> int:

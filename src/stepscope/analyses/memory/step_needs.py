@@ -29,7 +29,18 @@ HALF = 0.5
 """Of the block that it failed in, taken to be done."""
 HEAD_COPIES = 3
 """Of the output layer's result at the start of backward: itself, its softmax and its gradient."""
+LOSS_CHUNKS = 4
+"""Of a loss that never holds all logits: more free little more, and each costs."""
+CHUNK_ROWS = 450.0
+"""Rows whose products take as long as what each chunk does with the output layer's weight: two
+casts of it, its gradient, a cast of that and a sum, some 32 bytes of each element. That is 32 x
+340e12 / 4.1e12 FLOPs on an H200, in steps of 340 TFLOP/s at 4.1 TB/s, and a row has 6."""
+GRADIENT_COPIES = 3
+"""Of what a block is given, while backward is in it: the gradient that goes around it, the one that
+comes in and the one that goes out."""
 LOSS = re.compile(r"NllLoss|LogSoftmax|CrossEntropy|cross_entropy|log_softmax", re.IGNORECASE)
+FP32_BYTES = 4
+"""Of an element of the softmax."""
 OF_NO_BLOCK = 0.05
 """Of all activations: blocks are many, and one tensor of one of them is less."""
 COPIED = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax"}
@@ -44,6 +55,12 @@ class Moment(Struct, frozen=True, kw_only=True):
     is_update: bool = False
     head_bytes: int = 0
     """Of its temporaries, what the loss holds: the output layer's result and its copies."""
+    inputs_bytes: int | None = None
+    """Of its activations, what all blocks were given: it stays where they are checkpointed."""
+    backward_bytes: int = 0
+    """What backward holds beside the activations while it is in a block; the loss is over then."""
+    chunks_longer: float | None = None
+    """Of a step's time, what a loss in chunks costs more, at most."""
 
     @property
     def size_bytes(self) -> int:
@@ -106,14 +123,43 @@ def _pass(
             return None
         whole = (held + asked_bytes) * failure.num_blocks / (failure.block + HALF)
         held = max(round(whole) - asked_bytes, held)
-        beside += head
+        beside += max(head, GRADIENT_COPIES * (failure.input_bytes or 0))
     elif asked_bytes > OF_NO_BLOCK * held:
         # The gradient of the output layer's result: that and its softmax stay.
         of_head = min((HEAD_COPIES - 1) * asked_bytes, held)
         head = of_head + asked_bytes
         held, beside = held - of_head, beside + of_head
     changed = {OPTIMIZER: states, ACTIVATIONS: held, TEMPORARY: beside}
-    return Moment(kinds=_filled({**now, **changed}), head_bytes=head)
+    return Moment(
+        kinds=_filled({**now, **changed}),
+        head_bytes=head,
+        inputs_bytes=_inputs_bytes(failure, held),
+        backward_bytes=GRADIENT_COPIES * (failure.input_bytes or 0),
+        chunks_longer=_chunks_longer(failure, asked_bytes),
+    )
+
+
+def _inputs_bytes(failure: RecordedFailure, held: int) -> int | None:
+    if failure.input_bytes is None or failure.num_blocks is None:
+        return None
+    return min(failure.num_blocks * failure.input_bytes, held)
+
+
+def _chunks_longer(failure: RecordedFailure, asked_bytes: int) -> float | None:
+    """By the output layer's share of all weights, which all rows go through."""
+    rows, width = failure.num_rows, failure.head_features
+    if rows is None and width and is_of_loss(failure.operator):
+        rows = asked_bytes // (FP32_BYTES * width)
+    if not rows or failure.head_weight_bytes is None or not failure.trained_bytes:
+        return None
+    share = min(failure.head_weight_bytes / failure.trained_bytes, 1.0)
+    return chunked_loss_longer(share, rows)
+
+
+def chunked_loss_longer(head_share: float, num_rows: int, num_chunks: int = LOSS_CHUNKS) -> float:
+    """The output layer's product once more, a third of what forward and backward do with its
+    weight, and what each chunk does with the whole of that weight."""
+    return head_share * (1 / 3 + num_chunks * CHUNK_ROWS / num_rows)
 
 
 def is_of_loss(name: str | None) -> bool:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.memory.step_needs import (
     HEAD_COPIES,
+    LOSS_CHUNKS,
     Moment,
     failed_moment,
     is_of_loss,
@@ -33,9 +34,9 @@ MOST_WAYS = 3
 FORWARD_SHARE = 1 / 3
 """Of forward and backward, in FLOPs: a product is done once forward and twice backward."""
 CHECKPOINTED, SURELY_CHECKPOINTED = 0.85, 0.7
-"""Of a block's activations that checkpointing frees, and what it frees of any: its input stays.
-Measured on an H200: 0.84 to 0.87 of transformers in bf16 autocast, 0.68 to 0.71 of residual
-convolutions in fp32."""
+"""Of a block's activations that checkpointing frees, and what it frees of any, where it is not
+known what blocks are given, which stays. Measured on an H200: 0.84 to 0.87 of transformers in bf16
+autocast, 0.68 to 0.71 of residual convolutions in fp32."""
 LEAST_HEAD = 0.05
 """Of the highest moment: what the loss holds, from which it is worth another one."""
 USUAL_BLOCKS = 10
@@ -207,11 +208,11 @@ def _by_kind(
         )
     if shortage.moments[0].head_bytes >= LEAST_HEAD * shortage.moments[0].size_bytes:
         yield shortage.way(
-            "a loss that never holds the logits: linear and cross entropy in chunks or fused "
-            "(Liger's FusedLinearCrossEntropy)",
+            f"a loss that never holds all logits: linear and cross entropy in {LOSS_CHUNKS} chunks "
+            "or fused (torch 2.13's linear_cross_entropy, Liger's FusedLinearCrossEntropy)",
             lambda moment: (HEAD_COPIES - 1) * moment.head_bytes // HEAD_COPIES,
-            "the output layer's product once more in backward",
-            0.02,
+            _chunks_cost(shortage.moments[0]),
+            shortage.moments[0].chunks_longer,
         )
     yield from _checkpoint(shortage, report.num_blocks or USUAL_BLOCKS)
     yield from _smaller(shortage)
@@ -226,6 +227,13 @@ def _by_kind(
         )
 
 
+def _chunks_cost(moment: Moment) -> str:
+    cost = "in chunks the output layer's product once more, and its gradient summed for each"
+    if moment.chunks_longer is None:
+        return cost
+    return f"{cost}: at most {moment.chunks_longer:.0%} of the step"
+
+
 def _in_eight_bits(moment: Moment) -> int:
     """Three quarters of the states; and such an update makes no copies."""
     copies = moment.kinds.get(TEMPORARY, 0) if moment.is_update else 0
@@ -236,12 +244,14 @@ def _checkpoint(shortage: _Shortage, num_blocks: int) -> Iterator[WayOut]:
     """As few blocks as it takes."""
     if not shortage.moments[0].kinds.get(ACTIVATIONS) or shortage.moments[0].is_update:
         return
-    for tenths in range(1, 11):
-        frees = partial(_checkpointed, tenths, num_blocks, CHECKPOINTED)
-        surely = partial(_checkpointed, tenths, num_blocks, SURELY_CHECKPOINTED)
-        if tenths == 10 or shortage.is_met(surely):
-            longer = FORWARD_SHARE * tenths / 10
-            which = "every block" if tenths == 10 else f"{tenths} of 10 blocks"
+    for number in range(1, num_blocks + 1):
+        frees = partial(_checkpointed, number, num_blocks, CHECKPOINTED)
+        surely = partial(_checkpointed, number, num_blocks, SURELY_CHECKPOINTED)
+        if number == num_blocks or shortage.is_met(surely):
+            longer = FORWARD_SHARE * number / num_blocks
+            which = "every block"
+            if number < num_blocks:
+                which = f"{number} of {num_blocks} blocks"
             yield shortage.way(
                 f"checkpoint {which} (torch.utils.checkpoint, use_reentrant=False)",
                 frees,
@@ -252,14 +262,17 @@ def _checkpoint(shortage: _Shortage, num_blocks: int) -> Iterator[WayOut]:
             return
 
 
-def _checkpointed(tenths: int, num_blocks: int, share: float, moment: Moment) -> int:
-    """While the loss is computed, `share` of all these blocks. Later of all but the one that
-    backward makes again, when what the loss held is free."""
+def _checkpointed(number: int, num_blocks: int, share: float, moment: Moment) -> int:
+    """While the loss is computed, all but what these blocks were given, or `share` of them where
+    that is not known. Later of all but the one that backward makes again, when what the loss held
+    is free."""
     if moment.is_update:
         return 0
-    freed = share * moment.kinds.get(ACTIVATIONS, 0)
-    later = freed * min(tenths / 10, 1 - 1 / num_blocks) + moment.kinds.get(TEMPORARY, 0)
-    return round(min(freed * tenths / 10, later))
+    held = moment.kinds.get(ACTIVATIONS, 0)
+    freed = share * held if moment.inputs_bytes is None else held - moment.inputs_bytes
+    of_loss = max(moment.kinds.get(TEMPORARY, 0) - moment.backward_bytes, 0)
+    later = freed * min(number, num_blocks - 1) / num_blocks + of_loss
+    return round(min(freed * number / num_blocks, later))
 
 
 def _smaller(shortage: _Shortage) -> Iterator[WayOut]:

@@ -74,7 +74,9 @@ def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         num_blocks=whole(notes.get("num_blocks"), low=1),
         num_rows=whole(notes.get("num_rows"), low=0),
         element_bytes=whole(notes.get("element_bytes"), low=1),
+        input_bytes=whole(notes.get("input_bytes"), low=0),
         head_features=whole(notes.get("head_features"), low=1),
+        head_weight_bytes=whole(notes.get("head_weight_bytes"), low=0),
     )
 
 
@@ -194,7 +196,7 @@ def _worker_bytes(sample: Mapping[str, Any]) -> float | None:
 def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
     loaders = objects_at(recorded, "loaders")
     feeding = [loader for loader in loaders if loader.get("is_feeding")] or loaders[:1]
-    iterator = _dict(recorded, "loader_iter")
+    iterator, batch = _dict(recorded, "loader_iter"), _dict(recorded, "batch")
     if not iterator and not feeding:
         return None
     knobs = {
@@ -208,6 +210,8 @@ def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
         persistent_workers=_bool(knobs.get("persistent_workers")),
         batch_size=whole(knobs.get("batch_size")),
         is_iterable=_bool(knobs.get("is_iterable")),
+        batch_tensors=whole(batch.get("num_tensors")),
+        batch_bytes=whole(batch.get("size_bytes")),
     )
 
 

@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.analyses.run.idle import Rest
-from stepscope.analyses.run.slow_steps import FIRST, TIMED, Turn, Usual, turns_of
+from stepscope.analyses.run.phases import Phases
+from stepscope.analyses.run.slow_steps import FIRST, TIMED, Turn, Usual, host_parts, turns_of
 from stepscope.analyses.run.step_extras import Extra
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.core.run import RUN_PARTS
@@ -90,7 +91,7 @@ def run_ends(record: RankRecord, run: Mapping[str, Any]) -> RunEnds:
 
 def spans_of(
     record: RankRecord,
-    usual: Usual,
+    phases: Phases,
     extras: Mapping[int, Extra],
     turns: Sequence[Turn],
     ends: RunEnds,
@@ -100,7 +101,7 @@ def spans_of(
     noted = record.metadata.get("first_step")
     first: Mapping[str, Any] = noted if isinstance(noted, dict) else {}
     first_ns = min(whole(first.get("end_ns")) or LARGEST_INT, _begin_ns(rows[0]))
-    head = _head(first, usual, ends.begun_ns, max(first_ns, ends.begun_ns))
+    head = _head(first, phases.each[0].usual, ends.begun_ns, max(first_ns, ends.begun_ns))
     spans = [Span(begin_ns=ends.begun_ns, end_ns=ends.begun_ns, parts={}), *_in_turn(head)]
     before = rows[0]
     for row in sorted((*rows, *record.stretches), key=_begin_ns):
@@ -112,7 +113,7 @@ def spans_of(
             is_timed = before.get("state", TIMED) == row.get("state", TIMED) == TIMED
             parts = {"other" if is_timed else "recording": begin_ns - last_ns}
             spans.append(Span(begin_ns=last_ns, end_ns=begin_ns, parts=parts))
-        span = _span(row, begin_ns, end_ns, usual, extras, turns)
+        span = _span(row, begin_ns, end_ns, phases, extras, turns)
         spans.append(_rested(span, rest, end_ns, turns))
         before = row
     turn = next((each for each in turns if each.holds((rows[-1]["step"] or 0) + 1)), None)
@@ -128,12 +129,13 @@ def _span(
     row: Row,
     begin_ns: int,
     end_ns: int,
-    usual: Usual,
+    phases: Phases,
     extras: Mapping[int, Extra],
     turns: Sequence[Turn],
 ) -> Span:
     """A step, or a stretch of steps of a long run."""
     if "num_steps" in row:
+        usual = phases.at(row["first_step"] or 0)
         parts = _stretch(row, end_ns - begin_ns, usual, extras)
         return Span(
             begin_ns=begin_ns,
@@ -142,7 +144,7 @@ def _span(
             step=row["first_step"] or 0,
             num_steps=row["num_steps"] or 0,
         )
-    extra = extras.get(row["step"] or 0, Extra())
+    usual, extra = phases.at(row["step"] or 0), extras.get(row["step"] or 0, Extra())
     return Span(
         begin_ns=begin_ns,
         end_ns=end_ns,
@@ -224,7 +226,7 @@ def _divided(
     row: Row, dur_ns: int, usual: Usual, extra: Extra, turns: Sequence[Turn]
 ) -> Counter[str]:
     """A step: what the usual one takes, and why it takes longer."""
-    over_ns = max(dur_ns - _usual_ns(row, usual) - extra.lead_ns, 0)
+    over_ns = _over_ns(row, dur_ns, usual, extra)
     # A save or a log that waits for the device waits for what the step does anyway.
     apart = _Division(over_ns if usual.is_on_device else dur_ns)
     apart.take("saves", row["save_ns"] or 0)
@@ -254,6 +256,23 @@ def _divided(
     parts = division.parts
     parts["steady"] = dur_ns - parts.total()
     return +parts
+
+
+def _over_ns(row: Row, dur_ns: int, usual: Usual, extra: Extra) -> int:
+    """What it takes longer than the usual one. Of a slow step only the parts that hold it: on a
+    machine that others use, a thread that has just slept gets its core sooner than usual, and the
+    rest of the step is shorter."""
+    usual_ns = _usual_ns(row, usual)
+    over_ns = max(dur_ns - usual_ns - extra.lead_ns, 0)
+    is_slow = over_ns + usual.step_ns > usual.slow_ns or _has_evaluated(row, usual)
+    if not is_slow or usual.is_on_device or usual_ns > usual.step_ns or dur_ns != row["dur_ns"]:
+        return over_ns
+    held_ns = sum(
+        ns - usual.parts[name].mean_ns
+        for name, ns in host_parts(row).items()
+        if ns > usual.parts[name].most_ns
+    )
+    return max(min(round(held_ns), dur_ns), 0) or over_ns
 
 
 def _usual_ns(row: Row, usual: Usual) -> int:
@@ -289,12 +308,13 @@ def _tail(record: RankRecord, last_ns: int, ends: RunEnds, turn: Turn | None) ->
     )
 
 
-def turns_in(rows: Sequence[Row], usual: Usual, extras: Mapping[int, Extra]) -> tuple[Turn, ...]:
+def turns_in(rows: Sequence[Row], phases: Phases, extras: Mapping[int, Extra]) -> tuple[Turn, ...]:
     """Of the steps that hold nothing else: in the others a period tells the one from the other."""
     slow = []
     for row in rows:
+        step = row["step"] or 0
+        usual = phases.at(step)
         if row["state"] == TIMED and not _has_evaluated(row, usual):
-            step = row["step"] or 0
             parts = _divided(row, row["dur_ns"] or 0, usual, extras.get(step, Extra()), ())
             if parts["stalls"]:
                 slow.append((step, parts["stalls"]))

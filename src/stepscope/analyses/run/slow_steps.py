@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -13,10 +13,13 @@ from stepscope.analyses.steps.unprofiled import Row, usual_rows
 from stepscope.protocol.slow_steps import SLOW_TIMES, longest_usual
 
 TIMED, FIRST = 0, 1
+HOST_PARTS, REST = ("between_ns", "wait_ns", "backward_ns", "optimizer_ns"), "rest_ns"
 LEAST = 3
 """Clean steps; of a run that has fewer, those of the warm-up are asked too."""
 LOUD_TIMES, NOTED_NS = 2, 1_000_000
 """The median step's logging, and so long beyond it: what logs longer is no usual step."""
+PART_SPREADS = 4
+"""Median deviations of a part above its median."""
 LEAST_GROUP = 3
 """Slow steps that can show a period."""
 IN_TURN = 0.6
@@ -24,6 +27,14 @@ IN_TURN = 0.6
 MOST_GROUPS = 3
 ALIKE = 2
 """Times as long, up to which slow steps may be of one turn."""
+
+
+class UsualPart(Struct, frozen=True, kw_only=True):
+    """A part of HOST_PARTS, or the rest, of a clean step."""
+
+    mean_ns: float
+    most_ns: float
+    """More is not usual."""
 
 
 class Usual(Struct, frozen=True, kw_only=True):
@@ -36,6 +47,8 @@ class Usual(Struct, frozen=True, kw_only=True):
     wait_ns: int
     gc_ns: int
     log_ns: int = 0
+    parts: Mapping[str, UsualPart] = {}
+    """What of it the host spent where."""
     is_on_device: bool
     num_batches: float
     num_backwards: float
@@ -60,17 +73,9 @@ class Turn(Struct, frozen=True, kw_only=True):
 def usual_step(rows: Sequence[Row]) -> Usual | None:
     """From all steps that no profiler slowed, by the device's clock where it was asked: the host
     may run ahead. None where there is none."""
-    timed = [row for row in rows if row["dur_ns"]]
-    clean = usual_rows([row for row in timed if row["state"] == TIMED])
-    is_short = len(clean) < LEAST
-    if is_short:
-        clean = usual_rows([row for row in timed if row["state"] in (TIMED, FIRST)])
+    clean, is_short = _clean(rows)
     if not clean:
         return None
-    clean = _quiet(clean)
-    measured = [row for row in clean if row["device_ns"]]
-    if len(measured) >= LEAST:
-        clean = measured
     lengths = [_length_ns(row) for row in clean]
     slow_ns = longest_usual(lengths)
     if is_short:
@@ -82,11 +87,36 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
         wait_ns=_median(kept, "wait_ns"),
         gc_ns=_median(kept, "gc_ns"),
         log_ns=_median(kept, "log_ns"),
-        is_on_device=len(measured) >= LEAST,
+        parts=_usual_parts(kept),
+        is_on_device=_is_on_device(kept),
         num_batches=statistics.fmean(row["num_batches"] or 0 for row in kept),
         num_backwards=statistics.fmean(row["num_backwards"] or 0 for row in kept),
         num=len(kept),
     )
+
+
+def lengths_of(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """(step, nanoseconds) of the steps that are neither recorded nor hold anything else, slow ones
+    too."""
+    clean, _ = _clean(rows)
+    return [(row["step"] or 0, _length_ns(row)) for row in clean]
+
+
+def _clean(rows: Sequence[Row]) -> tuple[list[Row], bool]:
+    """And whether they are so few that those of the warm-up count."""
+    timed = [row for row in rows if row["dur_ns"]]
+    clean = usual_rows([row for row in timed if row["state"] == TIMED])
+    is_short = len(clean) < LEAST
+    if is_short:
+        clean = usual_rows([row for row in timed if row["state"] in (TIMED, FIRST)])
+    if clean:
+        clean = _quiet(clean)
+    measured = [row for row in clean if row["device_ns"]]
+    return (measured if len(measured) >= LEAST else clean), is_short
+
+
+def _is_on_device(rows: Sequence[Row]) -> bool:
+    return sum(bool(row["device_ns"]) for row in rows) >= LEAST
 
 
 def _quiet(rows: list[Row]) -> list[Row]:
@@ -135,6 +165,29 @@ def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
     if every < 2 or len(mine) < max(LEAST_GROUP, IN_TURN * max(len(large), num_turns)):
         return None
     return Turn(every=every, phase=phase, once_ns=round(statistics.fmean(ns for _, ns in mine)))
+
+
+def host_parts(row: Row) -> dict[str, int]:
+    """What of a step the host spent where, saves and all."""
+    parts = {name: row[name] or 0 for name in HOST_PARTS}
+    left = (row["dur_ns"] or 0) - sum(parts.values())
+    if left < 0:
+        # The batch was asked for behind the backward pass.
+        left += parts.pop("between_ns")
+    return {**parts, REST: left}
+
+
+def _usual_parts(rows: Sequence[Row]) -> dict[str, UsualPart]:
+    parts = [host_parts(row) for row in rows]
+    return {
+        name: _usual_part([part.get(name, 0) for part in parts]) for name in (*HOST_PARTS, REST)
+    }
+
+
+def _usual_part(lengths: Sequence[int]) -> UsualPart:
+    middle = statistics.median(lengths)
+    spread = statistics.median(abs(ns - middle) for ns in lengths)
+    return UsualPart(mean_ns=statistics.fmean(lengths), most_ns=middle + PART_SPREADS * spread)
 
 
 def net_ns(row: Row) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stepscope.analyses.run.slow_steps import Usual, net_ns
+from stepscope.analyses.run.phases import Phases
+from stepscope.analyses.run.slow_steps import net_ns
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.protocol.untrusted import finite, whole
 from stepscope.readers.run_folder.folder import RankRecord
@@ -29,12 +30,12 @@ class Extra(Struct, frozen=True, kw_only=True):
     """That the host had run ahead of the device: what of the step only makes up for it."""
 
 
-def step_extras(record: RankRecord, usual: Usual) -> dict[int, Extra]:
+def step_extras(record: RankRecord, phases: Phases) -> dict[int, Extra]:
     """By step; those of which nothing is known are not there."""
     extras = _epochs(record)
-    for step, ns in _compiled(record, usual).items():
+    for step, ns in _compiled(record, phases).items():
         extras[step] = replace(extras.get(step, Extra()), compile_ns=ns)
-    for step, ns in _leads(record, usual).items():
+    for step, ns in _leads(record, phases).items():
         extras[step] = replace(extras.get(step, Extra()), lead_ns=ns)
     return extras
 
@@ -61,7 +62,7 @@ def _epochs(record: RankRecord) -> dict[int, Extra]:
     return extras
 
 
-def _compiled(record: RankRecord, usual: Usual) -> dict[int, int]:
+def _compiled(record: RankRecord, phases: Phases) -> dict[int, int]:
     """What the compiler took between two samples, in the steps that were longest meanwhile."""
     first = record.metadata.get("first_step")
     at_first = first.get("dynamo_compile_s") if isinstance(first, dict) else None
@@ -84,7 +85,7 @@ def _compiled(record: RankRecord, usual: Usual) -> dict[int, int]:
         ]
         for row in sorted(meanwhile, key=lambda row: -net_ns(row)):
             step = row["step"] or 0
-            room = net_ns(row) - usual.step_ns - compiled.get(step, 0)
+            room = net_ns(row) - phases.at(step).step_ns - compiled.get(step, 0)
             taken = max(min(left, room), 0)
             left -= taken
             if taken:
@@ -92,7 +93,7 @@ def _compiled(record: RankRecord, usual: Usual) -> dict[int, int]:
     return compiled
 
 
-def _leads(record: RankRecord, usual: Usual) -> dict[int, int]:
+def _leads(record: RankRecord, phases: Phases) -> dict[int, int]:
     """A host that does not wait for its device takes less than the step, until it has to wait: that
     step is longer by as much, and not slow."""
     machine = record.metadata.get("machine")
@@ -100,7 +101,7 @@ def _leads(record: RankRecord, usual: Usual) -> dict[int, int]:
         return {}
     leads, lead = {}, 0
     for row in record.rows:
-        over = net_ns(row) - usual.step_ns
+        over = net_ns(row) - phases.at(row["step"] or 0).step_ns
         made_up = max(min(lead, over), 0)
         if made_up:
             leads[row["step"] or 0] = made_up

@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from stepscope.analyses.run.idle import Rest, rests
+from stepscope.analyses.run.phases import Phases, phases_of
 from stepscope.analyses.run.run_spans import RunEnds, Span, run_ends, spans_of, turns_in
-from stepscope.analyses.run.slow_steps import Turn, usual_step
+from stepscope.analyses.run.slow_steps import Turn
 from stepscope.analyses.run.step_extras import step_extras
-from stepscope.core.run import RUN_PARTS, OwnTime, RunFacts, RunPart, SlowSteps, WholeRun
+from stepscope.core.run import RUN_PARTS, OwnTime, RunFacts, RunPart, RunPhase, SlowSteps, WholeRun
 from stepscope.protocol.untrusted import whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
@@ -47,14 +48,14 @@ def rank_whole_run(
 ) -> WholeRun | None:
     """`run` is RUN/run.json; None where too few steps were timed. Without `rest` nothing is known
     of the other ranks."""
-    usual = usual_step(record.rows)
-    if usual is None:
+    phases = phases_of(record)
+    if phases is None:
         return None
     ends = run_ends(record, run)
-    extras = step_extras(record, usual)
-    turns = turns_in(record.rows, usual, extras)
+    extras = step_extras(record, phases)
+    turns = turns_in(record.rows, phases, extras)
     rest = rests([record])[record.rank] if rest is None else rest
-    spans = spans_of(record, usual, extras, turns, ends, rest)
+    spans = spans_of(record, phases, extras, turns, ends, rest)
     parts = Counter[str]()
     for span in spans:
         parts.update(span.parts)
@@ -69,13 +70,26 @@ def rank_whole_run(
         ),
         slow=_slow(spans, turns, record.events),
         over_time=_over_time(spans),
-        step_ns=usual.step_ns,
-        num_clean=usual.num,
+        step_ns=phases.step_ns,
+        num_clean=phases.num,
+        phases=_phases(phases),
         num_steps=_num_steps(record),
         is_over=ends.is_over,
     )
     found.self_check()
     return found
+
+
+def _phases(phases: Phases) -> tuple[RunPhase, ...]:
+    """None where the run is of one."""
+    if len(phases.each) == 1:
+        return ()
+    return tuple(
+        RunPhase(
+            first_step=phase.first_step, num_clean=phase.usual.num, step_ns=phase.usual.step_ns
+        )
+        for phase in phases.each
+    )
 
 
 def _slow(

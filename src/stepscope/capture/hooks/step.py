@@ -39,8 +39,10 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
             # anyway. What workers take it does not know.
             is_own, own_ns = not free_steps and getattr(self, "_num_workers", 1) == 0, -1
             begun, own_begun, is_over = clock(), own_clock() if is_own else 0, False
+            batch = None
             try:
-                return original(self)
+                batch = original(self)
+                return batch
             except StopIteration:
                 is_over = True
                 raise
@@ -49,7 +51,7 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
                     own_ns = own_clock() - own_begun
                 record((kind, begun, clock(), None if is_over else own_ns))
                 if not free_steps:
-                    look(self)
+                    look(self, batch)
 
         return wrapper
 

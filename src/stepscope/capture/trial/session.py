@@ -84,7 +84,7 @@ class TrialSession(Session):
         """
         assert self.last_step is not None
         self._is_stretched = True
-        loader = None if self.loader is None else self.loader()
+        loader = self.loader.iterator()
         more = stock_steps(
             getattr(loader, "_num_workers", 0), getattr(loader, "_prefetch_factor", None)
         )

@@ -32,6 +32,8 @@ class TriagedProcess(Struct, frozen=True, kw_only=True):
     """Of its time on cores, in the operating system's kernel."""
     io_wait_share: float | None
     """Of the looks, with its main thread in an uninterruptible wait."""
+    wakes_per_s: float | None
+    """How often its main thread went to sleep of its own accord."""
     read_bytes_s: float | None
     """From anywhere, also from memory's cache."""
     disk_read_bytes_s: float | None
@@ -79,6 +81,8 @@ class TriagedFunction(Struct, frozen=True, kw_only=True):
 
     name: str
     share: float
+    pid: int | None = None
+    """The process that was looked into; null for a file's."""
 
 
 class TriageContract(Contract, frozen=True, kw_only=True, tag="stepscope.triage/1"):

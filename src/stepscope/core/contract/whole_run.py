@@ -23,6 +23,15 @@ class WholeRunPart(Struct, frozen=True, kw_only=True):
     """Seconds of it that are known by a name."""
 
 
+class WholeRunPhase(Struct, frozen=True, kw_only=True):
+    """Steps that are alike, and unlike those before: a larger batch, longer sequences."""
+
+    first_step: Count
+    num_clean_steps: Count
+    step_ms: AtLeastZero
+    """The mean of its clean steps."""
+
+
 class WholeRunStall(Struct, frozen=True, kw_only=True):
     """Slow steps of one kind."""
 
@@ -67,5 +76,7 @@ class WholeRun(Struct, frozen=True, kw_only=True):
     """The mean clean step."""
     num_clean_steps: Count
     num_steps: Count
+    phases: tuple[WholeRunPhase, ...] = ()
+    """One after the other, where there is more than one; all of them are `steady`."""
     is_over: bool
     """Whether the end of the run was seen; else it is accounted for up to the last that was."""

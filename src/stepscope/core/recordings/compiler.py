@@ -41,11 +41,8 @@ class Compile(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """Forward, or the whole where both are compiled together."""
     backward_s: float | None = None
-    num_ops: int | None = None
-    num_guards: int | None = None
     limit: str | None = None
     """`recompile_limit (8)`: it was given up, nothing was compiled."""
-    failure: str | None = None
 
     @property
     def key(self) -> tuple[int | None, int | None, str]:
@@ -78,7 +75,6 @@ class Break(Struct, frozen=True, kw_only=True):
     reason: str
     explanation: str = ""
     hints: tuple[str, ...] = ()
-    function: str = ""
     code: str = ""
     """The line of code there."""
     called_from: str = ""
@@ -116,7 +112,6 @@ class CompiledFunction(Struct, frozen=True, kw_only=True):
 
     name: str
     location: str
-    processes: int
     compiles: int | None
     """None where the recording has only what was compiled again."""
     recompiles: int
@@ -194,9 +189,6 @@ class CompilerReport(Struct, frozen=True, kw_only=True):
     """All recordings of the compiler that were given."""
 
     recordings: tuple[CompilerRecording, ...] = ()
-
-    def joined(self, other: CompilerReport) -> CompilerReport:
-        return CompilerReport(recordings=(*self.recordings, *other.recordings))
 
     @property
     def whole(self) -> CompilerRecording:
@@ -383,7 +375,6 @@ def _function(name: str, location: str, parts: Sequence[tuple[Compile, bool]]) -
     return CompiledFunction(
         name=name,
         location=location,
-        processes=len({(each.rank, each.process) for each, _ in parts}),
         compiles=max(whole.values(), default=None),
         recompiles=sum(each.is_again for each, _ in mine),
         resumed=sum(each.is_again and is_piece for each, is_piece in mine),

@@ -94,7 +94,6 @@ class FlightDump(Struct, frozen=True, kw_only=True):
 
     path: str
     rank: int
-    version: str
     backend: str
     """nccl, gloo, ...; empty without a call."""
     groups: tuple[FlightGroup, ...]

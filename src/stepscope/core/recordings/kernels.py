@@ -30,7 +30,6 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     """In blocks."""
     block: Dim | None = None
     """In threads."""
-    warp_size: int | None = None
     registers: float | None = None
     """Of a thread."""
     shared_bytes: float | None = None
@@ -46,8 +45,6 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     waves: float | None = None
     """Blocks of the grid over those that fit on the device at once."""
     num_multiprocessors: int | None = None
-    blocks_per_multiprocessor: float | None = None
-    """That fit at once."""
 
     active: float | None = None
     """Of the kernel's time in which a multiprocessor had work: the mean of all of them."""
@@ -68,17 +65,14 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     """Of the warps' time, by what they waited for (NVIDIA's names: long_scoreboard, barrier, ...).
     Empty: not recorded."""
 
-    l1_hits: float | None = None
-    """Of the sectors asked for."""
     l2_hits: float | None = None
+    """Of the sectors asked for."""
     dram_read_bytes: float | None = None
     dram_write_bytes: float | None = None
     l2_size_bytes: int | None = None
     """Of the device's L2."""
     l2_read_bytes: float | None = None
     """That the multiprocessors got from the L2."""
-    l2_bytes: float | None = None
-    """Between the multiprocessors and the L2: loads and stores that the L1 did not serve."""
     load_sectors: float | None = None
     """Sectors of 32 bytes that one warp's load from global memory touches."""
     load_sectors_ideal: float | None = None
@@ -106,12 +100,6 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     tensor_flops: float | None = None
     vector_flops: float | None = None
     """Of the FP64, FP32 and FP16 pipes."""
-    peak_dram_bytes_s: float | None = None
-    """At the clocks of this very launch."""
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """The tool's own names and figures, in base units (seconds are nanoseconds): those that the
-    fields above are made of."""
 
     @property
     def total_ns(self) -> float | None:
@@ -159,9 +147,6 @@ class KernelTotal(Struct, frozen=True, kw_only=True):
     count: int
     total_ns: float
     mean_ns: float | None = None
-    median_ns: float | None = None
-    least_ns: float | None = None
-    most_ns: float | None = None
 
 
 class Remark(Struct, frozen=True, kw_only=True):
@@ -227,6 +212,3 @@ class KernelReport(Struct, frozen=True, kw_only=True):
     @property
     def find_dbs(self) -> tuple[FindDb, ...]:
         return tuple(file for recording in self.recordings for file in recording.find_dbs)
-
-    def joined(self, other: KernelReport) -> KernelReport:
-        return KernelReport(recordings=(*self.recordings, *other.recordings))

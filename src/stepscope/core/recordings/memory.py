@@ -67,9 +67,6 @@ class Step(Struct, frozen=True, kw_only=True):
 
     floor_bytes: int
     """The least that tensors held."""
-    peak_bytes: int
-    kept_bytes: int
-    """Of what the step made: still held when the recording ended, optimizer state left out."""
 
 
 class MemoryRecord(Struct, frozen=True, kw_only=True):
@@ -135,8 +132,6 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     """Bytes by category when that happened."""
     expandable: bool | None = None
     """Whether expandable segments are on."""
-    curve: tuple[tuple[float, int, int | None], ...] = ()
-    """Milliseconds since the beginning, bytes held, bytes reserved."""
 
     @property
     def by_size(self) -> tuple[tuple[str, int], ...]:
@@ -181,9 +176,6 @@ class MemoryReport(Struct, frozen=True, kw_only=True):
     @property
     def records(self) -> tuple[MemoryRecord, ...]:
         return tuple(recording.record for recording in self.recordings)
-
-    def joined(self, other: MemoryReport) -> MemoryReport:
-        return MemoryReport(recordings=(*self.recordings, *other.recordings))
 
     def sized(self, system: SystemReport | None) -> MemoryReport:
         """With the device's memory from the machine's own monitor, where a record does not know it.

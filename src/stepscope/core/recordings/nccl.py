@@ -175,13 +175,6 @@ class NcclLog(Struct, frozen=True, kw_only=True):
         return self.communicators[0].num_ranks if self.communicators else None
 
     @property
-    def num_channels(self) -> int | None:
-        """The largest communicator's channels."""
-        return next(
-            (c.num_channels for c in self.communicators if c.num_channels is not None), None
-        )
-
-    @property
     def transports(self) -> Counter[str]:
         """Connections by kind, the most common first."""
         return Counter(

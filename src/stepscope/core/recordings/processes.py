@@ -31,6 +31,8 @@ class ProcessUse(Struct, frozen=True, kw_only=True):
     io_wait_share: float | None = None
     """Of the looks, that its main thread was in an uninterruptible wait: for a disk, a network
     file system or a driver."""
+    wakes_per_s: float | None = None
+    """How often its main thread went to sleep of its own accord: it woke as often."""
     read_bytes_s: float | None = None
     """From anywhere: files that memory holds, pipes."""
     disk_read_bytes_s: float | None = None
@@ -52,6 +54,8 @@ class HostUse(Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessUse, ...]
     num_cores: float | None = None
     """That the job may use: its affinity and its control group's quota."""
+    quota_cores: float | None = None
+    """What the control group's quota alone grants; None where there is none."""
     busy_cores: float | None = None
     """Of the whole machine."""
     other_cores: float | None = None

@@ -18,7 +18,6 @@ from stepscope.core.recordings.recording import Recording
 POWER = ("sw_power_cap", "power_violation")
 HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown", "thermal_violation")
 FAULT = ("hw_slowdown", "hw_power_brake_slowdown")
-CHOSEN = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
 IDLE = "gpu_idle"
 """Why a clock is below its highest, in the words of NVIDIA's driver. The violations are what dmon
 writes, and what other vendors' monitors do: held down by power or by heat, and no more is known."""
@@ -111,7 +110,6 @@ class HotSpot(Struct, frozen=True, kw_only=True):
     """Of the samples (or the time): it was the innermost call."""
     total_share: float
     """It was anywhere in the stack, counted once."""
-    is_native: bool = False
 
     @property
     def label(self) -> str:
@@ -136,6 +134,8 @@ class HostStacks(Struct, frozen=True, kw_only=True):
     tool: str
     """py-spy, pyinstrument, viztracer, perf, or speedscope where nothing names it."""
     path: str
+    pid: int | None = None
+    """Of the process, where one that runs was sampled."""
     unit: str
     """Of `amount`: "samples" or "seconds"."""
     amount: float
@@ -167,7 +167,6 @@ class HostStacks(Struct, frozen=True, kw_only=True):
     """Cores that were busy on average, where the recording has time and period."""
     even_threads: int | None = None
     """Threads with at least half of an even share: those that all want to run."""
-    span_s: float | None = None
 
 
 class HostCounters(Struct, frozen=True, kw_only=True):
@@ -178,8 +177,6 @@ class HostCounters(Struct, frozen=True, kw_only=True):
     elapsed_s: float | None = None
     cpu_s: float | None = None
     """task-clock: time on cores."""
-    user_s: float | None = None
-    system_s: float | None = None
     busy_cores: float | None = None
     """CPUs utilized."""
     instructions: float | None = None
@@ -192,8 +189,6 @@ class HostCounters(Struct, frozen=True, kw_only=True):
     cache_misses: float | None = None
     branches: float | None = None
     branch_misses: float | None = None
-    others: Mapping[str, float] = field(default_factory=dict)
-    """What else was counted, by perf's name."""
 
     @property
     def instructions_per_cycle(self) -> float | None:

@@ -31,7 +31,6 @@ class LoggedStep(Struct, frozen=True, kw_only=True):
     step: int
     ns: int | None
     """For one optimizer step, the mean since the line before."""
-    loss: float | None = None
 
 
 class Phase(Struct, frozen=True, kw_only=True):
@@ -66,7 +65,6 @@ class LoggedCollective(Struct, frozen=True, kw_only=True):
     num: int
     total_ns: int
     mean_ns: int
-    algbw_gbit_s: float | None = None
     busbw_gbit_s: float | None = None
     straggler_ns: int | None = None
     """Of the total, waiting for later ranks."""
@@ -210,6 +208,3 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
         """That the step time is of: of the longest log, for several ranks write about the same
         steps."""
         return 0 if self.step_ns is None else max(log.num_steps for log in self.surest)
-
-    def joined(self, other: TrainingLog) -> TrainingLog:
-        return TrainingLog(recordings=(*self.recordings, *other.recordings))

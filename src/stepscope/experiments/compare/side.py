@@ -13,7 +13,7 @@ from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Diagnosis, Finding, unjudged_fixes
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
-from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, join
+from stepscope.experiments.compare.pieces import Pieces
 
 NOT_OF_TWO = ("not judged: ", "step time is the profiled one", "lines and modules are not named")
 """How the notes of a diagnosis begin that a comparison says in its own words, or has no use for."""
@@ -135,7 +135,7 @@ def side_of(
         comms=facts.comms,
         device_name=None if rank is None else _device_name(rank),
         work=work_done(facts),
-        pieces=pieces or pieces_of_facts(facts),
+        pieces=pieces,
         knobs=knobs,
         peaks=peaks or {},
         notes=side_notes(label, diagnosis.notes),
@@ -212,52 +212,4 @@ def with_known(done: WorkDone, rank: RankMetadata) -> WorkDone:
         num_batches=None if rank.steps is None else rank.steps.num_batches,
         num_parameters=rank.num_parameters,
         model=rank.model,
-    )
-
-
-def pieces_of_facts(facts: Facts) -> Pieces | None:
-    """What the facts keep of kernels and copies: operators and names, no shapes, phases or
-    order."""
-    return join(
-        [
-            _rank_pieces(rank)
-            for rank in facts.ranks
-            if rank.steps.windows and rank.steps.where == "device"
-        ]
-    )
-
-
-def _rank_pieces(rank: RankFacts) -> Pieces:
-    num = len(rank.steps.windows)
-    shares: dict[Sort, Share] = {}
-    details: dict[Sort, dict[str, Detail]] = {}
-    rows = [
-        (row.op, row.name, row.category, row.precision, row.count, row.total_ns)
-        for row in rank.kernels
-    ]
-    rows += [(None, copy.kind, "copy", None, copy.count, copy.total_ns) for copy in rank.copies]
-    for op, name, category, precision, count, ns in rows:
-        sort = Sort(
-            phase=None,
-            op=op,
-            kernel=name if op is None else None,
-            home=None,
-            shapes=None,
-            module=None,
-        )
-        share = Share(count=count / num, ns=ns / num)
-        shares.setdefault(sort, Share()).add(share)
-        detail = details.setdefault(sort, {}).setdefault(
-            name, Detail(category=category, precision=precision, share=Share())
-        )
-        detail.share.add(share)
-    return Pieces(
-        where="device",
-        sorts=tuple(shares),
-        details=tuple(details[sort] for sort in shares),
-        calls=(),
-        each=1 / num,
-        shares=tuple(shares.values()),
-        busy_ns=sum(rank.busy_ns) / num,
-        ranks=(rank.rank,),
     )

@@ -8,7 +8,6 @@ is a folder, and every record an object of its own.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import open_regular
+from stepscope.protocol.whole_write import write_whole
 from stepscope.readers.remote import as_path, find_remote, shown
 
 MAX_BYTES = 64 << 20
@@ -90,16 +90,7 @@ def write_all(location: Location, data: bytes) -> None:
             system.pipe_file(path, data)
             return
         location.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{location.name}.", dir=location.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(name, 0o644 & ~_umask())
-            os.replace(name, location)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        write_whole(location, data)
 
 
 def put(location: Location, name: str, line: bytes) -> None:
@@ -148,12 +139,6 @@ def locked(location: Path) -> Iterator[None]:
             # Some network disks have no locks.
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _writable(url: str) -> tuple[Any, str]:

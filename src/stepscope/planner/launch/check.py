@@ -29,8 +29,8 @@ FULL_BUCKET = 100e6
 LARGE_BUFFERS = 0.05
 """Of a device's memory: buckets that take more are named."""
 SAME_FIELDS = (
-    "tp", "pp", "vpp", "cp", "ep", "zero_stage", "is_sequence_parallel", "recompute", "schedule",
-    "offload", "is_flash",
+    "tp", "pp", "vpp", "cp", "ep", "zero_stage", "is_sequence_parallel", "recompute",
+    "recompute_layers", "schedule", "offload", "is_flash",
 )  # fmt: skip
 """Of settings, which a layout has too."""
 ERROR, SLOW, MEMORY, NOTE = "error", "slow", "memory", "note"

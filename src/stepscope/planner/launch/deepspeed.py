@@ -122,8 +122,9 @@ def _notes(job: TrainingJob, layout: Layout) -> tuple[str, ...]:
             "deepspeed is started on one node and reaches the others by ssh"
         )
     if layout.recompute != "none":
+        of = f" of {layout.recompute_layers} layers" if layout.recompute_layers else ""
         notes.append(
-            f"{layout.recompute} recompute is switched on in the model "
+            f"{layout.recompute} recompute{of} is switched on in the model "
             "(gradient_checkpointing_enable, or deepspeed.checkpointing), not by this file"
         )
     if OPTIMIZERS.get(job.optimizer.name) is None:

@@ -51,7 +51,9 @@ TARGETS = {
         space={"schedule": ("1f1b",), "zero_stage": (0, 1), "shard": (0,)},
     ),
     "torchtitan": Target(
-        framework="torchtitan", write=torchtitan, space={"schedule": ("1f1b", "gpipe", "zbv")}
+        framework="torchtitan",
+        write=torchtitan,
+        space={"schedule": ("1f1b", "gpipe", "zbv"), "has_partial_recompute": False},
     ),
     "accelerate": Target(framework="fsdp", write=accelerate, space={**_DATA, "recompute": PLAIN}),
 }

@@ -19,6 +19,8 @@ NOTE = (
     f"{ARGUMENTS} trains on mock data with a tokenizer of no text: put your --data-path, "
     "--tokenizer-type and learning rate in their place"
 )
+CHEAP_MODULES = ("layernorm", "moe_act")
+"""What selective recomputation is planned as; without it Megatron repeats attention alone."""
 Flags = Iterator[tuple[str, object]]
 
 
@@ -66,6 +68,11 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
         )
     if layout.zero_stage >= 2 and layout.pp > 1:
         reasons.append(f"Megatron-FSDP (z{layout.zero_stage}) under a pipeline is not written here")
+    if layout.recompute_layers % layout.vpp:
+        reasons.append(
+            f"{layout.recompute_layers} recomputed layers do not divide by {layout.vpp} pieces of "
+            "a stage"
+        )
     if 0 < layout.shard < layout.dp * layout.cp:
         reasons.append(f"copies of {layout.shard} ranks (HSDP) are not written here")
     if job.precision not in ("bf16", "fp16", "fp8", "fp32"):
@@ -111,15 +118,24 @@ def _layout_flags(job: TrainingJob, layout: Layout) -> Flags:
         yield "overlap-grad-reduce", True
         if layout.zero_stage:
             yield "overlap-param-gather", True
-    if layout.recompute == "full":
-        yield "recompute-granularity", "full"
-        yield "recompute-method", "uniform"
-        yield "recompute-num-layers", 1
-    elif layout.recompute == "selective":
-        yield "recompute-granularity", "selective"
+    yield from _recompute_flags(job.model, layout)
     if layout.offload == "optimizer":
         yield "optimizer-cpu-offload", True
     yield "attention-backend", "flash" if layout.is_flash else "unfused"
+
+
+def _recompute_flags(model: Model, layout: Layout) -> Flags:
+    if layout.recompute != "none":
+        yield "recompute-granularity", layout.recompute
+    if layout.recompute == "full" and layout.recompute_layers:
+        # Counted for each piece of a stage.
+        yield "recompute-method", "block"
+        yield "recompute-num-layers", layout.recompute_layers // layout.vpp
+    elif layout.recompute == "full":
+        yield "recompute-method", "uniform"
+        yield "recompute-num-layers", 1
+    elif layout.recompute == "selective" and model.experts is not None:
+        yield "recompute-modules", CHEAP_MODULES
 
 
 def _model_flags(model: Model, seq_len: int) -> Flags:
@@ -189,7 +205,12 @@ def _precision_flags(job: TrainingJob) -> Flags:
 
 def _array(job: TrainingJob, layout: Layout) -> str:
     lines = [
-        f"  --{name}" if value is True else f"  --{name} {shlex.quote(str(value))}"
+        f"  --{name}" if value is True else f"  --{name} {_quoted(value)}"
         for name, value in flags(job, layout)
     ]
     return "\n".join(["# Sourced by launch.sh.", "ARGUMENTS=(", *lines, ")", ""])
+
+
+def _quoted(value: object) -> str:
+    words = value if isinstance(value, tuple) else (value,)
+    return " ".join(shlex.quote(str(word)) for word in words)

@@ -14,8 +14,6 @@ from stepscope.protocol.untrusted import whole_text
 MOST_WORDS = 100_000
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w{0,60})=([^\s;()]{0,200})\s*$")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60}|\d)(?::?-([^}]{0,60}))?\}?")
-_DENSE = re.compile(r"\(?\[0\]\s{0,4}\*\s{0,4}(\d{1,4})")
-"""The layers without experts at the model's start, as in ([0]*3+[1]*58)."""
 Flags = dict[str, str | bool]
 COUNTS = Counts(
     names=(
@@ -24,7 +22,7 @@ COUNTS = Counts(
         "num-layers-per-virtual-pipeline-stage", "micro-batch-size", "global-batch-size",
         "seq-length", "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads",
         "num-query-groups", "kv-channels", "max-position-embeddings", "vocab-size", "num-experts",
-        "moe-router-topk", "moe-ffn-hidden-size", "ddp-bucket-size",
+        "moe-router-topk", "moe-ffn-hidden-size", "ddp-bucket-size", "recompute-num-layers",
     )
 )  # fmt: skip
 READ = frozenset(
@@ -37,8 +35,6 @@ READ = frozenset(
 )  # fmt: skip
 """Flags whose value matters here: where it is a variable that is not set, that is said."""
 STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-DEFAULT_BUCKET = 40_000_000
-"""Elements at least (megatron/core/distributed); times the data ranks where those are more."""
 
 
 def flags_of(text: str, where: str) -> tuple[Flags, tuple[str, ...]]:
@@ -128,6 +124,7 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         zero_stage=_stage(flags),
         is_sequence_parallel="sequence-parallel" in flags and tp > 1,
         recompute=_recompute(flags),
+        recompute_layers=_recompute_layers(flags),
         offload="optimizer" if "optimizer-cpu-offload" in flags else "none",
         precision=precision,
         is_flash=flags.get("attention-backend") not in ("unfused", "local"),
@@ -170,6 +167,13 @@ def _recompute(flags: Flags) -> str:
     if word in ("full", "selective"):
         return str(word)
     return "selective" if "recompute-activations" in flags else "none"
+
+
+def _recompute_layers(flags: Flags) -> int:
+    """Of each stage; Megatron counts them for each piece of it."""
+    if flags.get("recompute-method") != "block" or _recompute(flags) != "full":
+        return 0
+    return (_count(flags, "recompute-num-layers") or 0) * _pieces(flags)
 
 
 def model_of(flags: Flags) -> Model | None:

@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     zero_stage: int = 0
     is_sequence_parallel: bool = False
     recompute: str = "none"
+    recompute_layers: int = 0
+    """Of each stage, that full recomputation is of; 0 is all."""
     schedule: str = "1f1b"
     offload: str = "none"
     precision: str | None = None

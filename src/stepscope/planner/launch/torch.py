@@ -102,6 +102,7 @@ def settings(job: TrainingJob, choice: Choice, launcher: str) -> dict[str, Any]:
         "zero_stage": layout.zero_stage,
         "shard": layout.shard,
         "recompute": layout.recompute,
+        "recompute_layers": layout.recompute_layers,
         "offload": layout.offload,
         "precision": job.precision,
         "optimizer": job.optimizer.name,

@@ -22,7 +22,7 @@ HEAD = re.compile(r"Graph break(?: \([^)]{1,80}\))? in user code at (.{1,400}:\d
 OLD_HEAD = re.compile(r"Graph break: (.{0,1000}?) ?from user code at:?\s*")
 """Of 2.0 to 2.5: the location is the last one of the stack that follows."""
 REASON = re.compile(r"(?:Graph Break )?Reason: (.*)")
-FILE = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9})(?:, in (.{1,200}))?')
+FILE = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9})(?:, in .{1,200})?')
 INSTALLED = re.compile(
     r"(?:site|dist)-packages/|/lib/python\d|(?:^|/)torch/(?:_\w+|nn|utils|optim)/|^<frozen "
 )
@@ -55,9 +55,9 @@ def break_of(
     reason, explanation, hints = reason_in(body)
     frames = frames_in(body)
     location = head[1] if head else ""
-    function, code, called_from = "", "", ""
+    code, called_from = "", ""
     if frames:
-        innermost, function, code = frames[-1]
+        innermost, code = frames[-1]
         location = location or innermost
         own = [frame for frame in frames if not INSTALLED.search(frame[0])]
         if INSTALLED.search(location) and own:
@@ -70,7 +70,6 @@ def break_of(
         reason=reason or (old[1].strip()[:MAX_TEXT] if old else "") or _raised(body) or NO_REASON,
         explanation=explanation,
         hints=hints,
-        function=function,
         code=code,
         called_from=called_from,
     )
@@ -115,10 +114,10 @@ def counted_break(text: str) -> Break:
     return Break(id="", reason=reason or NO_REASON, explanation=explanation, hints=hints)
 
 
-def frames_in(lines: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Location, function and code of each frame of the user's stack, the innermost last; the
+def frames_in(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Location and code of each frame of the user's stack, the innermost last; the
     compiler's own stack is not one."""
-    frames: list[tuple[str, str, str]] = []
+    frames: list[tuple[str, str]] = []
     is_code = is_stack = False
     is_old = not any(line.startswith("User code traceback:") for line in lines)
     for line in lines:
@@ -131,9 +130,9 @@ def frames_in(lines: Sequence[str]) -> list[tuple[str, str, str]]:
             continue
         match = FILE.match(line)
         if match:
-            frames.append((f"{match[1]}:{match[2]}", match[3] or "", ""))
+            frames.append((f"{match[1]}:{match[2]}", ""))
         elif is_code and frames and line.strip():
-            frames[-1] = (*frames[-1][:2], line.strip()[:MAX_TEXT])
+            frames[-1] = (frames[-1][0], line.strip()[:MAX_TEXT])
         elif is_stack and not line.strip():
             break
         is_code = match is not None

@@ -37,10 +37,7 @@ class CompileBuilder:
     guards: list[Guard] | None = None
     seconds: float | None = None
     backward_s: float | None = None
-    num_ops: int | None = None
-    num_guards: int | None = None
     limit: str | None = None
-    failure: str | None = None
 
 
 @dataclass(slots=True)

@@ -226,8 +226,6 @@ class _FileParser:
             _location(_text(metrics.get("co_filename")), metrics.get("co_firstlineno"))
             or compiled.location
         )
-        compiled.num_ops = _count(metrics.get("graph_op_count"))
-        compiled.num_guards = _count(metrics.get("guard_count"))
         self._failure(compiled, _text(metrics.get("fail_reason"), MAX_REASON))
         if (reason := _text(metrics.get("recompile_reason"), MAX_REASON)) and not compiled.guards:
             self._builder.add_guard(compiled, *_reason(reason))
@@ -235,14 +233,10 @@ class _FileParser:
             self._restarts(writer, ident, metrics.get("restart_reasons"))
 
     def _failure(self, compiled: CompileBuilder, reason: str) -> None:
-        if not reason:
-            return
         if match := LIMIT_FAILURE.search(reason):
             limit, value = LIMIT_TYPE.search(reason), LIMIT_VALUE.search(reason)
             name = limit[1] if limit else match[1] or "recompile_limit"
             compiled.limit = f"{name} ({value[1]})" if value else name
-        else:
-            compiled.failure = reason.partition("\n")[0][:MAX_NAME]
 
     def _restarts(self, writer: Writer, ident: str, reasons: object) -> None:
         """Where payloads are missing, the reasons to restart an analysis are those of the breaks,
@@ -290,7 +284,7 @@ class _FileParser:
 def _reason(text: str) -> tuple[str, list[tuple[str, str]]]:
     """A guard's line, and the innermost line of the user's stack under it with its code."""
     first, *rest = text.split("\n")
-    return first, [(location, code) for location, _, code in frames_in(rest)][-1:]
+    return first, frames_in(rest)[-1:]
 
 
 def _ident(record: dict[str, Any]) -> str:

@@ -137,7 +137,6 @@ def _dump(source: Source, most: int, notes: list[str], taken: set[int]) -> Fligh
     return FlightDump(
         path=source.label,
         rank=rank,
-        version=_text(value.get("version")),
         backend=backend,
         groups=tuple(parser.groups),
         calls=tuple(calls),

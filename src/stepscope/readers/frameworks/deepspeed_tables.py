@@ -104,7 +104,7 @@ class CommsTable:
                     return
         elif total is not None and third is not None:
             row = _collective(op, size, int(match[2]), total, third)
-            row = replace(row, algbw_gbit_s=number(match[5]), busbw_gbit_s=number(match[6]))
+            row = replace(row, busbw_gbit_s=number(match[6]))
             if len(self.table) < MAX_ROWS:
                 self.table.append(row)
             else:

@@ -35,7 +35,6 @@ class Entry:
     step: int
     ns: int | None
     num: int
-    loss: float | None
     run: int = 0
     """How often the steps had begun anew before it."""
 
@@ -59,7 +58,7 @@ class Series:
             return
         num = step - last.step if last is not None and step > last.step else 1
         run = 0 if last is None else last.run + (step < last.step)
-        self.entries.append(Entry(step, ns, num, loss, run))
+        self.entries.append(Entry(step, ns, num, run))
         self.num += 1
         self.first_step = step if self.first_step is None else self.first_step
         if loss is not None:
@@ -102,9 +101,7 @@ class Series:
         return (f"the steps begin anew at step {first}: {note}",)
 
     def logged(self) -> tuple[LoggedStep, ...]:
-        return tuple(
-            LoggedStep(step=entry.step, ns=entry.ns, loss=entry.loss) for entry in self.entries
-        )
+        return tuple(LoggedStep(step=entry.step, ns=entry.ns) for entry in self.entries)
 
 
 @dataclass(slots=True)
@@ -184,10 +181,6 @@ class Phases:
                 return
             kept = self.samples[name] = deque(maxlen=MAX_SAMPLES)
         kept.append((ns, least_ns))
-
-    def median_ns(self, name: str) -> int | None:
-        kept = self.samples.get(name)
-        return round(median(ns for ns, _ in _settled(kept))) if kept else None
 
     def phases(self, micro: str | None = None) -> tuple[Phase, ...]:
         """The longest first; `micro` is how the name of a micro-batch's timer ends."""

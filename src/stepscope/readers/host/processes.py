@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stepscope.capture.counters.host import (
@@ -73,6 +74,8 @@ class _Seen:
     """By thread, seconds in the run queue; None where the kernel does not count them."""
     queued_s: float = 0.0
     num_threads: int | None = None
+    first_sleeps: int | None = None
+    sleeps: int | None = None
     states: list[str] = field(default_factory=list)
     uses_device: bool | None = None
 
@@ -147,11 +150,13 @@ class Watch:
                 first_io=io,
                 io=io,
                 queued=queued,
+                first_sleeps=_sleeps(folder),
                 num_threads=_num_threads(folder),
                 uses_device=_uses_device(folder),
             )
             return
         seen.last_s, seen.last_cpu, seen.io = self._clock(), cpu, io
+        seen.sleeps = _sleeps(folder)
         seen.num_threads = _num_threads(folder) or seen.num_threads
         if queued is not None and seen.queued is not None:
             before = seen.queued
@@ -180,15 +185,18 @@ class Watch:
         held = None if held_s is None or self._held_s is None else held_s - self._held_s
         busy = _times(machine.get("machine_cpu_share"), os.cpu_count())
         used = sum(use.cores or 0.0 for use in uses)
+        # The group counts the time on each core that it took from them.
+        num_held = max(1.0, min(sum(use.wanted_cores or 0.0 for use in uses), os.cpu_count() or 1))
         return HostUse(
             seconds=seconds,
             num_looks=self._num_looks,
             processes=uses,
             num_cores=cores_of(self._ranks),
+            quota_cores=_quota_of(self._ranks),
             busy_cores=busy,
             other_cores=None if busy is None else max(0.0, busy - used),
             io_wait_share=machine.get("machine_iowait_share"),
-            held_back_share=None if held is None else min(1.0, max(0.0, held / seconds)),
+            held_back_share=None if held is None else min(1.0, max(0.0, held / seconds / num_held)),
             not_measured=tuple(self._missing(uses, machine, len(self._seen) - len(shown))),
         )
 
@@ -215,6 +223,7 @@ def _use(seen: _Seen) -> ProcessUse:
     span = seen.last_s - seen.first_s
     user = seen.last_cpu[0] - seen.first_cpu[0]
     kernel = seen.last_cpu[1] - seen.first_cpu[1]
+    is_counted = seen.sleeps is not None and seen.first_sleeps is not None
     rates = {
         name: max(0.0, value - seen.first_io[name]) / span
         for name, value in seen.io.items()
@@ -231,6 +240,7 @@ def _use(seen: _Seen) -> ProcessUse:
         queued_cores=None if seen.queued is None else seen.queued_s / span,
         kernel_share=kernel / (user + kernel) if user + kernel > 0 else None,
         io_wait_share=seen.states.count("D") / len(seen.states) if seen.states else None,
+        wakes_per_s=((seen.sleeps or 0) - (seen.first_sleeps or 0)) / span if is_counted else None,
         read_bytes_s=rates.get("read_bytes_s"),
         disk_read_bytes_s=rates.get("disk_read_bytes_s"),
         disk_write_bytes_s=rates.get("disk_write_bytes_s"),
@@ -261,20 +271,22 @@ def name_of(process: Process) -> str:
     return process.name
 
 
-def cores_of(pids: Iterable[int]) -> float | None:
+def cores_of(pids: Collection[int]) -> float | None:
     """Cores that these processes may use: any of theirs, and no more than the quota."""
     allowed: set[int] = set()
-    quotas = []
     for pid in pids:
-        try:
+        with suppress(OSError, AttributeError):
             allowed |= os.sched_getaffinity(pid)
-        except (OSError, AttributeError):
-            continue
-        quotas.append(cpu_quota(process=str(pid)))
     if not allowed:
         return None
-    limits = [quota for quota in quotas if quota is not None]
-    return float(min([len(allowed), *limits]))
+    quota = _quota_of(pids)
+    return float(len(allowed) if quota is None else min(len(allowed), quota))
+
+
+def _quota_of(pids: Iterable[int]) -> float | None:
+    """The least that a control group grants one of them."""
+    quotas = [cpu_quota(process=str(pid)) for pid in pids]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _machine() -> MachineCounters | None:
@@ -304,6 +316,16 @@ def _queued(folder: str) -> dict[str, float] | None:
     waits = {name: read_queued(f"{folder}/task/{name}/schedstat") for name in threads}
     first = {name: next(iter(wait.values())) for name, wait in waits.items() if wait}
     return first or None
+
+
+def _sleeps(folder: str) -> int | None:
+    """Of the main thread, since it began: the file tells of it alone."""
+    try:
+        with open(f"{folder}/status", "rb") as file:
+            text = file.read().partition(b"\nvoluntary_ctxt_switches:")[2]
+        return int(text.split(None, 1)[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _num_threads(folder: str) -> int | None:

@@ -93,7 +93,6 @@ class _Sums:
     whole: float = 0.0
     training: float = 0.0
     training_own: float = 0.0
-    is_native: bool = False
     lines: dict[int, float] = field(default_factory=dict)
 
 
@@ -163,7 +162,7 @@ class StackTally:
             if len(self.functions) >= MAX_FUNCTIONS:
                 self.is_full = True
                 key = (OTHERS, None)
-            sums = self.functions.setdefault(key, _Sums(is_native=call.is_native))
+            sums = self.functions.setdefault(key, _Sums())
         return sums
 
     def _thread(self, name: str) -> str:
@@ -208,7 +207,6 @@ class StackTally:
             line=line,
             self_share=own / amount,
             total_share=whole / amount,
-            is_native=sums.is_native,
         )
 
     def host_threads(self) -> tuple[HostThread, ...]:

@@ -53,8 +53,7 @@ SEPARATOR = b"\x00"
 """JSON text has none."""
 OP_PARTS = attrgetter("types", "dims", "strides", "concrete")
 LAUNCH_PARTS = attrgetter("grid", "block", "registers", "shared", "occupancy")
-SYNC_PARTS = attrgetter("sync_kind", "wait_stream", "wait_correlation")
-_NO_DETAILS = [SEPARATOR.join(parts(NO_ARGS)) for parts in (OP_PARTS, LAUNCH_PARTS, SYNC_PARTS)]
+_NO_DETAILS = [SEPARATOR.join(parts(NO_ARGS)) for parts in (OP_PARTS, LAUNCH_PARTS)]
 
 NOT_WHOLE = re.compile(rb'"(?:ts|dur)"\s*:\s*(?:"|-?\d+[.eE])')
 """A time with decimals, an exponent or quotes."""
@@ -75,8 +74,8 @@ class Scanner:
     names: Codes[str] = field(default_factory=Codes)
     threads: Codes[tuple[int | str, int | str]] = field(default_factory=Codes)
     details: Codes[bytes] = field(default_factory=lambda: Codes(*_NO_DETAILS))
-    """Keys: an event's OP_PARTS, LAUNCH_PARTS or SYNC_PARTS as JSON text, joined by SEPARATOR;
-    their number tells which."""
+    """Keys: an event's OP_PARTS or LAUNCH_PARTS as JSON text, joined by SEPARATOR; their number
+    tells which."""
     collectives: Codes[tuple[bytes, ...]] = field(default_factory=Codes)
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     ranges: RangePairs = field(default_factory=RangePairs)
@@ -222,10 +221,9 @@ class Scanner:
                 ids[blank] = _ints(place, [events[i] for i in where[blank].tolist()])
         columns.stream[where] = streams
         columns.device[where] = np.clip(devices, NONE, np.iinfo(np.int16).max)
-        for kind, parts in ((Kind.KERNEL, LAUNCH_PARTS), (Kind.SYNC, SYNC_PARTS)):
-            mine = kinds == kind
-            if mine.any():
-                self._fill_details(columns, where[mine], list(compress(args, mine.tolist())), parts)
+        mine = kinds == Kind.KERNEL
+        kernels = list(compress(args, mine.tolist()))
+        self._fill_details(columns, where[mine], kernels, LAUNCH_PARTS)
         self._fill_collectives(columns, where, args)
 
     def _fill_details(

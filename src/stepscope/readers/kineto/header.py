@@ -106,7 +106,6 @@ def trace_meta(
         rank=rank if rank is not None else source.rank,
         rank_source="distributedInfo" if rank is not None else source.rank_source,
         world_size=_count(info.get("world_size")),
-        backend=_plain(info["backend"]) if isinstance(info.get("backend"), str) else None,
         process_groups=tuple(_plain(g) for g in groups if isinstance(g, dict))
         if isinstance(groups, list)
         else (),
@@ -116,7 +115,6 @@ def trace_meta(
         or any(bool((c.detail[c.kind == Kind.OP] >= 0).any()) for c in chunks),
         has_stacks=bool(fields.get("with_stack"))
         or any(bool((c.kind == Kind.PYTHON).any()) for c in chunks),
-        has_memory=any(c.memory is not None for c in chunks),
         versions={
             key: str(_plain(fields[key]))
             for key in VERSION_FIELDS

@@ -45,10 +45,10 @@ LABEL_WIDTH = 6
 DTYPES = COLUMN_DTYPES | {"category": np.int32}
 """The columns in the order of scan.c's Result."""
 NAMES, CATEGORIES, THREADS = 0, 1, 2
-DETAILS = (3, 4, 5)
-"""Tables of scan.c: those of operators, launches and waits, in the order in which the Python code
-numbers them."""
-COLLECTIVES = (6, 7)
+DETAILS = (3, 4)
+"""Tables of scan.c: those of operators and launches, in the order in which the Python code numbers
+them."""
+COLLECTIVES = (5, 6)
 """Of hosts, then of devices."""
 
 

@@ -26,7 +26,7 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-#define ABI_VERSION 4
+#define ABI_VERSION 5
 
 enum { OK, NOT_CLEAN, NO_MEMORY };
 
@@ -50,7 +50,7 @@ typedef const uint8_t *Text;
  * column points into, and which of them it is. */
 
 enum {
-    NAMES, CATEGORIES, THREADS, OP_DETAILS, LAUNCH_DETAILS, SYNC_DETAILS,
+    NAMES, CATEGORIES, THREADS, OP_DETAILS, LAUNCH_DETAILS,
     HOST_COLLECTIVES, DEVICE_COLLECTIVES, NUM_TABLES
 };
 
@@ -289,7 +289,6 @@ enum {
     NUM_NUMBERS,
     A_TYPES = NUM_NUMBERS, A_DIMS, A_STRIDES, A_CONCRETE,
     A_GRID, A_BLOCK, A_REGISTERS, A_SHARED, A_OCCUPANCY,
-    A_SYNC_KIND, A_WAIT_STREAM, A_WAIT_CORRELATION,
     A_COLLECTIVE, NUM_ARGS = A_COLLECTIVE + 14
 };
 #define NUM_TEXTS (NUM_ARGS - NUM_NUMBERS)
@@ -298,7 +297,6 @@ static const char *const ARGS_FIELDS[NUM_ARGS] = {
     "size",
     "Input type", "Input Dims", "Input Strides", "Concrete Inputs",
     "grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %",
-    "cuda_sync_kind", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
     "Collective name", "Process Group Name", "Process Group Description", "Process Group Ranks",
     "Group size", "dtype", "In msg nelems", "Out msg nelems", "In split size", "Out split size",
     "Seq", "Process Group ID", "Src Rank", "Dst Rank"};
@@ -1118,8 +1116,7 @@ enum { NUM_DETAILS = HOST_COLLECTIVES - OP_DETAILS, NUM_SIDES = NUM_TABLES - HOS
 
 /* What details consist of, by table: the first of Args' texts, and how many. */
 static const int PARTS[NUM_DETAILS][2] = {{A_TYPES - NUM_NUMBERS, 4},
-                                          {A_GRID - NUM_NUMBERS, MAX_PARTS},
-                                          {A_SYNC_KIND - NUM_NUMBERS, 3}};
+                                          {A_GRID - NUM_NUMBERS, MAX_PARTS}};
 
 /* The details that an event of this name is likely to have. */
 static void guess_details(Scan *scan, int32_t name) {
@@ -1260,8 +1257,6 @@ static int fill_device(Scan *scan, const Event *event, int64_t row, int kind) {
     int32_t *detail = &result->detail[row];
     if (kind == KERNEL)
         clean &= take_details(scan, LAUNCH_DETAILS, detail);
-    if (kind == SYNC)
-        clean &= take_details(scan, SYNC_DETAILS, detail);
     return clean && take_collective(scan, DEVICE_COLLECTIVES, &result->collective[row]);
 }
 

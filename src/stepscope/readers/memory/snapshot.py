@@ -38,7 +38,6 @@ MAX_BYTES = 1 << 30
 """Of the pickle; ten million frames or so."""
 MAX_HOLDERS = 40
 MAX_LARGEST = 20
-CURVE_POINTS = 400
 FIRST_CODES = frozenset(b"\x95}](c\x8cX")
 """What may follow a pickle's two first bytes: a frame, a container, or what a hostile one begins
 with."""
@@ -126,7 +125,6 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
         oom_phase=failure.phase,
         oom_held=failure.held,
         expandable=_expandable(history),
-        curve=_curve(history, replay),
     )
     return record, list(_notes(history, replay, passes, held))
 
@@ -185,14 +183,10 @@ def _largest(alive: Iterable[Allocation]) -> tuple[LiveTensor, ...]:
 
 
 def _steps(replay: Replay, bounds: list[int]) -> Iterator[Step]:
-    kept = [0] * len(bounds)
-    for allocation in _left(replay):
-        if allocation.step is not None:
-            kept[allocation.step] += allocation.size
     for step in range(len(bounds) - 1):
         held = replay.held[bounds[step] + 2 : bounds[step + 1] + 2]
         if held:
-            yield Step(floor_bytes=min(held), peak_bytes=max(held), kept_bytes=kept[step])
+            yield Step(floor_bytes=min(held))
 
 
 def _left(replay: Replay) -> Iterator[Allocation]:
@@ -222,29 +216,6 @@ def _expandable(history: DeviceHistory) -> bool | None:
     if isinstance(setting, bool):
         return setting
     return any(segment.expandable for segment in history.segments) or None
-
-
-def _curve(history: DeviceHistory, replay: Replay) -> tuple[tuple[float, int, int | None], ...]:
-    """The highest of every stretch of time; empty where events have no time."""
-    events = history.events
-    first, last = (events[0].time_us, events[-1].time_us) if events else (None, None)
-    if first is None or last is None or last < first:
-        return ()
-    best: dict[int, int] = {}
-    for index, event in enumerate(events):
-        if event.time_us is None or event.time_us < first:
-            continue
-        bucket = min(
-            (event.time_us - first) * CURVE_POINTS // max(last - first, 1), CURVE_POINTS - 1
-        )
-        if bucket not in best or replay.held[index + 1] > replay.held[best[bucket] + 1]:
-            best[bucket] = index
-    points = []
-    for index in (best[bucket] for bucket in sorted(best)):
-        time_us = events[index].time_us
-        assert time_us is not None
-        points.append(((time_us - first) / 1e3, replay.held[index + 1], replay.reserved[index + 1]))
-    return tuple(points)
 
 
 def _notes(

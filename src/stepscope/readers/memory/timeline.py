@@ -39,7 +39,6 @@ _CATEGORY_TO_INDEX)."""
 MAX_BYTES = 96 << 20
 """Five million changes."""
 MAX_SIZE = 1 << 50
-CURVE_POINTS = 400
 RAW = re.compile(
     rb"[\s\xef\xbb\xbf]*\[\s*\[\s*-?\d{1,20}\s*,\s*[1-4]\s*,\s*-?\d{1,18}\s*,\s*[0-7]\s*\]"
 )
@@ -74,15 +73,11 @@ def read(sources: Sequence[Source]) -> MemoryReport:
 
 
 def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord, list[str]]:
-    import numpy as np
-
     try:
         if RAW.match(text):
-            times, sizes = _raw(decode_with(_ROWS, text), label)
-            unit = 1e6
+            sizes = _raw(decode_with(_ROWS, text), label)
         else:
-            times, sizes = _table(decode_with(_TABLE, text), label)
-            unit = 1e3
+            sizes = _table(decode_with(_TABLE, text), label)
     except (ValueError, OverflowError) as wrong:
         raise FormatError(
             f"{label}: not a memory timeline that can be read ({problem or wrong}); {INSTEAD}"
@@ -92,13 +87,6 @@ def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord,
     at_peak = {name: int(size) for name, size in zip(ORDER, sizes[peak], strict=True)}
     below = {name: size for name, size in at_peak.items() if size < 0}
     held = {name: size for name, size in at_peak.items() if size > 0}
-    first_time = int(times[times >= 0].min()) if (times >= 0).any() else 0
-    best: dict[int, int] = {}
-    span = max(int(times.max()) - first_time, 1)
-    for row in np.flatnonzero(times >= 0).tolist():
-        bucket = min((int(times[row]) - first_time) * CURVE_POINTS // span, CURVE_POINTS - 1)
-        if bucket not in best or total[row] > total[best[bucket]]:
-            best[bucket] = row
     record = MemoryRecord(
         format=FORMAT,
         label=label,
@@ -108,10 +96,6 @@ def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord,
         most={
             name: int(most) for name, most in zip(ORDER, sizes.max(axis=0), strict=True) if most > 0
         },
-        curve=tuple(
-            ((int(times[index]) - first_time) / unit, int(total[index]), None)
-            for index in (best[key] for key in sorted(best))
-        ),
     )
     return record, list(_notes(below, problem))
 
@@ -131,8 +115,8 @@ def _notes(below: dict[str, int], problem: str | None) -> Iterator[str]:
         yield problem
 
 
-def _raw(rows: Rows, label: str) -> tuple[Any, Any]:
-    """Times, and bytes by category after each change. A new version of a tensor is two rows, out of
+def _raw(rows: Rows, label: str) -> Any:
+    """Bytes by category after each change. A new version of a tensor is two rows, out of
     one category and into one."""
     import numpy as np
 
@@ -148,11 +132,11 @@ def _raw(rows: Rows, label: str) -> tuple[Any, Any]:
         raise FormatError(f"{label}: a row names a category or a size that cannot be; {INSTEAD}")
     sizes = np.zeros((len(rows), len(ORDER)), dtype=np.int64)
     sizes[np.arange(len(rows)), categories] = deltas
-    return changes[:, 0], sizes.cumsum(axis=0)
+    return sizes.cumsum(axis=0)
 
 
-def _table(table: Table, label: str) -> tuple[Any, Any]:
-    """Times, and bytes by category at each."""
+def _table(table: Table, label: str) -> Any:
+    """Bytes by category at each time."""
     import numpy as np
 
     times, rows = table
@@ -164,4 +148,4 @@ def _table(table: Table, label: str) -> tuple[Any, Any]:
     sizes = np.array(rows, dtype=np.int64)[:, 1:]
     if np.abs(sizes.astype(float)).max() > MAX_SIZE:
         raise FormatError(f"{label}: a size that cannot be; {INSTEAD}")
-    return np.array(times, dtype=np.int64), sizes
+    return sizes

@@ -5,6 +5,13 @@
 
 Several processes often share one file, with their own output between: a message is found by its
 mark, wherever it stands in a line, and two of them written into one line are taken apart.
+
+Without NCCL_DEBUG its last warning still stands in the exception that PyTorch raises:
+
+    [rank1]: torch.distributed.DistBackendError: NCCL error in: .../NCCLUtils.cpp:77, invalid usage
+             (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5
+    [rank1]: Last error:
+    [rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000
 """
 
 from __future__ import annotations
@@ -39,12 +46,15 @@ MARK = re.compile(r"NCCL (INFO|WARN) ?")
 WRITER = re.compile(r"(?:.*[:\[\]])?([^:\[\]]{1,255}):(\d{1,10}):(\d{1,10})")
 LOG_LINE = re.compile(
     rb"^[^\n{\"]{0,400}:\d{1,10}:\d{1,10} \[\d{1,6}\] [^\n\"]{0,400}?NCCL (?:INFO|WARN) |^[NR]CCL "
-    rb"version",
+    rb"version|^(?:\[[^\]\n]{0,40}\]:?)?\s{0,20}nccl[A-Z][A-Za-z]{4,30}: [^\n]{0,400}\n"
+    rb"(?:[^\n]{0,400}\n){0,20}?[^\n]{0,60}Last error:",
     re.MULTILINE,
 )
-LOG_MARKS = (b"NCCL INFO ", b"NCCL WARN ", b"CCL version")
+LOG_MARKS = (b"NCCL INFO ", b"NCCL WARN ", b"CCL version", b"Last error:")
 """One of them is in whatever LOG_LINE finds; they are sought faster."""
 JSON_START = re.compile(rb"[\s\xef\xbb\xbf]*(?:\{|\[\s*(?:[\[\]{]|\Z))")
+LAST_ERROR = re.compile(r"(?:\[[^\]]{0,40}\]:?)?\s{0,20}Last error:\s*$")
+RANK_PREFIX = re.compile(r"^\[[^\]]{0,40}\]:?\s")
 COLOR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 NOBODY = Writer("", 0, 0)
 
@@ -63,13 +73,16 @@ def read(sources: Sequence[Source]) -> NcclLog:
     """All logs of one job, merged. A file that cannot be read is a problem named in the result."""
     tables, problems = NcclTables(), []
     for source in sources:
-        stream = opened(source)
+        stream, is_error = opened(source), False
         try:
             with closing(stream.blocks()) as blocks:
                 for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
                     tables.left_out["ends of long lines"] += not is_whole
-                    if "CCL " in line:
+                    if is_error:
+                        _take_error(tables, line)
+                    elif "CCL " in line:
                         _take_line(tables, line)
+                    is_error = "Last error:" in line and LAST_ERROR.match(line) is not None
         except InputError as problem:
             problems.append(str(problem))
         if stream.problem:
@@ -96,6 +109,14 @@ def _take_line(tables: NcclTables, line: str) -> None:
             tables.count(tables.warnings, text, "warnings")
         else:
             take(tables, writer, text)
+
+
+def _take_error(tables: NcclTables, line: str) -> None:
+    """NCCL's last warning as PyTorch repeats it; one that its log has too is known already."""
+    text = RANK_PREFIX.sub("", COLOR.sub("", line)).strip()
+    if text and text not in tables.warnings:
+        tables.num_messages += 1
+        tables.count(tables.warnings, text, "warnings")
 
 
 def _writer(line: str, end: int) -> tuple[Writer, int]:

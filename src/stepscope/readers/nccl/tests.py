@@ -252,7 +252,8 @@ def read_file(source: Source) -> SystemRecording:
     data, problem = whole_text(source, MAX_BYTES, "keep the tests' own lines (grep -v NCCL)")
     name = source.label.replace("\\", "/").rsplit("/", 1)[-1]
     text = data.decode("utf-8", "replace")
-    sections = [each for each in sections_of(text, kind_in(name.casefold())) if each.rows]
+    every = sections_of(text, kind_in(name.casefold()))
+    sections = [each for each in every if each.rows or each.num_wrong]
     if not sections:
         raise FormatError(
             f"{source.label} has the header of nccl-tests and no line of measured sizes and "

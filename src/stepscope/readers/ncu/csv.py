@@ -44,7 +44,6 @@ LABELS = {
     "SOL L2 Cache": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "L1/TEX Cache Throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
     "SOL L1/TEX Cache": "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
     "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
     "Warp Cycles Per Issued Instruction": "smsp__average_warp_latency_per_inst_issued.ratio",
     "One or More Eligible": "smsp__issue_active.avg.pct_of_peak_sustained_active",

@@ -41,7 +41,6 @@ PERCENT = {
         "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",
     ),
     "issue": ("smsp__issue_active.avg.pct_of_peak_sustained_active",),
-    "l1_hits": ("l1tex__t_sector_hit_rate.pct",),
     "l2_hits": ("lts__t_sector_hit_rate.pct",),
 }
 """Fields that are shares, and the metrics in percent that tell them, the best first."""
@@ -71,7 +70,6 @@ PLAIN = {
     "instructions": ("smsp__inst_executed.sum",),
 }
 WHOLE = {
-    "warp_size": ("device__attribute_warp_size",),
     "num_multiprocessors": ("launch__sm_count",),
     "l2_size_bytes": ("device__attribute_l2_cache_size",),
 }
@@ -88,12 +86,10 @@ L2_OUT = tuple(
     f"lts__{what}.avg.pct_of_peak_sustained_elapsed"
     for what in ("t_sectors", "lts2xbar_cycles_active")
 )
-MOVED = ("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum")
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_{}.sum"
 USED_BYTES = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.ratio"
 ACTIVE = "sm__cycles_active.avg"
 ELAPSED = ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
-PEAK_DRAM = ("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second")
 CYCLES = "smsp__cycles_elapsed.avg"
 FLOPS = {"add": 1, "mul": 1, "fma": 2}
 LANES = {"d": 1, "f": 1, "h": 2}
@@ -137,9 +133,8 @@ EXACT = frozenset(
         *LIMITS.values(),
         *SHARED,
         *LOCAL,
-        *MOVED,
         *(pattern.format(op) for pattern in (REQUESTS, USED_BYTES) for op in ("ld", "st")),
-        *(ACTIVE, *ELAPSED, *PEAK_DRAM, CYCLES, LATENCY, *TENSOR_5, *L2_OUT),
+        *(ACTIVE, *ELAPSED, CYCLES, LATENCY, *TENSOR_5, *L2_OUT),
         *(f"{name}.{ending}" for name in VECTOR for ending in ("sum", "sum.per_cycle_elapsed")),
         *(f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz"),
     }
@@ -170,20 +165,15 @@ def kernel_of(
         device=device,
         grid=grid or _dim(values, "grid"),
         block=block or _dim(values, "block"),
-        warp_size=whole["warp_size"] or 32,
         num_multiprocessors=whole["num_multiprocessors"],
         l2_size_bytes=whole["l2_size_bytes"],
         shared_bytes=_sum(values, SHARED),
         limiters=_limiters(limits, fields["theoretical_occupancy"]),
-        blocks_per_multiprocessor=min(limits.values(), default=None)
-        if len(limits) >= len(LIMITS) - 1
-        else None,
         active=_ratio(values.get(ACTIVE), _first(values, ELAPSED)),
         l2_served=_share(max((values[name] for name in L2_OUT), default=None))
         if all(n in values for n in L2_OUT)
         else None,
         stalls=stall_shares(values),
-        l2_bytes=_sum(values, MOVED),
         load_sectors=loads[0],
         load_sectors_ideal=loads[1],
         store_sectors=stores[0],
@@ -191,8 +181,6 @@ def kernel_of(
         local_bytes=None if (sectors := _sum(values, LOCAL)) is None else sectors * SECTOR_BYTES,
         tensor_flops=_tensor_flops(values, fields["tensor_pipe"]),
         vector_flops=_vector_flops(values),
-        peak_dram_bytes_s=_product(values, PEAK_DRAM),
-        metrics=dict(values),
         **fields,  # type: ignore[arg-type]  # Every name in these tables is a field of this type.
     )
 
@@ -251,10 +239,6 @@ def _whole(value: float | None) -> int | None:
 def _sum(values: Values, names: tuple[str, ...]) -> float | None:
     """None unless all were collected."""
     return sum(values[name] for name in names) if all(name in values for name in names) else None
-
-
-def _product(values: Values, names: tuple[str, str]) -> float | None:
-    return values[names[0]] * values[names[1]] if all(name in values for name in names) else None
 
 
 def _ratio(over: float | None, under: float | None) -> float | None:

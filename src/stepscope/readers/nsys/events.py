@@ -317,12 +317,7 @@ def take_waits(builder: ProcessTraceBuilder) -> None:
         WAIT_WORDS[kind] if 0 <= kind < len(WAIT_WORDS) else WAIT_WORDS[0]
         for kind in kinds.tolist()
     ]
-    columns = builder.add_device_work(rows, Kind.SYNC, builder.codes(words)[inverse])
-    details = [
-        builder.scanner.details[SEPARATOR.join([json.dumps(word).encode(), b"", b""])]
-        for word in words
-    ]
-    columns.detail[:] = np.array(details, np.int64)[inverse]
+    builder.add_device_work(rows, Kind.SYNC, builder.codes(words)[inverse])
 
 
 def take_overheads(builder: ProcessTraceBuilder) -> None:

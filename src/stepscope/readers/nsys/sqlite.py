@@ -139,7 +139,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
             *counters,
             *warnings_of(database),
         ]
-        return assemble(builder.chunks, builder.scanner, _meta(source, builder, calls), notes)
+        return assemble(builder.chunks, builder.scanner, _meta(source, builder), notes)
 
 
 def _refuse_others(database: Database) -> None:
@@ -184,13 +184,12 @@ def _span(builder: ProcessTraceBuilder) -> tuple[int, int]:
     )
 
 
-def _meta(source: Source, builder: ProcessTraceBuilder, calls: Calls) -> TraceMeta:
+def _meta(source: Source, builder: ProcessTraceBuilder) -> TraceMeta:
     database = builder.database
     return TraceMeta(
         path=source.label,
         rank=source.rank,
         rank_source=source.rank_source,
-        backend="nccl" if calls.num_sized else None,
         devices=devices_of(database, builder.process),
         base_ns=base_ns_of(database),
         has_shapes=any(

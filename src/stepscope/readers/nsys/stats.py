@@ -64,7 +64,7 @@ class Row:
     name: str
     count: int | None
     total: float
-    figures: dict[str, float]
+    means: dict[str, float | None]
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ def _others(parsed: ParsedReports, report: str) -> OtherTotals:
                 name=row.name,
                 count=row.count or 0,
                 total_ns=row.total,
-                mean_ns=row.figures.get(mean),
+                mean_ns=row.means.get(mean),
             )
             for row in rows
         ),
@@ -228,25 +228,17 @@ def _row(head: Head, line: str) -> Row | None:
         return None
     count_index = head.index_of(*COUNTS)
     count = _number(head, cells, count_index) if count_index is not None else None
-    wanted = (
-        "avg",
-        "med",
-        "min",
-        "max",
-        "proj avg",
-        "proj med",
-        "total range time",
-        "total gpu ops",
-        "time",
-    )
-    indices = {name: head.names.index(name) for name in wanted if name in head.names}
-    figures = {name: _number(head, cells, index) for name, index in indices.items()}
+    means: dict[str, float | None] = {
+        name: _number(head, cells, head.names.index(name))
+        for name in ("avg", "proj avg")
+        if name in head.names
+    }
     name = cells[name_index][:MAX_NAME_CHARS]
     return Row(
         name=name.lstrip(":") if "range" in head.names else name,
         count=None if count is None else int(count),
         total=total,
-        figures={name: figure for name, figure in figures.items() if figure is not None},
+        means=means,
     )
 
 
@@ -267,14 +259,9 @@ def _totals(rows: Sequence[Row]) -> tuple[KernelTotal, ...]:
 
 def _total(name: str, rows: Sequence[Row]) -> KernelTotal:
     count, total = sum(row.count or 0 for row in rows), sum(row.total for row in rows)
-    least = [row.figures["min"] for row in rows if "min" in row.figures]
-    most = [row.figures["max"] for row in rows if "max" in row.figures]
     return KernelTotal(
         name=name,
         count=count,
         total_ns=total,
         mean_ns=total / count if count else None,
-        median_ns=rows[0].figures.get("med") if len(rows) == 1 else None,
-        least_ns=min(least, default=None),
-        most_ns=max(most, default=None),
     )

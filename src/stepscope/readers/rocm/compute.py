@@ -154,10 +154,8 @@ class _RecordingBuilder:
             ("items", ("grid_size", "grd")),
             ("group", ("workgroup_size", "wgr")),
             ("shared", ("lds_per_workgroup", "lds_block_size", "lds")),
-            ("scratch", ("scratch_per_workitem", "scratch_size", "scr")),
             ("vector", ("arch_vgpr", "vgpr_count", "vgpr")),
             ("matrix", ("accum_vgpr", "accum_vgpr_count")),
-            ("wave", ("wave_size",)),
             ("start", ("start_timestamp", "beginns")),
             ("end", ("end_timestamp", "endns")),
         )
@@ -170,11 +168,9 @@ class _RecordingBuilder:
         if count is None or total is None or len(self.totals) >= MAX_LAUNCHES:
             self.num_beyond += 1
             return
-        mean, median = (number(row, column(name)) for name in ("mean(ns)", "median(ns)"))
+        mean = number(row, column("mean(ns)"))
         name = cell(row, column("kernel_name"))[:MAX_NAME]
-        self.totals.append(
-            KernelTotal(name=name, count=int(count), total_ns=total, mean_ns=mean, median_ns=median)
-        )
+        self.totals.append(KernelTotal(name=name, count=int(count), total_ns=total, mean_ns=mean))
 
     def recording(self, source: Source) -> KernelRecording:
         self.kernels += [

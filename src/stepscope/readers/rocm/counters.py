@@ -23,15 +23,6 @@ SIMDS = 4
 """Matrix units of a compute unit."""
 FLOAT_TYPES = ("F16", "F32", "F64")
 MATRIX_TYPES = ("BF16", "F16", "F32", "F64")
-KEPT = (
-    "SQ_WAVES",
-    "SQ_INSTS",
-    "SQ_BUSY_CU_CYCLES",
-    "SQ_WAIT_ANY",
-    "SQ_WAVE_CYCLES",
-    "GRBM_GUI_ACTIVE",
-)
-"""Shown as they are."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -48,7 +39,7 @@ class Device(Struct, frozen=True, kw_only=True):
 def metrics_of(
     name: str, about: Mapping[str, int], counters: Mapping[str, float], device: Device
 ) -> KernelMetrics:
-    """One launch. `about` has items, group, shared, scratch, vector, matrix, wave, start and end,
+    """One launch. `about` has items, group, shared, vector, matrix, start and end,
     where they were recorded."""
     duration = None
     if "start" in about and about.get("end", 0) > about["start"] > 0:
@@ -68,7 +59,6 @@ def metrics_of(
         device=device.name,
         grid=(-(-items // group), 1, 1) if items and group else None,
         block=(group, 1, 1) if group else None,
-        warp_size=about.get("wave"),
         registers=None if vector is None else vector + matrix,
         shared_bytes=about.get("shared"),
         num_multiprocessors=None if device.num_cus is None else int(device.num_cus),
@@ -80,7 +70,6 @@ def metrics_of(
         dram_throughput=_rate(_plus(read, written), duration, device.hbm_gb_s),
         l1_throughput=_rate(_times(l1, LINE_BYTES), duration, l1_peak),
         l2_throughput=_rate(_times(l2, LINE_BYTES), duration, l2_peak),
-        l1_hits=_l1_hits(counters),
         l2_hits=_l2_hits(counters),
         dram_read_bytes=read,
         dram_write_bytes=written,
@@ -94,11 +83,6 @@ def metrics_of(
             MFMA_FLOPS,
         ),
         vector_flops=_vector_flops(counters),
-        peak_dram_bytes_s=_times(device.hbm_gb_s, 1e9),
-        metrics={
-            **{key: counters[key] for key in KEPT if key in counters},
-            **({"Scratch_Per_Workitem": float(about["scratch"])} if "scratch" in about else {}),
-        },
     )
 
 
@@ -121,13 +105,6 @@ def _pipes(
         _share(mfma, _times(cu_cycles, SIMDS)),
         (_share(scalar, cu_cycles), _share(memory, cu_cycles)),
     )
-
-
-def _l1_hits(counters: Mapping[str, float]) -> float | None:
-    asked = counters.get("TCP_TOTAL_CACHE_ACCESSES_sum")
-    kinds = ("READ", "WRITE", "ATOMIC_WITH_RET", "ATOMIC_WITHOUT_RET")
-    onward = _sum(counters, *(f"TCP_TCC_{kind}_REQ_sum" for kind in kinds))
-    return None if not asked or onward is None or onward > asked else 1 - onward / asked
 
 
 def _l2_hits(counters: Mapping[str, float]) -> float | None:

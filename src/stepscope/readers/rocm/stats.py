@@ -80,6 +80,4 @@ def _total(table: Table, row: list[str]) -> KernelTotal | None:
         count=calls,
         total_ns=total,
         mean_ns=number(row, column("averagens")),
-        least_ns=number(row, column("minns")),
-        most_ns=number(row, column("maxns")),
     )

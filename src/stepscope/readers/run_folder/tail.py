@@ -133,7 +133,8 @@ class _RankFollower:
         self._step_ns: int | None = None
 
     def changed_ns(self) -> int:
-        names = SAMPLES_FILE, STEPS_FILE, LIVE_FILE
+        """Of a rank that has just begun, when its folder was made."""
+        names = ".", SAMPLES_FILE, STEPS_FILE, LIVE_FILE
         return max(_changed_ns(self.folder / name) for name in names)
 
     def look(self) -> RankTail:

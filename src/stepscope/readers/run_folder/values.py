@@ -30,6 +30,7 @@ LISTS_OF_OBJECTS = {
 }
 LISTS_OF_TEXTS = {"command", "throttle_reasons"}
 OBJECTS = {
+    "batch",
     "checkpointing",
     "environment",
     "flags",
@@ -60,6 +61,7 @@ WHOLE: Mapping[str, Range] = {
     "exit_code": (-(2**31), 2**31),
     "local_rank": (0, 10**8),
     "local_world_size": (1, 10**8),
+    "num_tensors": (0, 10**9),
     "num_threads": (1, 10**6),
     "num_workers": (0, 10**6),
     "pid": (0, 2**32),

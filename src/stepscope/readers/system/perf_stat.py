@@ -249,17 +249,12 @@ class _Counted:
         if not is_machine:
             cpu_s = next((sums.clocks[name] for name in CLOCKS if name in sums.clocks), None)
         busy_cores = None if is_machine else self.busy_cores
-        # perf 6.1 writes two zeros after intervals.
-        has_times = not self.intervals.num or self.times.get("user") or self.times.get("sys")
         return replace(
             HostCounters(path=path, **counts),  # type: ignore[arg-type]
             command=self.command,
             elapsed_s=elapsed,
             cpu_s=cpu_s,
-            user_s=self.times.get("user") if has_times else None,
-            system_s=self.times.get("sys") if has_times else None,
             busy_cores=busy_cores if elapsed is None or cpu_s is None else cpu_s / elapsed,
-            others={name: value for name, value in sums.counts.items() if name not in NAMES},
         )
 
     def notes(self) -> Iterator[str]:

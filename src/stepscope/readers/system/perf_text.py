@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from stepscope.core.recordings.system import HostStacks, HotSpot, SystemRecording
+from stepscope.core.recordings.system import HostStacks, HostThread, HotSpot, SystemRecording
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally
 from stepscope.readers.source import Source
@@ -110,7 +110,6 @@ class _Samples:
         is_clock = self.num_clock == self.num and bool(span)
         return replace(
             stacks,
-            span_s=span,
             num_cores=len(self.cores) or None,
             busy_cores=self.clock_ns * 1e-9 / span if is_clock and span else None,
             kernel_share=self.kernel / self.num if stacks.functions else None,
@@ -205,6 +204,7 @@ ROW = re.compile(
     r"(?P<symbol>\S.{0,300}?)\s*$"
 )
 MAX_FUNCTIONS = 1000
+MAX_COMMANDS = 40
 
 
 def is_report(head: bytes) -> bool:
@@ -213,19 +213,21 @@ def is_report(head: bytes) -> bool:
 
 def read_report(source: Source) -> SystemRecording:
     lines, spots, amount, kernel = TextLines(source), list[HotSpot](), 0.0, 0.0
+    commands: dict[str, float] = {}
     for line in lines:
         if match := SAMPLES.match(line):
             amount += float(match[1]) * SCALES[match[2]]
         elif (match := ROW.match(line)) and len(spots) < MAX_FUNCTIONS:
             total, own = match["first"], match["second"] or match["first"]
             kernel += float(own) / 100 if match["where"] == "k" else 0.0
+            name = match["command"]
+            commands[name] = commands.get(name, 0.0) + float(own) / 100
             spots.append(
                 HotSpot(
                     name=match["symbol"],
                     file=match["object"],
                     self_share=min(1.0, float(own) / 100),
                     total_share=min(1.0, float(total) / 100),
-                    is_native=True,
                 )
             )
     if not spots:
@@ -239,6 +241,10 @@ def read_report(source: Source) -> SystemRecording:
         unit="samples",
         amount=amount,
         functions=tuple(spots),
+        threads=tuple(
+            HostThread(name=name, share=min(1.0, share))
+            for name, share in sorted(commands.items(), key=lambda item: -item[1])[:MAX_COMMANDS]
+        ),
         has_native=True,
         kernel_share=min(1.0, kernel),
     )

@@ -16,7 +16,6 @@ from stepscope.core.trace import (
     Launch,
     MemoryEvents,
     OpInputs,
-    SyncWait,
     Thread,
     Trace,
     TraceMeta,
@@ -114,19 +113,16 @@ def _detail(key: bytes) -> Detail:
             p.decode("utf-8", "replace") if p else None for p in parts
         )
         return OpInputs(dims=dims, types=types, strides=strides, concrete=concrete)
-    if len(parts) == 5:
-        grid, block, registers, shared, occupancy = map(_value, parts)
-        return Launch(
-            grid=_int_tuple(grid),
-            block=_int_tuple(block),
-            registers=_int(registers),
-            shared_bytes=_int(shared),
-            occupancy_pct=float(occupancy)
-            if isinstance(occupancy, int | float) and 0 <= occupancy <= 100
-            else None,
-        )
-    kind, stream, correlation = map(_value, parts)
-    return SyncWait(kind=str(kind or ""), on_stream=_int(stream), on_correlation=_int(correlation))
+    grid, block, registers, shared, occupancy = map(_value, parts)
+    return Launch(
+        grid=_int_tuple(grid),
+        block=_int_tuple(block),
+        registers=_int(registers),
+        shared_bytes=_int(shared),
+        occupancy_pct=float(occupancy)
+        if isinstance(occupancy, int | float) and 0 <= occupancy <= 100
+        else None,
+    )
 
 
 def _collective(key: tuple[bytes, ...]) -> CollectiveArgs:

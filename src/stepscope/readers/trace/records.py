@@ -41,9 +41,6 @@ class Args(Struct, gc=False, frozen=True):
     shared: Raw = msgspec.field(default=EMPTY, name="shared memory")
     occupancy: Raw = msgspec.field(default=EMPTY, name="est. achieved occupancy %")
     size: Number = NONE
-    sync_kind: Raw = msgspec.field(default=EMPTY, name="cuda_sync_kind")
-    wait_stream: Raw = msgspec.field(default=EMPTY, name="wait_on_stream")
-    wait_correlation: Raw = msgspec.field(default=EMPTY, name="wait_on_cuda_event_record_corr_id")
     coll_name: Raw = msgspec.field(default=EMPTY, name="Collective name")
     coll_group: Raw = msgspec.field(default=EMPTY, name="Process Group Name")
     coll_id: Raw = msgspec.field(default=EMPTY, name="Process Group ID")

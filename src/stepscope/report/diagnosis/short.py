@@ -29,7 +29,12 @@ from stepscope.report.diagnosis.view import (
     time_words,
     together_words,
 )
-from stepscope.report.diagnosis.whole_run import advice_words, whole_run_contract, whole_run_words
+from stepscope.report.diagnosis.whole_run import (
+    phases_words,
+    price_words,
+    whole_run_contract,
+    whole_run_words,
+)
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -104,9 +109,12 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     yield Prose(time_words(diagnosis.step))
     if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
         run = whole_run_contract(facts.whole_run)
-        yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet")
+        yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet", most=2)
+        if run.phases:
+            yield Line(text=phases_words(run.phases), tone="quiet")
         for advice in run.advice[:1]:
-            yield Line(text=advice_words(advice), is_action=True)
+            price = f"({price_words(advice)})"
+            yield Line(text=advice.action, tail=price, most=2, is_action=True)
     if facts.ranks:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)
@@ -198,7 +206,7 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     together = together_words(diagnosis)
     if together:
         blocks.append(Prose(together))
-    blocks += _unanswered(diagnosis)
+    blocks += _unjudged(diagnosis) or _unanswered(diagnosis)
     aside = "predicted gain, with its range" if diagnosis.findings else ""
     if any(isinstance(fault, Finding) and fault.changes_numerics for fault in shown):
         aside += "; * can change the numbers"
@@ -239,10 +247,9 @@ def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Li
 
 def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
     """That nothing was found, or why nothing could be."""
-    unjudged = unjudged_fixes(diagnosis.abstentions)
-    if unjudged is not None:
-        words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
-        blocks: tuple[Block, ...] = (Prose(words, "warn"), Action(unjudged.needs))
+    unjudged = _unjudged(diagnosis)
+    if unjudged:
+        blocks: tuple[Block, ...] = unjudged
     elif diagnosis.replay is not None:
         blocks = (
             Prose("No known fix gives more than 2 % of the step."),
@@ -252,6 +259,15 @@ def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
         blocks = tuple(_unanswered(diagnosis))
     if blocks:
         yield Section(title="What to do", blocks=blocks)
+
+
+def _unjudged(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """Why no fix could be weighed, where none could."""
+    unjudged = unjudged_fixes(diagnosis.abstentions)
+    if unjudged is None:
+        return ()
+    words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
+    return Prose(words, "warn"), Action(unjudged.needs)
 
 
 def _unanswered(diagnosis: Diagnosis) -> Iterator[Block]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepscope.core import run as core
 from stepscope.core.contract.codec import filled
 from stepscope.core.contract.whole_run import (
     WholeRun,
     WholeRunAdvice,
     WholeRunPart,
+    WholeRunPhase,
     WholeRunStall,
 )
+from stepscope.core.numbers import ordinal, times
 from stepscope.report.document.blocks import (
     Bar,
     Block,
@@ -60,11 +64,17 @@ MOST_LINE = 70
 def whole_run_section(run: WholeRun) -> Section:
     """The line, a bar for each part, and what to do."""
     blocks: list[Block] = [Prose(whole_run_words(run)), _table(run)]
-    lines = (*map(stall_words, run.stalls), *map(advice_words, run.advice))
+    lines = whole_run_lines(run)
     if lines:
-        blocks.append(Items(lines))
+        blocks.append(Items(tuple(lines)))
     until = "its end" if run.is_over else "the last that was seen"
     return Section(title="The whole run", aside=f"from its start to {until}", blocks=tuple(blocks))
+
+
+def whole_run_lines(run: WholeRun) -> list[str]:
+    """Its phases, its slow steps, and what to do."""
+    phases = [phases_words(run.phases)] if run.phases else []
+    return [*phases, *map(stall_words, run.stalls), *map(advice_words, run.advice)]
 
 
 def whole_run_words(run: WholeRun) -> str:
@@ -105,7 +115,8 @@ def shown_parts(run: WholeRun) -> list[WholeRunPart]:
 
 def part_note(run: WholeRun, part: WholeRunPart) -> str:
     if part.what == "steady":
-        return f"{plural(run.num_clean_steps, 'clean step')} of {ms(run.step_ms * 1e6)}"
+        words = f"{plural(run.num_clean_steps, 'clean step')} of {ms(run.step_ms * 1e6)}"
+        return f"{words} in the mean of {len(run.phases)} phases" if run.phases else words
     if part.num:
         words = f"{part.num} x {ms(part.seconds * 1e9 / part.num)}"
         seen = next(iter(part.of_it), None)
@@ -114,12 +125,22 @@ def part_note(run: WholeRun, part: WholeRunPart) -> str:
     return ", ".join(f"{seconds(s)} {name}" for name, s in known)
 
 
+def phases_words(phases: Sequence[WholeRunPhase]) -> str:
+    """`2 phases, each steady: 30.0 ms a step, 60.1 ms from step 101 on`."""
+    first, *later = phases
+    lengths = [f"{ms(first.step_ms * 1e6)} a step"]
+    lengths += [f"{ms(phase.step_ms * 1e6)} from step {phase.first_step} on" for phase in later]
+    return f"{plural(len(phases), 'phase')}, each steady: {', '.join(lengths)}."
+
+
 def stall_words(stall: WholeRunStall) -> str:
-    """`One step in 20 takes 600 ms longer (10 times, 6.01 s): train.py(28)`."""
-    every = stall.every_steps
-    which = "A step now and then" if every is None else f"One step in {every}"
-    once = ms(stall.once_seconds * 1e9)
-    words = f"{which} takes {once} longer ({plural(stall.num, 'time')}, {seconds(stall.seconds)})"
+    """`Every 20th step takes 600 ms longer (10 times, 6.01 s); seen at train.py(28)`."""
+    which, how_often = "A step now and then", f" ({times(stall.num)}, {seconds(stall.seconds)})"
+    if stall.every_steps is not None:
+        which = f"Every {ordinal(stall.every_steps)} step"
+    elif stall.num == 1:
+        which, how_often = "One step", ""
+    words = f"{which} takes {ms(stall.once_seconds * 1e9)} longer{how_often}"
     if stall.cause == "input":
         words += ", waiting for input"
     if stall.lines:
@@ -128,10 +149,15 @@ def stall_words(stall: WholeRunStall) -> str:
 
 
 def advice_words(advice: WholeRunAdvice) -> str:
-    price = f"{seconds(advice.seconds)} of this run"
+    return f"{advice.action}: {price_words(advice)}."
+
+
+def price_words(advice: WholeRunAdvice) -> str:
+    """`up to 10.5 s of this run, 8.93 h of a day`."""
+    price = f"up to {seconds(advice.seconds)} of this run"
     if advice.hours_a_day is not None:
         price += f", {number(advice.hours_a_day)}{NBSP}h of a day"
-    return f"{advice.action}: up to {price}."
+    return price
 
 
 def seconds(whole: float) -> str:
@@ -175,6 +201,15 @@ def whole_run_contract(run: core.WholeRun) -> WholeRun:
         ),
         over_time=tuple(
             {what: ns / 1e9 for what, ns in stretch.items()} for stretch in run.over_time
+        ),
+        phases=tuple(
+            filled(
+                WholeRunPhase,
+                phase,
+                num_clean_steps=phase.num_clean,
+                step_ms=phase.step_ns / 1e6,
+            )
+            for phase in run.phases
         ),
         step_ms=run.step_ns / 1e6,
         num_clean_steps=run.num_clean,

@@ -9,11 +9,10 @@ from stepscope.core.contract.whole_run import WholeRun
 from stepscope.core.run import RUN_PARTS
 from stepscope.report.diagnosis.whole_run import (
     PART_WORDS,
-    advice_words,
     part_note,
     seconds,
     shown_parts,
-    stall_words,
+    whole_run_lines,
     whole_run_words,
 )
 
@@ -53,7 +52,7 @@ def whole_run_page(run: WholeRun) -> dict[str, Any]:
             }
             for part in shown_parts(run)
         ],
-        "lines": [*map(stall_words, run.stalls), *map(advice_words, run.advice)],
+        "lines": whole_run_lines(run),
     }
 
 

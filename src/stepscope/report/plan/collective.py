@@ -26,6 +26,7 @@ NO_ADVICE = (
     "once as NCCL chooses and once under NCCL_ALGO=Tree, and give both: --hardware own.json "
     "--measured Tree=tree.json."
 )
+ONLY = "No advice on NCCL_ALGO: NCCL has one algorithm for it here."
 EQUAL = (
     "No advice on NCCL_ALGO or NCCL_PROTO: what was measured is no faster than NCCL's own choice "
     "by more than the fits are off."
@@ -58,6 +59,8 @@ def collective_document(
     yield _ways(result)
     yield _crossovers(result)
     advice = said or (EQUAL if len(measured) > 1 else NO_ADVICE)
+    if not said and len({way.algorithm for way in result.ways}) == 1:
+        advice = ONLY
     yield Section(title="Notes", blocks=(Items((advice, *result.notes, *notes)),))
 
 

@@ -7,37 +7,30 @@ from collections.abc import Iterator
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.system import SystemRecording
 from stepscope.report.recordings.text import Table, table
-from stepscope.rules.shared.link_tests import LinkJudgement, judge_test, times_words
+from stepscope.rules.shared.link_tests import (
+    LinkJudgement,
+    judge_test,
+    reached_words,
+    times_words,
+)
 
 
 def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:
     for test in recording.link_tests:
-        judgement = judge_test(test)
         device = test.device or "a device that is not named"
         yield test.kind, f"{test.num_ranks} x {device} on {times_words(test.num_nodes)}"
-        yield "bus bandwidth", _reached(judgement)
+        if test.num_wrong:
+            yield "WRONG RESULTS", f"at {test.num_wrong} sizes: a broken link or device"
+        if not test.rows:
+            continue
+        judgement = judge_test(test)
+        yield "bus bandwidth", reached_words(judgement)
         yield "half of it", f"from {size_words(judgement.half_bytes)} on: there the curve bends"
         yield "start", _start(judgement)
         for before, row in judgement.dips[:4]:
             was = f"{before.bus_bytes_per_s / 1e9:.3g} GB/s at {size_words(before.size_bytes)}"
             now = f"{row.bus_bytes_per_s / 1e9:.3g} at {size_words(row.size_bytes)}"
             yield "falls", f"from {was} to {now}"
-        if test.num_wrong:
-            yield "WRONG RESULTS", f"at {test.num_wrong} sizes: a broken link or device"
-
-
-def _reached(judgement: LinkJudgement) -> str:
-    best = judgement.best
-    words = f"{best.bus_bytes_per_s / 1e9:.3g} GB/s at {size_words(best.size_bytes)}"
-    if judgement.is_rising:
-        words += ", still rising: run larger sizes (-e 8G)"
-    share, expected = judgement.share, judgement.expected_bytes_per_s
-    if share is None or expected is None:
-        return f"{words}; what its link gives is not known"
-    words += f"; {share:.0%} of the {expected / 1e9:.3g} of {judgement.link_words}"
-    if share > 1.05 and judgement.test.kind == "all_reduce":
-        words += ": sums are made in the switch (NVLS), which no ring can reach"
-    return words
 
 
 def _start(judgement: LinkJudgement) -> str:
@@ -48,7 +41,7 @@ def _start(judgement: LinkJudgement) -> str:
 
 
 def tables(recording: SystemRecording) -> Iterator[Table]:
-    for test in recording.link_tests:
+    for test in (each for each in recording.link_tests if each.rows):
         judgement = judge_test(test)
         expected = judgement.expected_bytes_per_s
         rows = tuple(

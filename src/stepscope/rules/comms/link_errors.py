@@ -1,16 +1,17 @@
-"""A network port loses packets, or its link goes down and comes back.
+"""A network port loses packets, its link goes down and comes back, or what goes over it is wrong.
 
 What it sees: counters of the port that grew while the job ran: symbol errors, link recoveries, link
 downed, receive errors, retransmissions (sequence errors, acknowledgement timeouts); a port that is
-not active, or came up slower than its peers.
+not active, or came up slower than its peers; nccl-tests whose results were wrong.
 
 Why it costs: a lost packet is sent again after a timeout (4.3 s with NCCL_IB_TIMEOUT=20), and every
 rank of the collective waits for it. A link that retrains is silent meanwhile; one that came up at
-half its rate halves every exchange over it.
+half its rate halves every exchange over it. Wrong sums are silent: the loss is wrong, and nothing
+ends.
 
 Evidence it needs: two samples of the counters or more (`perfquery -x`, `/sys/class/infiniband`,
 `ethtool -S`, each with `date +%s` before it), or `ibstat`; `stepscope run` samples them by itself
-where `/sys/class/infiniband` is there.
+where `/sys/class/infiniband` is there. Or nccl-tests with their check on (`-c 1`, the default).
 
 What to do: reseat or replace the cable or the transceiver of that port; `mlxlink -d DEVICE -m`
 shows its light and its error rates; drain the node meanwhile. For a rate that is too low, look at
@@ -29,7 +30,7 @@ from msgspec import Struct
 
 from stepscope.core.numbers import times
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
-from stepscope.core.recordings.system import PortSeries
+from stepscope.core.recordings.system import LinkTest, PortSeries
 from stepscope.core.run import RunFacts
 
 CODE = "link-errors"
@@ -61,8 +62,32 @@ LOST = {
 }
 
 
-def advise(auxiliary: Auxiliary) -> Advice | None:
-    return None if auxiliary.system is None else judge_ports(auxiliary.system.ports)
+def advise(auxiliary: Auxiliary) -> list[Advice]:
+    if auxiliary.system is None:
+        return []
+    wrong = [test for test in auxiliary.system.link_tests if test.num_wrong]
+    every = [_of_wrong(wrong) if wrong else None, judge_ports(auxiliary.system.ports)]
+    return [each for each in every if each is not None]
+
+
+def _of_wrong(tests: Sequence[LinkTest]) -> Advice:
+    first = tests[0]
+    sizes = "1 size" if first.num_wrong == 1 else f"{first.num_wrong} sizes"
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{first.kind} over {first.num_ranks} ranks gave wrong results at {sizes}.",
+        action="train on none of these devices before it is found: the test on halves of them "
+        "(-g 4, other nodes) names the one, dmesg its Xid errors, NCCL_PROTO=Simple whether it is "
+        "the library's",
+        evidence=tuple(
+            f"{test.path}: {test.kind}, #wrong at {test.num_wrong} of "
+            f"{test.num_wrong + len(test.rows)} sizes"
+            for test in tests[:8]
+        ),
+        weight=first.num_wrong / (first.num_wrong + len(first.rows)),
+        weight_of="the sizes tested",
+    )
 
 
 def advise_run(run: RunFacts) -> Advice | None:

@@ -6,7 +6,8 @@ its log or in the job's output.
 Why it costs: NCCL makes no communicator of two ranks on one device: the job ends, or hangs where a
 rank catches the error.
 
-Evidence it needs: a log of NCCL (`NCCL_DEBUG=WARN` is enough).
+Evidence it needs: a log of NCCL (`NCCL_DEBUG=WARN` is enough), or the job's output with PyTorch's
+exception in it.
 
 What to do: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else uses the
 device, one rank for each device (`torchrun --nproc_per_node` at most as many as there are), and

@@ -43,10 +43,10 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-def advise(auxiliary: Auxiliary) -> Advice | None:
+def advise(auxiliary: Auxiliary, least_working: int = POLICY.least_working) -> Advice | None:
     """One for all devices that are so."""
     devices = () if auxiliary.system is None else with_limits(auxiliary.system.devices)
-    chosen = [device for device in devices if is_underloaded(device)]
+    chosen = [device for device in devices if is_underloaded(device, least_working)]
     if not chosen:
         return None
     worst = min(chosen, key=lambda device: power_share(device) or 1.0)
@@ -67,9 +67,9 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     )
 
 
-def is_underloaded(device: DeviceSeries) -> bool:
+def is_underloaded(device: DeviceSeries, least_working: int) -> bool:
     share, busy = power_share(device), device.used_share
-    if share is None or busy is None or (device.num_working or 0) < POLICY.least_working:
+    if share is None or busy is None or (device.num_working or 0) < least_working:
         return False
     return busy >= POLICY.least_busy and share < POLICY.most_power
 

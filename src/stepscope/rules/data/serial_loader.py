@@ -7,7 +7,9 @@ Why it costs: while the process loads, decodes and collates the next batch it la
 device finishes what it has and stands still. Nothing of that work needs to happen between two
 steps. With w workers a batch is ready every 1/w of the time it takes to make one; only where that
 is longer than the step does part of the wait stay. Workers that compute need a core each; those
-that wait for a disk or a network share them.
+that wait for a disk or a network share them. Handing a batch over costs both sides: a fixed time
+for it and for each tensor in it, and the worker more with its bytes. A batch of hundreds of small
+tensors may cost more to fetch than to make.
 
 Where the process keeps many cores busy while it makes a batch, that may be work for which a worker
 has one thread alone: then workers bring little. Threads of PyTorch's operators spin between two of
@@ -15,7 +17,8 @@ them, though, and look as busy with nothing to do. How much of it is work, no re
 operators in the loader the prediction lies between both, and its range holds both.
 
 Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. A run
-recorded by `stepscope run` tells the cores, and how much of the loading computes.
+recorded by `stepscope run` tells the cores, how much of the loading computes, and the tensors of a
+batch.
 
 What to do: give the DataLoader the `num_workers` that keep up with the step, up to the cores there
 are for each rank, with `pin_memory=True` and `persistent_workers=True`. Each worker holds
@@ -43,6 +46,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import (
     FETCH_NS,
+    handover,
     input_per_step,
     loaded_every,
     loading_frames,
@@ -67,6 +71,10 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
+WORKER_SLOWER = 1.15
+"""Times what the training process computes for a batch: workers share caches, memory and the
+threads of a core with one another (1.07 to 1.2 over what a single process took, 1 to 8 workers on
+an H200's host)."""
 MANY_THREADS = 1.5
 """Cores in use from which more than one thread makes a batch."""
 
@@ -91,6 +99,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         limit = sure if workers.computes else workers
         num = many = workers.fewest(min(each.most(case.metadata) for each in (workers, limit)))
         few = min(num, few)
+    fetch_ns = handover(case).fetch_ns
     pinned = "" if case.graph.on_host else ", pin_memory=True"
     return Proposal(
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
@@ -104,9 +113,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         events=events,
         events_ns=events_ns,
-        change=lambda graph: loaded_every(graph, workers.interval_ns(num)),
-        cautious=lambda graph: loaded_every(graph, _sure_ns(case, sure, few)),
-        hopeful=lambda graph: loaded_every(graph, loading_ns / many),
+        change=lambda graph: loaded_every(graph, workers.interval_ns(num), fetch_ns),
+        cautious=lambda graph: loaded_every(graph, _sure_ns(case, sure, few), fetch_ns),
+        hopeful=lambda graph: loaded_every(graph, loading_ns / many, FETCH_NS),
     )
 
 
@@ -116,21 +125,23 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
     Work that several threads did in the training process is one thread's in a worker; to be sure,
     none of them only spun, and processes that are not of the run keep the cores they had.
     """
-    rest_ns = play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns
-    metadata = case.metadata
+    cost, metadata = handover(case), case.metadata
+    rest_ns = play(with_input(case.graph, 0.0, cost.fetch_ns)).step_interval_ns
     if metadata is None or metadata.own_cores is None:
+        batch_ns = loading_ns * WORKER_SLOWER + cost.send_ns
         return Workers(
-            batch_ns=loading_ns, cpu_ns=loading_ns, rest_ns=rest_ns, rest_cpu_ns=0.0, cores=None
+            batch_ns=batch_ns, cpu_ns=batch_ns, rest_ns=rest_ns, rest_cpu_ns=0.0, cores=None
         )
     busy = _threads(metadata, loading_ns / case.step_interval_ns)
     threads = busy if sure else busy ** (1 - _operator_share(case) / 2)
     computing_ns = loading_ns * _computing_share(case, loading_ns)
     used_ns = (metadata.cores_used or 1.0) * case.step_interval_ns
+    worker_ns = computing_ns * threads * WORKER_SLOWER + cost.send_ns
     return Workers(
-        batch_ns=loading_ns * threads,
-        cpu_ns=computing_ns * threads,
+        batch_ns=(loading_ns - computing_ns) * threads + worker_ns,
+        cpu_ns=worker_ns,
         rest_ns=rest_ns,
-        rest_cpu_ns=max(used_ns - computing_ns * busy, 0.0),
+        rest_cpu_ns=max(used_ns - computing_ns * busy, 0.0) + cost.fetch_ns,
         cores=metadata.free_cores if sure else metadata.own_cores,
     )
 

@@ -11,7 +11,10 @@ Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by 
 of workers and of cores is not in a trace: that is why the range is wide. A profiler slows the step,
 and a loader that is nearly enough then all but keeps up: given the unprofiled step (`--step-ms`),
 one recorded wait will do where the rest of the step, without what recording cost, is too short for
-it; where none waits, it says that it does not know. A run recorded by `stepscope run` shows what
+it. Where none waits, a rest that is too short may also be a profiler that cost less than usual: it
+is named as what it may be, with a range that begins at no gain, and other gains lie in the middle
+of what a loader that limits the run leaves and what they give without; else it says that it does
+not know. A run recorded by `stepscope run` shows what
 its unprofiled steps wait, how many cores the workers use, and what more of them would bring.
 
 What to do: look at the cores first. If the workers and other jobs leave some idle, raise
@@ -33,8 +36,11 @@ from msgspec import Struct, structs
 from stepscope.analyses.host.loader import WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RankMetadata
+from stepscope.replay.changes import with_part_ns
+from stepscope.replay.graph import Graph
+from stepscope.replay.profiler_cost import usual_cost_ns, without_cost
 from stepscope.replay.simulate import play
-from stepscope.rules.case import Case
+from stepscope.rules.case import SLOWED, Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, with_input
 from stepscope.rules.shared.workers import (
@@ -58,9 +64,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Batches that each worker keeps ready, at least: twice PyTorch's own."""
     cautious_left: float = 0.5
     """Of the wait that stays when storage or busy cores hold the workers up."""
-    slowed: float = 0.9
-    """Of the recorded step that the unprofiled one takes at most, for its waits to be other
-    ones."""
 
 
 POLICY = Policy()
@@ -116,15 +119,17 @@ def _full(metadata: RankMetadata, now: int, waited_ms: float) -> Abstention:
     )
 
 
-def _nearly_enough(case: Case) -> Abstention | None:
+def _nearly_enough(case: Case) -> Proposal | Abstention | None:
     """Whether the workers keep up with the run is not in a recording that it was slowed by."""
-    is_fed = len(next_calls(case.context.trace, case.context.host, WORKERS)) > 0
+    num_fetches = len(next_calls(case.context.trace, case.context.host, WORKERS))
     recorded_ns = case.facts.steps.step_interval_ns
     is_timed = case.metadata is not None and case.metadata.steps is not None
-    if not is_fed or is_timed or recorded_ns is None:
+    if not num_fetches or is_timed or recorded_ns is None:
         return None
-    if case.step_interval_ns > POLICY.slowed * recorded_ns:
+    if case.step_interval_ns > SLOWED * recorded_ns:
         return None
+    if case.may_wait:
+        return _may_fall_short(case, recorded_ns, num_fetches)
     return Abstention(
         code=CODE,
         reason=f"while recorded, a step takes {recorded_ns / 1e6:.1f} ms and waits for no batch; "
@@ -132,6 +137,35 @@ def _nearly_enough(case: Case) -> Abstention | None:
         "gains suppose, is not known",
         needs="a run recorded by stepscope run, which times it",
     )
+
+
+def _may_fall_short(case: Case, recorded_ns: float, num_fetches: int) -> Proposal:
+    """What the step takes longer than the recording says is the workers' doing, if it is not that
+    the profiler cost less than it usually does."""
+    step_ms, recorded_ms = case.step_interval_ns / 1e6, recorded_ns / 1e6
+    rest_ms = play(_without_wait(case, case.graph)).step_interval_ns / 1e6
+    return Proposal(
+        summary=f"The loader's workers may fall short: a step takes {step_ms:.1f} ms, where about "
+        f"{rest_ms:.1f} were recorded beside the profiler's usual cost.",
+        action=_action(case.metadata, None, _times(step_ms, step_ms - rest_ms)),
+        evidence=(
+            f"{num_fetches} fetches found their batch ready, at {recorded_ms:.1f} ms a step",
+            "stepscope run times the wait; until then it may as well be nothing",
+        ),
+        change=lambda graph: _without_wait(case, graph),
+        cautious=lambda graph: graph,
+    )
+
+
+def _without_wait(case: Case, graph: Graph) -> Graph:
+    """The host's time is what was recorded less the usual cost of that, for what was fitted to the
+    whole step."""
+    recorded = case.recorded
+    assert recorded is not None
+    usual = without_cost(recorded, usual_cost_ns(recorded)).call_parts["work"]
+    fitted = np.maximum(case.graph.call_parts["work"], 1.0)
+    shorter = graph.call_parts["work"] * np.minimum(usual / fitted, 1.0)
+    return with_part_ns(with_input(graph, 1.0), "work", shorter)
 
 
 def workers_of(case: Case, fetch_ns: float) -> Workers | None:

@@ -25,7 +25,7 @@ import math
 
 from msgspec import Struct
 
-from stepscope.analyses.memory.ways_out import CHECKPOINTED, FORWARD_SHARE
+from stepscope.analyses.memory.ways_out import FORWARD_SHARE, SURELY_CHECKPOINTED
 from stepscope.analyses.run.memory_breakdown import (
     REMEDIES,
     breakdown_text,
@@ -88,15 +88,15 @@ def _relief(case: Case, too_much: float) -> str:
     first."""
     memory = case.facts.memory
     activations = 0 if memory is None or memory.kinds is None else memory.kinds.get(ACTIVATIONS, 0)
-    if memory is None or CHECKPOINTED * activations < too_much:
+    if memory is None or SURELY_CHECKPOINTED * activations < too_much:
         return "checkpoint or shard"
-    tenths = max(math.ceil(10 * too_much / (CHECKPOINTED * activations)), 1)
-    freed = CHECKPOINTED * activations * tenths / 10
+    tenths = max(math.ceil(10 * too_much / (SURELY_CHECKPOINTED * activations)), 1)
+    freed = SURELY_CHECKPOINTED * activations * tenths / 10
     largest = next((row.name for row in memory.modules if row.kind == ACTIVATIONS), None)
     most = "" if largest is None else f" (most are made in {largest})"
     return (
-        f"checkpointing {tenths} of 10 blocks frees about {freed / 1e9:.1f} GB{most}, for at most "
-        f"{FORWARD_SHARE * tenths / 10:.0%} of the step; or shard"
+        f"checkpointing {tenths} of 10 blocks frees {freed / 1e9:.1f} GB or more{most}, for at "
+        f"most {FORWARD_SHARE * tenths / 10:.0%} of the step; or shard"
     )
 
 

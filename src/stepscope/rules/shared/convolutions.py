@@ -6,11 +6,14 @@ import math
 
 from stepscope.rules.shared.rates import Layout
 from stepscope.rules.task_table import TaskTable
+from stepscope.workload.inputs import flag_at
 from stepscope.workload.operands import Operand, is_shape, operand
 
 TENSOR_CORE_CHANNELS = 4
 """Channels of a group that a tensor core's tile needs in TF32; for the 8 of 16 bits cuDNN pads them
 (release notes of 7.3). Kernels for fewer use none."""
+BACKWARD_TRANSPOSED = 7
+"""Where `aten::convolution_backward` says that it is of a transposed one."""
 NARROW_CHANNELS = 64
 """In and out, up to which the compiler takes a convolution for a narrow one (torch 2.11 and
 2.13)."""
@@ -48,9 +51,17 @@ def is_thin(table: TaskTable, op: int) -> bool:
 
 
 def is_grouped(table: TaskTable, op: int) -> bool:
-    """Whether a filter sees some of the channels alone; a transposed convolution may look so."""
+    """Whether a filter sees some of the channels alone. The weight of a transposed convolution has
+    its channels the other way round, and says nothing of groups."""
     pair = image_and_weight(table, op)
-    return pair is not None and pair[1].dims[1] < pair[0].dims[1]
+    return pair is not None and pair[1].dims[1] < pair[0].dims[1] and not _is_transposed(table, op)
+
+
+def _is_transposed(table: TaskTable, op: int) -> bool:
+    inputs = table.inputs(op)
+    if "backward" not in table.op_name(op) or inputs is None:
+        return "transpose" in table.op_name(op)
+    return flag_at(inputs, BACKWARD_TRANSPOSED) is True
 
 
 def least_channels(table: TaskTable, op: int) -> int:

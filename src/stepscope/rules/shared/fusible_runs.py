@@ -463,9 +463,9 @@ def fused_tasks(case: Case, share: float) -> Change:
     return change
 
 
-def num_compiled_kernels(case: Case, of_model: Bool) -> float:
+def num_compiled_kernels(case: Case, of_model: Bool, weight: Float64 | None = None) -> float:
     """What is left of these kernels, a step: one for each run, more where it sums over rows, and
-    what the compiler leaves alone."""
+    what the compiler leaves alone. With `weight`, a kernel that is left counts so much."""
     graph, table, runs = case.graph, case.table, runs_of(case)
     left = of_model.copy()
     if runs is not None:
@@ -474,7 +474,8 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     left[prepared_to_add(case)] = False
     left &= ~table.where(partial(_is_joined, table))
     single = left & table.where(lambda op: SINGLE.search(table.op_name(op)) is not None)
-    kept = int((left & ~single).sum()) + len(distinct(table.op[single]))
+    counted = np.ones(len(left)) if weight is None else weight
+    kept = float(counted[left & ~single].sum()) + len(distinct(table.op[single]))
     in_runs = 0 if runs is None else int(_num_kernels(runs).sum())
     return (kept + in_runs) / max(graph.num_steps, 1)
 

@@ -112,6 +112,21 @@ def judge_test(test: LinkTest) -> LinkJudgement:
     )
 
 
+def reached_words(judgement: LinkJudgement) -> str:
+    """The best bus bandwidth, against what the link usually gives."""
+    best = judgement.best
+    words = f"{best.bus_bytes_per_s / 1e9:.3g} GB/s at {size_words(best.size_bytes)}"
+    if judgement.is_rising:
+        words += ", still rising: run larger sizes (-e 8G)"
+    share, expected = judgement.share, judgement.expected_bytes_per_s
+    if share is None or expected is None:
+        return f"{words}; what its link gives is not known"
+    words += f"; {share:.0%} of the {expected / 1e9:.3g} of {judgement.link_words}"
+    if share > 1.05 and judgement.test.kind == "all_reduce":
+        words += ": sums are made in the switch (NVLS), which no ring can reach"
+    return words
+
+
 def spec_named(device: str | None) -> DeviceSpec | None:
     """By its name alone: the tests print no more."""
     if device is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.loader import next_calls
 from stepscope.analyses.host.nesting import ancestor_with
@@ -12,13 +13,56 @@ from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import play
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
+from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, per_step, sizes
 
-FETCH_NS = 1_000_000.0
-"""Of the main process for a batch that another process made: 0.05 ms for one small tensor, 1.7 ms
-for a table's row of a few (own lab, table_trivial_loader: 4 workers took 1.1 ms of loading off the
-step and made it 0.6 ms longer)."""
+MESSAGE_NS = 650_000.0
+TENSOR_NS = 350_000.0
+"""Of a process on either side of a batch that a worker hands over: for the batch, and for each
+tensor in it, whose memory goes over as an open file, on a connection of its own (0.34 to 0.38 ms
+for 4 to 64 tensors, one core of an ARM server; own lab, table_trivial_loader, an x86 host: 4
+workers took 1.1 ms of loading two tensors off the step and made it 0.6 ms longer)."""
+FETCH_NS = MESSAGE_NS + TENSOR_NS
+"""Where it is not known how many there are."""
+SEND_NS_PER_BYTE = 0.4
+"""Of the worker: each page of shared memory is new to it (0.5 to 0.7 ms a megabyte of collated
+batches on that ARM core, at most 0.3 on the x86 host: one worker of a board's mnasnet_serial)."""
+TAKE_NS_PER_BYTE = 0.1
+"""Of the training process, where no thread that pins does it."""
 BISECTIONS = 8
+
+
+class Handover(Struct, frozen=True, kw_only=True):
+    """What batches of a step cost that come from other processes, beside making them."""
+
+    fetch_ns: float
+    """Of the training process."""
+    send_ns: float
+    """Of the workers."""
+
+
+@once_a_case
+def handover(case: Case) -> Handover:
+    """By the tensors of a batch and their bytes: as a run recorded them, else what is copied to the
+    device in a step."""
+    loader = None if case.metadata is None else case.metadata.loader
+    steps = None if case.metadata is None else case.metadata.steps
+    num_batches = (None if steps is None else steps.num_batches) or 1.0
+    if loader is None or loader.batch_tensors is None or loader.batch_bytes is None:
+        return Handover(fetch_ns=FETCH_NS, send_ns=SEND_NS_PER_BYTE * _copied_bytes(case))
+    each_ns = MESSAGE_NS + TENSOR_NS * loader.batch_tensors
+    taken_ns = TAKE_NS_PER_BYTE * loader.batch_bytes if case.graph.on_host else 0.0
+    return Handover(
+        fetch_ns=num_batches * (each_ns + taken_ns),
+        send_ns=num_batches * (each_ns + SEND_NS_PER_BYTE * loader.batch_bytes),
+    )
+
+
+def _copied_bytes(case: Case) -> float:
+    if case.graph.on_host:
+        return 0.0
+    copied = sizes(case)[copy_tasks(case, TO_DEVICE)]
+    return per_step(case.graph, float(np.nansum(copied)))
 
 
 def loading_frames(case: Case, pattern: re.Pattern[str]) -> tuple[Int64, Float64]:

@@ -60,12 +60,16 @@ def rank_speeds(job: JobCase) -> RankSpeeds:
 
 def _per_step(graph: Graph, name: str) -> float:
     """A part of the host's time a step: of the middle step, since what is cut off at the end of a
-    recording is in one step alone; batches may come in bursts, so of the loader all steps count."""
+    recording is in one step alone; batches may come in bursts, so of the loader all steps count
+    that have a fetch: that of the first may lie before the recording."""
     inside = graph.call_step >= 0
     totals = np.bincount(
         graph.call_step[inside], graph.call_parts[name][inside], minlength=max(graph.num_steps, 1)
     )
-    return float(totals.mean() if name == "input" else np.median(totals))
+    if name == "input":
+        fetched = totals[totals > 0]
+        return float(fetched.mean()) if len(fetched) else 0.0
+    return float(np.median(totals))
 
 
 def at_speed(job: JobCase, job_graph: JobGraph, index: int, target_ns: float) -> JobGraph:

@@ -47,6 +47,14 @@ CONVOLUTION_FIXED_NS, CONVOLUTION_BACKWARD_FIXED_NS = 5_000, 14_000
 """Backward it is several kernels."""
 TURN_SHARE = 0.44
 """Of the bandwidth, reached by the kernels that turn NCHW into NHWC and back."""
+TF32_TURN_SHARE = 0.64
+"""The same over fp32 tensors (12 shapes of 3 x 3, 1 x 7 and 5 x 5: 0.55 to 0.7)."""
+TURN_FIXED_NS, TURN_BACKWARD_FIXED_NS = 5_000, 11_000
+"""Of those kernels: what goes in, what comes out, and the weight (14 shapes in bf16)."""
+TF32_CONVOLUTION_FACTOR, TF32_CONVOLUTION_BACKWARD_FACTOR = 1.2, 1.4
+"""Of convolutions in TF32, on its own peak: as of its products, the matrix units take a tensor
+along what is summed over alone, which are the channels going forward and the images going back (16
+shapes, the images in NHWC: 1.0 to 1.35 and 1.1 to 1.8)."""
 MISALIGNED_FACTOR, BATCHED_MISALIGNED_FACTOR = 4.0, 2.0
 """Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need (54
 shapes of 10 us and more: 3.2 to 5 with one weight, 1.5 to 3.3 with one each)."""
@@ -54,9 +62,11 @@ TF32_ACROSS_FACTOR = (1.15, 1.45, 2.0)
 """Of TF32 products, by how many of their two matrices do not lie along the dimension that is summed
 over: the matrix units take them so alone (33 shapes: 1.0 to 1.25, 1.15 to 1.75, 1.8 to 2.4). In 16
 bits they take both."""
-RECURRENT_SHARE = {"tf32": 0.1, "bf16": 0.35, "fp16": 0.35}
-"""Of the dense peak, reached by the products of a recurrent layer, a batch high (an LSTM of 1024,
-batches of 64)."""
+TF32_GROUPED_BACKWARD_FACTOR = 2.2
+"""More of grouped ones, backward (four of 4 to 32 channels in a group: 1.0 to 5.5)."""
+RECURRENT_SHARE = {"tf32": 0.16, "bf16": 0.31, "fp16": 0.31}
+"""Of the dense peak, reached by the products of a recurrent layer, a batch high (five LSTMs and
+GRUs of 512 to 1536, batches of 64 and 128, both passes: 0.15 to 0.19 and 0.27 to 0.32)."""
 STREAM_SHARE = 0.88
 """Of the bandwidth, reached by pointwise kernels over large tensors (0.87 to 0.95)."""
 STREAM_FIXED_NS = 3_000
@@ -115,6 +125,7 @@ def convolution_ns(
     backward: bool,
     channels: int,
     layout: Layout = "nhwc",
+    grouped: bool = False,
 ) -> float:
     """A convolution whose groups have so many channels, in and out at least."""
     share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
@@ -123,15 +134,23 @@ def convolution_ns(
     # are.
     share *= roofs.matrix_share(precision, MATRIX_SHARE) / MATRIX_SHARE
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / share
+    turn_share = TURN_SHARE
+    if precision == "tf32":
+        arithmetic *= TF32_CONVOLUTION_BACKWARD_FACTOR if backward else TF32_CONVOLUTION_FACTOR
+        turn_share = TF32_TURN_SHARE
     stream_share = CONVOLUTION_BACKWARD_STREAM_SHARE if backward else MATRIX_STREAM_SHARE
     if layout == "odd":
         stream_share = ODD_STREAM_SHARE
     traffic = _matrix_traffic_ns(roofs, size, stream_share)
-    turning = _matrix_traffic_ns(roofs, 2 * size, TURN_SHARE) if layout == "turned" else 0.0
+    turning = 0.0
+    if layout == "turned":
+        turns = TURN_BACKWARD_FIXED_NS if backward else TURN_FIXED_NS
+        turning = fixed_ns(roofs, turns) + _matrix_traffic_ns(roofs, 2 * size, turn_share)
     if math.isnan(arithmetic):
         return math.nan
     fixed = CONVOLUTION_BACKWARD_FIXED_NS if backward else CONVOLUTION_FIXED_NS
-    return fixed_ns(roofs, fixed) + max(arithmetic, traffic) + turning
+    slowdown = TF32_GROUPED_BACKWARD_FACTOR if grouped and backward and precision == "tf32" else 1.0
+    return fixed_ns(roofs, fixed) + max(arithmetic, traffic) * slowdown + turning
 
 
 def recurrent_ns(roofs: DevicePeaks, flops: float, precision: str, num_kernels: int) -> float:

@@ -209,6 +209,7 @@ def _time(
             backward="backward" in table.op_name(op),
             channels=least_channels(table, op),
             layout=layout_of(table, op, ROW_OF[precision]),
+            grouped=is_grouped(table, op),
         )
     return _product_ns(table, roofs, op, flops, size, precision)
 

@@ -17,7 +17,10 @@ from stepscope.core.recordings.processes import (
     HostUse,
     ProcessUse,
 )
-from stepscope.core.recordings.system import DeviceSeries, HostStacks
+from stepscope.core.recordings.system import DeviceSeries, HostStacks, HotSpot
+from stepscope.rules.triage.policy import POLICY
+
+MOST_NAMED = 4
 
 
 class Job(Struct, frozen=True):
@@ -32,10 +35,16 @@ class Job(Struct, frozen=True):
     held_back: float | None
     rest: tuple[ProcessUse, ...]
     """What ranks started besides."""
+    has_quota: bool
+    """Its cores are what a control group grants, and not the machine's."""
 
     @property
     def all(self) -> tuple[ProcessUse, ...]:
         return (*self.ranks, *self.workers, *self.compilers, *self.rest)
+
+    @property
+    def is_held_back(self) -> bool:
+        return self.held_back is not None and self.held_back >= POLICY.least_held
 
 
 def joined(hosts: Sequence[HostUse]) -> Job:
@@ -56,6 +65,7 @@ def joined(hosts: Sequence[HostUse]) -> Job:
         sum(others) if others else None,
         max(held, default=None),
         (*(of(PROCESS) if of(RANK) else ()), *of(HELPER)),
+        any(host.quota_cores is not None and host.quota_cores == host.num_cores for host in hosts),
     )
 
 
@@ -65,9 +75,13 @@ def io_share(processes: Sequence[ProcessUse]) -> float:
     return median(shares) if shares else 0.0
 
 
-def read_rate(process: ProcessUse) -> float:
-    """From disks; what memory's cache gives costs CPU, and shows there."""
-    return process.disk_read_bytes_s or 0.0
+def read_rate(processes: Sequence[ProcessUse]) -> float | None:
+    """Bytes a second from disks; what memory's cache gives costs CPU, and shows there. None where
+    nobody counted them."""
+    rates = [
+        process.disk_read_bytes_s for process in processes if process.disk_read_bytes_s is not None
+    ]
+    return sum(rates) if rates else None
 
 
 def moved_rate(process: ProcessUse) -> float | None:
@@ -81,15 +95,58 @@ def moved_rate(process: ProcessUse) -> float | None:
     return max(rates, default=None)
 
 
-def loader_share(stacks: Sequence[HostStacks]) -> float:
-    """Of all stacks, with the loader in them."""
+def stacks_of(
+    stacks: Sequence[HostStacks], processes: Sequence[ProcessUse]
+) -> tuple[HostStacks, ...]:
+    """Of these; a file's, which names no process, are taken for the ranks'."""
+    pids: set[int | None] = {process.pid for process in processes}
+    if all(process.role != WORKER for process in processes):
+        pids.add(None)
+    return tuple(one for one in stacks if one.pid in pids)
+
+
+def loader_share(stacks: Sequence[HostStacks], ranks: Sequence[ProcessUse]) -> float:
+    """Of the ranks' stacks, with the loader in them."""
     shares = [
         spot.total_share
-        for process in stacks
+        for process in stacks_of(stacks, ranks)
         for spot in process.functions
         if "torch/utils/data" in (spot.file or "")
     ]
     return max(shares, default=0.0)
+
+
+def hottest(stacks: Sequence[HostStacks], processes: Sequence[ProcessUse]) -> HotSpot | None:
+    """The training code's call that most of their stacks stand in; None where nobody looked."""
+    spots = [spot for one in stacks_of(stacks, processes) for spot in one.training]
+    return max(spots, key=lambda spot: spot.total_share, default=None)
+
+
+def standing_words(processes: Sequence[ProcessUse], stacks: Sequence[HostStacks]) -> str:
+    """Where each of the first few stands most of the time."""
+    places = [
+        f"{named([process])} in {spot.label}"
+        for process in processes[:MOST_NAMED]
+        if (spot := hottest([one for one in stacks if one.pid == process.pid], [process]))
+    ]
+    return f" ({'; '.join(places)})" if places else ""
+
+
+def samples_words(stacks: Sequence[HostStacks]) -> str:
+    """Of a profiler's file alone: whose the samples are, and where most of them stand."""
+    if not stacks:
+        return ""
+    one = stacks[0]
+    spots = one.training or one.functions
+    words = [f"{thread.share:.0%} {thread.name}" for thread in one.threads[:3] if thread.share]
+    if spots:
+        spot = max(spots, key=lambda spot: spot.total_share)
+        words.append(f"{spot.total_share:.0%} in {spot.label}")
+    return f"; of {one.tool}'s samples: {', '.join(words)}" if words else ""
+
+
+def attach(processes: Sequence[ProcessUse]) -> str:
+    return f"stepscope attach {' '.join(str(process.pid) for process in processes[:8])}"
 
 
 def mean_wanted(processes: Sequence[ProcessUse]) -> float:

@@ -88,13 +88,15 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
         super().__init__()
+        num_again = SETTINGS["recompute_layers"] or SHAPE["layers"]
+        self.is_again = SETTINGS["recompute"] == "full" and index < num_again
         self.first, self.second = norm(), norm()
         self.attention, self.mlp = Attention(), Mlp()
 
     def forward(self, x: Tensor) -> Tensor:
-        if SETTINGS["recompute"] == "full" and self.training:
+        if self.is_again and self.training:
             out: Tensor = checkpoint(self.inner, x, use_reentrant=False)
             return out
         return self.inner(x)
@@ -114,7 +116,7 @@ class Decoder(nn.Module):
         self.tokens = nn.Embedding(vocab, hidden)
         length = SHAPE["max_positions"]
         self.positions = nn.Embedding(length, hidden) if length else None
-        self.blocks = nn.ModuleList(Block() for _ in range(SHAPE["layers"]))
+        self.blocks = nn.ModuleList(Block(index) for index in range(SHAPE["layers"]))
         self.norm = norm()
         self.head = nn.Linear(hidden, vocab, bias=False)
         if SHAPE["is_tied"]:
