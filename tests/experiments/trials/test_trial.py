@@ -15,11 +15,17 @@ pytest.importorskip("torch")
 
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
+from stepscope.experiments.compare.comparability import untaken
 from stepscope.experiments.trials.record import _numerics, odd_ns, timed_steps, trial_of
 from stepscope.experiments.trials.trial import run_trial, steps_of
 from stepscope.process.job import Ended
 from stepscope.process.members import members
-from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
+from stepscope.protocol.run_folder import (
+    APPLIED_FILE,
+    SITE_FOLDER,
+    STDERR_FILE,
+    STDOUT_FILE,
+)
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
 from tests.capture.jobs import LIGHT, torchrun
@@ -282,6 +288,19 @@ def test_a_job_that_ends_within_the_warm_up_is_told_so(tmp_path: Path) -> None:
     )
     assert trial_of(read_run(run), Change(), ended, 10).notes == (lower,)
     assert trial_of(read_run(run), Change(), ended, 2).notes == ()
+
+
+def test_why_a_setting_was_not_taken_is_told_whatever_its_value_would_be(tmp_path: Path) -> None:
+    """`num_workers` is a number elsewhere in a run folder; here it names the words."""
+    run = write_run(tmp_path / "run", exit_code=0)
+    rank = write_rank(run, 0)
+    add_steps(rank, [row(step) for step in range(1, 31)])
+    why = "its dataset is iterable and may give every sample once per worker"
+    told = {"counts": {"num_workers": 0}, "reasons": {"num_workers": why}}
+    (rank / APPLIED_FILE).write_text(json.dumps(told))
+    change = Change(knobs={"num_workers": 4})
+    made = trial_of(read_run(run), change, Ended(exit_code=0, wall_s=1.0), 5)
+    assert untaken(made) == (f"num_workers did not take effect: {why}",)
 
 
 def test_the_last_words_of_a_job_are_kept(tmp_path: Path) -> None:

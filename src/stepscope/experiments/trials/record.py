@@ -197,7 +197,8 @@ def _ends_with(rows: Sequence[unprofiled.Row]) -> str | None:
 
 def _taken(run: RunRecord, change: Change) -> tuple[dict[str, int], list[str]]:
     """On how many objects of the first rank each knob was set, and why one was not."""
-    applied = _object(run.ranks[0].folder / APPLIED_FILE) if run.ranks else {}
+    # By the names of settings stand counts and words here, not the settings' own values.
+    applied = read_json_object(run.ranks[0].folder / APPLIED_FILE) if run.ranks else {}
     counts, reasons = _dict(applied.get("counts")), _dict(applied.get("reasons"))
     taken = {name: _int(counts.get(name)) or 0 for name in change.knobs}
     notes = [f"{name}: {_text(reasons[name]) or ''}" for name in change.knobs if name in reasons]

@@ -97,7 +97,8 @@ def _step_chips(step: StepTime) -> list[tuple[str, str, str]]:
     of = SOURCE_WORDS.get(step.source, step.source) if step.ms is not None else ""
     chips = [("a step", _ms(step.ms), of)]
     if step.profiled_ms is not None:
-        chips.append(("while profiled", _ms(step.profiled_ms), f"{step.count} steps recorded"))
+        recorded = f"{plural(step.count, 'step')} recorded"
+        chips.append(("while profiled", _ms(step.profiled_ms), recorded))
     return chips
 
 
