@@ -51,7 +51,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """Largest gain first, all of them; a fix that repairs another's fault too after that one, where
     it is most of the gain; a change of the whole model after the fix of one fault that gives nearly
     as much; what is listed last after the others worth naming, unless even the least of it is more
-    than the first is likely to give."""
+    than the most of the first."""
     ladder: tuple[float, ...] = ()
     """The speedup of the first fix worth naming, of the first two at once, and so on to all of
     them."""
@@ -117,11 +117,11 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
 
 
 def _surely_more_first(pairs: list[Pair]) -> list[Pair]:
-    """What is listed last stands first where even the least it may give is more than what the one
-    that would is likely to."""
+    """What is listed last stands first where even the least it may give is more than the most of
+    the one that would."""
     last = [pair for pair in pairs if pair[1].listed_last and not pair[1].alternative_to]
     most = max(last, key=lambda pair: pair[0].predicted_low, default=None)
-    if most is None or most[0].predicted_low <= pairs[0][0].predicted_speedup:
+    if most is None or most[0].predicted_low <= pairs[0][0].predicted_high:
         return pairs
     return [most, *(pair for pair in pairs if pair is not most)]
 
