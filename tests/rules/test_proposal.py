@@ -116,7 +116,8 @@ def test_a_serial_loader_is_charged_to_what_it_calls() -> None:
         [6 / 7.9, 1 / 7.9, 0.9 / 7.9], rel=0.01
     )
     assert "num_workers=8" in finding.action
-    assert "at least 3," in finding.action
+    # Each of 9.1 ms in a worker and about 1 to hand over, for a rest of about 3.
+    assert "at least 4," in finding.action
 
 
 def test_saving_is_told_how_seldom_to_save() -> None:
@@ -150,7 +151,7 @@ def test_no_finding_promises_a_slower_step(
         job_graph=None,
         host_bounds=None,
         step_interval_ns=step_interval_ns,
-        speedup=lambda speedup: speedup,
+        speedups=lambda speedup: (speedup, speedup),
     )
     proposal = JobProposal(
         code="x",
