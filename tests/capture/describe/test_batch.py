@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -56,3 +58,21 @@ def test_an_iterators_first_batch_is_looked_at_and_the_iterator_not_kept() -> No
     del first
     gc.collect()
     assert feeder.iterator() is None
+
+
+class Lazy(list[Any]):
+    """Of the job: it makes what it holds when somebody iterates over it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("the job's code ran")
+
+
+class Pretender:
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise AssertionError("the job's code ran")
+
+
+def test_no_code_of_the_batch_runs() -> None:
+    lazy = Lazy([torch.zeros(2), Pretender()])
+    assert batch.batch_notes((lazy,)) == {"num_tensors": 1, "size_bytes": 8}

@@ -42,13 +42,16 @@ def batch_notes(batch: Any) -> dict[str, int]:
             if id(part) in seen:
                 continue
             seen.add(id(part))
-            if isinstance(part, torch.Tensor):
+            kind = type(part)  # what a class says of itself, and how it iterates, is the job's code
+            if issubclass(kind, torch.Tensor):
                 num_tensors += 1
                 size_bytes += part.numel() * part.element_size()
-            elif isinstance(part, dict):
+            elif issubclass(kind, dict):
                 parts += dict.values(part)
-            elif isinstance(part, list | tuple):
-                parts += part
+            elif issubclass(kind, list):
+                parts += list.__iter__(part)
+            elif issubclass(kind, tuple):
+                parts += tuple.__iter__(part)
             else:
                 parts += attributes(part).values()
     if batch is None or parts:
