@@ -93,3 +93,18 @@ def test_readme_and_ci_run_the_same_test_command() -> None:
         .rstrip()
         .endswith("scripts/setup-and-test")
     )
+
+
+def test_every_part_of_the_report_that_the_plugins_views_lead_to_is_a_heading_of_it() -> None:
+    page = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
+    table = page[page.index("| the plugin's view |") : page.index("Figures of the report")]
+    named = re.findall(r"\*\*(.+?)\*\*", table)
+    templates = (ROOT / "src" / "stepscope" / "report" / "html" / "templates").glob("*.html")
+    heads = {
+        head
+        for template in templates
+        for head in re.findall(r"<h2>(.+?)</h2>", template.read_text(encoding="utf-8"))
+    }
+    titles = {title for head in heads for title in re.findall(r'[^{}%"]+', head)}
+    assert len(named) > 10
+    assert [name for name in named if name != "roof" and name not in titles] == []

@@ -23,6 +23,7 @@ from stepscope.report.comparison.words import (
     headline,
     how_words,
     interval_words,
+    part_names,
     ratio,
     sure_words,
 )
@@ -289,6 +290,15 @@ def test_work_that_is_not_the_same_is_said_first_and_loudly() -> None:
     ):
         assert "do not do the same work: batch size: 8 -" in " ".join(text.split())
     assert render_comparisons([comparison]).startswith("A and B do not do the same work")
+
+
+def test_without_a_device_the_parts_are_called_what_a_diagnosis_calls_them() -> None:
+    comparison = made([("forward aten::mm[]", "k", 9e6)], [("forward aten::mm[]", "k", 4e6)])
+    assert comparison.device is not None
+    on_host = replace(comparison, device=replace(comparison.device, where="host"))
+    assert part_names(comparison)["idle_other"] == "idle, cause not seen"
+    assert part_names(on_host)["idle_other"] == "outside operators"
+    assert part_names(on_host)["compute"] == "operators"
 
 
 def test_three_runs_have_letters_and_ids_of_their_own() -> None:

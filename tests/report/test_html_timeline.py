@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
@@ -100,6 +101,14 @@ def test_gaps_fill_the_window_and_name_their_parts(demo: Timeline) -> None:
         sums[PARTS[part]] += ns
     assert sums == {part: demo.part_ns(part) for part in PARTS}
     assert dict(values["parts"])["comms_transfer"] == "communication, not hidden"
+
+
+def test_without_a_device_the_parts_are_called_what_the_other_views_call_them() -> None:
+    timeline = crowded(1, "thread 1")
+    words = dict(timeline_values(replace(timeline, where="host"))["parts"])
+    assert words["compute"] == "operators"
+    assert words["idle_other"] == "outside operators"
+    assert dict(timeline_values(timeline)["parts"])["compute"] == "compute"
 
 
 def test_what_was_left_out_is_said(demo: Timeline) -> None:

@@ -254,3 +254,21 @@ def test_a_replay_that_is_not_what_was_recorded_tells_no_gains() -> None:
     assert "misses the recorded step by 123%" in said.verdict.summary
     assert said.findings == ()
     assert any("123% more than recorded" in each.reason for each in said.abstentions)
+
+
+def test_idle_time_without_a_cause_is_not_counted_together_with_launching() -> None:
+    diagnosis = judged(
+        op("aten::mm", 0, 3 * MS),
+        call("cudaLaunchKernel", 3 * MS - 9000, 3 * MS - 5000, 1),
+        kernel("gemm", 3 * MS, 3 * MS + 20_000, 1),
+        call("cudaLaunchKernel", 10 * MS - 9000, 10 * MS - 5000, 2),
+        kernel("gemm", 10 * MS, 10 * MS + 20_000, 2),
+        op("aten::mm", 10 * MS + 20_000, 13 * MS),
+        call("cudaLaunchKernel", 13 * MS - 9000, 13 * MS - 5000, 3),
+        kernel("gemm", 13 * MS, 13 * MS + 20_000, 3),
+    )
+    parts = diagnosis.facts.ranks[0].typical_parts_ns
+    assert parts is not None
+    assert parts["idle_launch"] > MS
+    unseen = parts["idle_other"] / sum(parts.values())
+    assert f"{unseen:.0%} of what was recorded is idle time whose" in diagnosis.verdict.summary

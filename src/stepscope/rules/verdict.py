@@ -191,9 +191,10 @@ def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     bound = _without_replay(rank, parts, largest) if rank.replayed is None else largest
     whole = "what was recorded" if is_whole_trace(rank) else "the step"
     if bound is None:
-        is_idle = rank.steps.where == "device" and is_unseen(parts, largest)
-        word = UNSEEN if is_idle else words[largest]
-        part = f"{shares[largest]:.0%} of {whole} is {word}"
+        share, word = shares[largest], words[largest]
+        if rank.steps.where == "device" and is_unseen(parts, largest):
+            share, word = parts["idle_other"], UNSEEN
+        part = f"{share:.0%} of {whole} is {word}"
         summary = f"What limits the run is not in this trace: {part}, but {_lacking(rank)}."
         return Verdict(bound="unknown", summary=summary, shares=shares)
     if bound == "memory":

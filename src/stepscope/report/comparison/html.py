@@ -14,7 +14,7 @@ from stepscope import __version__
 from stepscope.core.experiments.comparison import Comparison
 from stepscope.core.facts import PARTS
 from stepscope.report.comparison.page import page_of
-from stepscope.report.comparison.words import PART_NAMES, interval_words, letter, ratio
+from stepscope.report.comparison.words import interval_words, letter, part_names, ratio
 from stepscope.report.html import render
 from stepscope.report.units import ms, percent
 
@@ -95,13 +95,14 @@ def _bars(comparison: Comparison, name: str) -> list[dict[str, Any]]:
     )
     sides = [[row.before_ns or 0 for row in rows], [row.after_ns or 0 for row in rows]]
     longest = max(sum(side) for side in sides) or 1
+    names = part_names(comparison)
     bars = []
     for word, side in zip(("A", name), sides, strict=True):
         at, parts = 0.0, []
         for row, ns in zip(rows, side, strict=True):
             width = 1000 * ns / longest
             if width >= 0.5:
-                words = {"part": row.name, "word": PART_NAMES[row.name], "value": ms(ns)}
+                words = {"part": row.name, "word": names[row.name], "value": ms(ns)}
                 parts.append(words | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
             at += width
         bars.append({"word": word, "total": ms(sum(side)), "parts": parts})

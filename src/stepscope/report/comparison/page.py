@@ -26,6 +26,7 @@ from stepscope.report.comparison.words import (
     host_words,
     how_words,
     interval_words,
+    part_names,
     ratio,
     row_name,
     step_words,
@@ -214,7 +215,7 @@ class _Tables:
         times = _Times(
             lines=[
                 _Line(_named(words, row.name), row.before_ns, row.after_ns)
-                for words, row in zip(_row_names(account.by, rows), rows, strict=True)
+                for words, row in zip(self._row_names(account.by, rows), rows, strict=True)
             ],
             rest=account.rest,
             last=[_Line(Cell("total", "strong"), account.before_ns, account.after_ns)],
@@ -232,6 +233,15 @@ class _Tables:
         longer_ns = max(self.comparison.before.step_ns or 0.0, self.comparison.after.step_ns or 0.0)
         is_quiet = not is_part and times.longest_ns < QUIET * longer_ns
         return ComparedTable(name=account.by, section=section, is_quiet=is_quiet)
+
+    def _row_names(self, by: str, rows: Sequence[Row]) -> list[str]:
+        if by == "part":
+            names = part_names(self.comparison)
+            return [names.get(row.name, row_name(row.name)) for row in rows]
+        if by != "kernel":
+            return [row_name(row.name) for row in rows]
+        short = iter(distinct_kernels([row.name for row in rows if row.name != OVERLAP]))
+        return [row_name(row.name) if row.name == OVERLAP else next(short) for row in rows]
 
     def _device(self) -> Iterator[ComparedTable]:
         device = self.comparison.device
@@ -447,13 +457,6 @@ def _hint(changed: Changed) -> str:
             shapes = f" on {'; '.join(work.shapes)}" if work.shapes else ""
             sides.append(f"{word}: {', '.join(work.kernels) or ', '.join(work.ops)}{shapes}")
     return " / ".join(sides)
-
-
-def _row_names(by: str, rows: Sequence[Row]) -> list[str]:
-    if by != "kernel":
-        return [row_name(by, row.name) for row in rows]
-    short = iter(distinct_kernels([row.name for row in rows if row.name != OVERLAP]))
-    return [row_name(by, row.name) if row.name == OVERLAP else next(short) for row in rows]
 
 
 def _part_order(row: Row) -> int:

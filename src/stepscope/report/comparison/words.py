@@ -16,7 +16,7 @@ from stepscope.core.experiments.comparison import (
 )
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.speed import is_host_slowed
-from stepscope.report.diagnosis.step import PART_WORDS
+from stepscope.report.diagnosis.step import ON_HOST_WORDS, PART_WORDS
 from stepscope.report.names import MAX_CHARS, kernel_name, op_name
 from stepscope.report.units import NBSP, fixed, ms, percent, plural
 
@@ -183,11 +183,16 @@ def step_words(run: ComparedRun) -> str:
     return f"{ms(run.step_ns)}, {SOURCE_WORDS[run.source]}{num}"
 
 
-def row_name(by: str, name: str) -> str:
-    """A row of an account as it is shown."""
-    if name == OVERLAP:
-        return "less what ran at once"
-    return PART_NAMES.get(name, name) if by == "part" else name
+def part_names(comparison: Comparison) -> dict[str, str]:
+    """What the rows of the account of parts are called."""
+    device = comparison.device
+    on_host = device is not None and device.where == "host"
+    return PART_NAMES | ON_HOST_WORDS if on_host else PART_NAMES
+
+
+def row_name(name: str) -> str:
+    """A row of an account, but for that of parts, as it is shown."""
+    return "less what ran at once" if name == OVERLAP else name
 
 
 def distinct_kernels(names: Sequence[str]) -> list[str]:

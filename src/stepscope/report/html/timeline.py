@@ -28,7 +28,7 @@ from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Slices, Timeline, What
 from stepscope.core.trace import NONE, Int64
 from stepscope.protocol.json_text import json_text
-from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.step import part_words
 from stepscope.report.names import clean, kernel_name, op_name, shorten
 
 WHAT = ("label", "name", "kind", "category", "op", "module", "line", "phase")
@@ -71,7 +71,10 @@ def timeline_values(timeline: Timeline) -> dict[str, Any]:
         .reshape(-1)
         .tolist(),
         "sizes": np.stack([sizes, slices.size_bytes[sizes]], axis=1).reshape(-1).tolist(),
-        "parts": [[part, _part_words(part, gaps.waits_split)] for part in PARTS],
+        "parts": [
+            [part, part_words(part, is_split=gaps.waits_split, on_host=timeline.where == "host")]
+            for part in PARTS
+        ],
         "gaps": gaps.dur_ns.tolist(),
         "gap_parts": gaps.part.tolist(),
         "gap_moved_ns": gaps.moved_ns,
@@ -80,10 +83,6 @@ def timeline_values(timeline: Timeline) -> dict[str, Any]:
         "num_lanes_left_out": timeline.num_lanes_left_out,
         "num_frames": timeline.num_frames,
     }
-
-
-def _part_words(part: str, waits_split: bool) -> str:
-    return UNSPLIT_COMMS if part == "comms_transfer" and not waits_split else PART_WORDS[part]
 
 
 def _deltas(values: Int64) -> list[int]:
