@@ -241,7 +241,7 @@ def test_the_step_that_gains_are_of_is_told_where_the_profiler_lengthens_it() ->
     before = scenarios.data_bound()
     before = replace(before, step=replace(before.step, source="trace"))
     assert before.step.ms is not None
-    for share, is_told in ((0.995, False), (0.6, True)):
+    for share, is_told in ((0.995, False), (1.1, False), (0.6, True)):
         replay = ReplayCheck(ms=share * before.step.ms, error=0.0)
         text = plain(replace(before, replay=replay))
         assert ("without the profiler, and gains are of that)" in " ".join(text.split())) == is_told

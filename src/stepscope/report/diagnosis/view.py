@@ -238,7 +238,7 @@ def unprofiled_ms(step: StepTime, replay: ReplayCheck | None) -> float | None:
     it."""
     if step.source != "trace" or step.ms is None or replay is None:
         return None
-    return None if abs(replay.ms / step.ms - 1) < SAME_STEP else replay.ms
+    return replay.ms if replay.ms < (1 - SAME_STEP) * step.ms else None
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
