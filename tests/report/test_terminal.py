@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.diagnosis import Diagnosis, ReplayCheck
 from stepscope.core.facts import RankFacts
 from stepscope.report.diagnosis.ranks import MAX_LINES
 from stepscope.report.diagnosis.step import ON_HOST_WORDS, PART_WORDS, UNSPLIT_COMMS
@@ -235,6 +235,16 @@ def test_step_time_tells_its_source() -> None:
         scenarios.data_bound()
     )
     assert "A step takes 1 508 ms (from the trace, while profiled)." in plain(scenarios.one_step())
+
+
+def test_the_step_that_gains_are_of_is_told_where_the_profiler_lengthens_it() -> None:
+    before = scenarios.data_bound()
+    before = replace(before, step=replace(before.step, source="trace"))
+    assert before.step.ms is not None
+    for share, is_told in ((0.995, False), (1.1, False), (0.6, True)):
+        replay = ReplayCheck(ms=share * before.step.ms, error=0.0)
+        text = plain(replace(before, replay=replay))
+        assert ("without the profiler, and gains are of that)" in " ".join(text.split())) == is_told
 
 
 def test_alike_ranks_share_a_line() -> None:

@@ -25,6 +25,14 @@ def test_saving_in_each_step_costs() -> None:
     assert gain(case, checkpoint_stall.propose(case)) > 3
 
 
+def test_what_saving_is_said_to_take_is_what_its_fix_gives() -> None:
+    case = saving("save_checkpoint", us=3000).case()
+    said = checkpoint_stall.propose(case)
+    assert isinstance(said, Proposal)
+    saved_ms = case.step_interval_ns * (1 - 1 / gain(case, said)) / 1e6
+    assert f": {saved_ms:.1f} ms a step." in said.summary
+
+
 def test_a_mark_of_another_kind_is_not_saving() -> None:
     assert checkpoint_stall.propose(saving("validate", us=3000).case()) is None
 

@@ -185,15 +185,20 @@ def test_without_memory_a_larger_batch_is_an_alternative_to_what_helps_the_host(
 
 def test_what_a_step_moves_says_that_a_larger_batch_fits() -> None:
     """70 us of kernels at 4.8 TB/s move 0.3 GB and hold half of it: four times as much is a
-    hundredth of the memory, and more than half a memory of 1 GB."""
-    small, large = (
+    hundredth of the memory, and more than half a memory of 1 GB; twice as much is more than half of
+    0.5 GB."""
+    small, middle, large = (
         small_batch.propose(
             accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40, memory_bytes=size)
         )
-        for size in (GB, 140 * GB)
+        for size in (GB // 2, GB, 140 * GB)
     )
     assert isinstance(small, Proposal)
     assert small.alternative_to
+    assert "4 times as large" in small.action
+    assert isinstance(middle, Proposal)
+    assert not middle.alternative_to
+    assert "2 times as large" in middle.action
     assert isinstance(large, Proposal)
     assert not large.alternative_to
     assert large.listed_last

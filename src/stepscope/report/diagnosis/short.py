@@ -106,7 +106,7 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     yield from damage_warnings(all_notes(diagnosis))
     yield from _end(diagnosis)
     yield headline(diagnosis, is_tight=True)
-    yield Prose(time_words(diagnosis.step))
+    yield Prose(time_words(diagnosis))
     if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
         run = whole_run_contract(facts.whole_run)
         yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet", most=2)

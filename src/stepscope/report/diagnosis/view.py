@@ -81,6 +81,8 @@ SOURCE_WORDS = {
     "log": "as the job's own log tells",
     "trace": "from the trace, while profiled",
 }
+SAME_STEP = 0.02
+"""Of the recorded step, up to which what the profiler adds to it is not worth a word."""
 
 
 def limit_words(verdict: Verdict) -> str:
@@ -95,7 +97,7 @@ def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Iterat
     """The whole of it; with what became of a gate, where there is one."""
     facts = diagnosis.facts
     yield headline(diagnosis)
-    yield Prose(time_words(diagnosis.step))
+    yield Prose(time_words(diagnosis))
     yield from damage_warnings(all_notes(diagnosis))
     if gate is not None:
         yield gate_section(gate)
@@ -217,14 +219,26 @@ def _common_folder(paths: list[str]) -> str:
     return first[: first.rfind("/", 0, same) + 1]
 
 
-def time_words(step: StepTime) -> str:
+def time_words(diagnosis: Diagnosis) -> str:
     """How long a step takes, and how that is known."""
+    step = diagnosis.step
     if step.ms is None:
         return "The step time was not measured."
     words = f"A step takes {ms(step.ms * 1e6)} ({SOURCE_WORDS.get(step.source, step.source)}"
+    usual_ms = unprofiled_ms(step, diagnosis.replay)
     if step.profiled_ms is not None and step.source != "trace":
         words += f"; {ms(step.profiled_ms * 1e6)} while profiled"
+    elif usual_ms is not None and diagnosis.findings:
+        words += f"; about {ms(usual_ms * 1e6)} without the profiler, and gains are of that"
     return f"{words})."
+
+
+def unprofiled_ms(step: StepTime, replay: ReplayCheck | None) -> float | None:
+    """The step that gains are of, where the recorded one alone is known and the profiler lengthens
+    it."""
+    if step.source != "trace" or step.ms is None or replay is None:
+        return None
+    return replay.ms if replay.ms < (1 - SAME_STEP) * step.ms else None
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
@@ -260,7 +274,7 @@ def together_words(diagnosis: Diagnosis) -> str:
     left_ms = today_ms / diagnosis.together
     is_any = any(finding.excludes for finding in findings)
     which = "All that go together" if is_any else "All of them together"
-    gain = f"{which}: {diagnosis.together:.2f}x"
+    gain = f"{which}: {diagnosis.together:.{2 if diagnosis.together < 10 else 0}f}x"
     after = _after_words(left_ms, _samples_together(diagnosis))
     return f"{gain}, {after}; they do not multiply."
 

@@ -14,6 +14,7 @@ from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_ra
 from stepscope.core.diagnosis import (
     Diagnosis,
     Finding,
+    ReplayCheck,
     StepTime,
     unanswered_share,
     unjudged_fixes,
@@ -31,6 +32,7 @@ from stepscope.report.diagnosis.view import (
     limit_words,
     memory_words,
     rare_share,
+    unprofiled_ms,
 )
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
@@ -93,12 +95,15 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _step_chips(step: StepTime) -> list[tuple[str, str, str]]:
+def _step_chips(step: StepTime, replay: ReplayCheck | None) -> list[tuple[str, str, str]]:
     of = SOURCE_WORDS.get(step.source, step.source) if step.ms is not None else ""
     chips = [("a step", _ms(step.ms), of)]
     if step.profiled_ms is not None:
         recorded = f"{plural(step.count, 'step')} recorded"
         chips.append(("while profiled", _ms(step.profiled_ms), recorded))
+    usual_ms = unprofiled_ms(step, replay)
+    if usual_ms is not None:
+        chips.append(("without the profiler", f"about {_ms(usual_ms)}", "gains are of it"))
     return chips
 
 
@@ -110,7 +115,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "bound": bound,
         "headline": contract.verdict.summary,
         "limits": limit_words(contract.verdict),
-        "chips": _step_chips(contract.step),
+        "chips": _step_chips(contract.step, contract.replay),
         "is_judged": contract.replay is not None,
         "unjudged": to_builtins(unjudged_fixes(contract.abstentions or ())),
         "unanswered": to_builtins(unanswered_share(contract.abstentions or (), contract.ladder)),

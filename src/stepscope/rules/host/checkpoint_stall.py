@@ -50,17 +50,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
     """Take the saving, and the copies it makes, out of the steps."""
     graph, stalls = case.graph, case.stalls("save")
     rare_ns = 0.0 if stalls is None else float(stalls.step_ns)
-    inside_ns = float(graph.call_parts["io"].sum()) / max(graph.num_steps, 1)
-    if inside_ns + rare_ns == 0:
+    if not graph.call_parts["io"].any() and rare_ns == 0:
         return None
+    between_ns = case.step_interval_ns / case.speedup(_elsewhere(case, graph))
+    inside_ns = max(case.step_interval_ns - between_ns, 0.0)
     times = max(len(case.context.host.io), 1) / graph.num_steps
     once_ns = inside_ns / times if stalls is None else float(stalls.once_ns)
-    between_ns = case.step_interval_ns / case.speedup(_elsewhere(case, graph))
     seldom = rounded_up(once_ns / (POLICY.bearable_share * between_ns))
     events = named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON)
     return Proposal(
         summary="The step stops to save or load files: "
-        f"{(inside_ns + rare_ns) / 1e6:.1f} ms a step {_over(stalls)}.",
+        f"{(inside_ns + rare_ns) / 1e6:.1f} ms a step{_over(stalls)}.",
         action=f"Save every {seldom} steps or more seldom, for {POLICY.bearable_share:.0%} of the "
         "time at most; or asynchronously (torch.distributed.checkpoint.async_save)",
         evidence=_evidence(case, graph, stalls),
@@ -72,7 +72,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _over(stalls: Stalls | None) -> str:
-    return "in the recording" if stalls is None else "over all of them"
+    return "" if stalls is None else " over all of them"
 
 
 def _evidence(case: Case, graph: Graph, stalls: Stalls | None) -> tuple[str, ...]:

@@ -20,9 +20,9 @@ Evidence it needs: kernels distinguished as forward, backward and optimizer; sha
 than 4 times as large, and after what else helps, unless it surely gives more than the first of
 that. A tensor that a step makes is written and read in it, so half of what its kernels move is the
 most that it can hold: where four times that fits, with as much again to spare for what no step
-uses, the batch does. Else a larger batch is said beside what helps the host, with the doubt. Steps
-with operators as large as the data say (nonzero, masked_select) are not judged: a detector's boxes
-grow with the images, one by one.
+uses, the batch does; where only twice that does, twice the batch is proposed. Else a larger batch
+is said beside what helps the host, with the doubt. Steps with operators as large as the data say
+(nonzero, masked_select) are not judged: a detector's boxes grow with the images, one by one.
 
 What to do: where gradients are accumulated, a larger micro-batch with fewer accumulation steps, as
 far as memory goes. Layers that look at the batch (BatchNorm) see more of it then. Where they are

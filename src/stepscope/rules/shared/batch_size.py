@@ -52,12 +52,14 @@ class Sizes(Struct, frozen=True, kw_only=True):
     unknown_most: int = 4
     """The most that is proposed where memory is not known."""
     worth: float = 1.1
-    """Times the samples a second that twice the batch must give, to go on doubling."""
+    """Times the samples a second that twice the batch must give, to be worth the doubling."""
     unknown_host: float = 0.3
     """Of the step, that the host must be worth where memory is not known: how kernels grow alone
     is no reason to try without knowing that it fits."""
     unknown_worth: float = 1.6
-    """The same where memory is not known: only of a step that hardly grows with the batch."""
+    """The same of the first doubling where memory is not known: only a step that hardly grows with
+    the batch. Each further one is as for known memory: its gain alone is in doubt, not the
+    finding."""
     tensors: int = 16
     """Copies to the device a step, from which they are not of a batch's tensors but of its
     samples: as many more of them as there are samples."""
@@ -115,14 +117,18 @@ def is_data_sized(case: Case) -> bool:
 
 
 def batches(case: Case, memory: MemoryUse | None) -> list[Batch]:
-    """Each size that is tried, as far as it fits and pays; none where none does."""
-    tried, before = list[Batch](), 1.0
+    """Each size that is tried, as far as it fits and pays; none where none does. Where memory is
+    not known, none that may not fit after one that surely does."""
+    tried, before, is_sure = list[Batch](), 1.0, False
     for times in SIZES.factors:
         size = None if memory is None else memory.peak_at(times)
         fits = has_room(memory, times)
         if fits is False or (fits is None and times > SIZES.unknown_most):
             break
-        worth = SIZES.unknown_worth if fits is None else SIZES.worth
+        was_sure, is_sure = is_sure, fits is None and surely_fits(case, times)
+        if was_sure and not is_sure:
+            break
+        worth = SIZES.unknown_worth if fits is None and not tried else SIZES.worth
         gain = case.speedup(larger_batch(case, case.graph, times, SIZES.roof_share))
         if gain < worth * before:
             break
