@@ -72,7 +72,7 @@ BOUND_WORDS = {
     "transfer": "Copies between host and device limit this run.",
     "comms": "Communication limits this run.",
     "imbalance": "Waiting for other ranks limits this run.",
-    "compute": "Arithmetic limits this run.",
+    "compute": "Compute limits this run.",
     "memory": "Memory bandwidth limits this run.",
 }
 SOURCE_WORDS = {
