@@ -229,11 +229,15 @@ def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> 
 
 
 HABITS = """
-import gc, io
+import gc, io, threading
+kept = io.BytesIO()
 index = [[number] for number in range(20_000)]
 def habits(step):
     gc.collect()
-    torch.save(model.state_dict(), io.BytesIO())
+    torch.save(model.state_dict(), kept)
+    beside = threading.Thread(target=torch.save, args=(model.state_dict(), io.BytesIO()))
+    beside.start()
+    beside.join()
     if step % 10 == 0:
         model.eval()
         model.train()
@@ -249,6 +253,10 @@ def test_saves_collections_and_evaluations_are_seen_with_their_lines(tmp_path: P
     assert sum(row["num_evals"] or 0 for row in rank.rows) == 2, (
         "the first is before the first step"
     )
+    saves = [event for event in rank.events if event["kind"] == "save"]
+    assert len(saves) == len(rank.rows), "what another thread saves holds no step up"
+    assert len({save["bytes"] for save in saves}) == 1, "each its own, in one file"
+    assert all(save["cpu_ns"] > 0 for save in saves)
     lines = {event["kind"]: event["line"] for event in rank.events if "line" in event}
     assert all("habits" in line for line in lines.values())
     # On a busy machine a step may be slow for a reason of its own, and has a line then.

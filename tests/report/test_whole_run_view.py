@@ -11,9 +11,11 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.run import (
     LoaderKnobs,
     RankMetadata,
+    RunAdvice,
     RunFacts,
     RunPart,
     RunPhase,
+    RunPrice,
     SlowSteps,
     WholeRun,
 )
@@ -87,6 +89,14 @@ def test_advice_has_its_price() -> None:
     ]
     assert whole.advice[0].hours_a_day == 24 * 6 / 18
     assert "persistent_workers=True" in whole.advice[1].action
+
+
+def test_a_likely_price_has_its_range_and_its_hours() -> None:
+    price = RunPrice(dur_ns=S // 2, low_ns=S // 4, high_ns=S)
+    advice = RunAdvice(what="saves", action="Save", dur_ns=S, hours_a_day=2.0, likely=price)
+    contract = whole_run_contract(replace(RUN, slow=(), advice=(advice,)))
+    words = whole_run_lines(contract)[0].replace("\u00a0", " ")
+    assert words == "Save: 0.50 s (0.25 s to 1.00 s) of this run, 1.00 h of a day."
 
 
 def test_phases_are_said_with_their_step_times() -> None:

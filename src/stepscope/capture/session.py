@@ -293,7 +293,7 @@ class Session:
                     self.hurry()
             elif kind == SAVED:
                 self._save_ns += ended - begun
-                self._add_event("save", begun, ended, line=who)
+                self._add_event("save", begun, ended, **who)
             elif kind == COLLECTED:
                 self._gc_ns += ended - begun
                 if ended - begun >= NOTED_NS:
@@ -311,7 +311,7 @@ class Session:
         if len(self._passes) >= LEAST_INSTEAD:
             self.hurry()
 
-    def _add_event(self, kind: str, begun: int, ended: int, **more: str | None) -> None:
+    def _add_event(self, kind: str, begun: int, ended: int, **more: Any) -> None:
         if self.writer is not None:
             self.writer.event(kind, ended, dur_ns=ended - begun, step=self.step, **more)
 

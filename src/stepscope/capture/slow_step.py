@@ -26,6 +26,10 @@ class SlowStep:
         self._lengths: deque[int] = deque(maxlen=RECENT)
         self._looks: Counter[int] = Counter()
 
+    @property
+    def is_in_its_thread(self) -> bool:
+        return threading.get_ident() == self._thread
+
     def add(self, dur_ns: int) -> None:
         """A step is over."""
         self._lengths.append(dur_ns)

@@ -108,6 +108,10 @@ class Writer:
         # Not one of `threading`: a job that waits for every other thread would wait for ever.
         _thread.start_new_thread(self._run, ())
 
+    @property
+    def is_in_training_thread(self) -> bool:
+        return self._slow.is_in_its_thread
+
     def event(self, kind: str, at_ns: int, **fields: Any) -> None:
         """Something worth a line; any thread may add it."""
         self._num_events += 1

@@ -110,6 +110,18 @@ class Stalls(Struct, frozen=True, kw_only=True):
     first."""
 
 
+class Saves(Struct, frozen=True, kw_only=True):
+    """What one step's saves take in the mean, of all steps that hold any."""
+
+    num: int
+    """Steps."""
+    once_ns: int
+    cpu_ns: int
+    """Of it, what the training thread spent on a core: the rest it waited, for a disk or a core."""
+    size_bytes: int
+    """Written."""
+
+
 class SlowSteps(Struct, frozen=True, kw_only=True):
     """Steps that took longer than the usual one and held nothing that was seen to be the reason;
     or for one and the same reason."""
@@ -139,6 +151,14 @@ class RunPart(Struct, frozen=True, kw_only=True):
     """Nanoseconds of it that are known by a name."""
 
 
+class RunPrice(Struct, frozen=True, kw_only=True):
+    """What a run would likely be shorter, and between what that lies."""
+
+    dur_ns: int
+    low_ns: int
+    high_ns: int
+
+
 class RunAdvice(Struct, frozen=True, kw_only=True):
     """What would shorten the run, and by how much at most."""
 
@@ -150,6 +170,12 @@ class RunAdvice(Struct, frozen=True, kw_only=True):
     hours_a_day: float | None
     """What a day of such steps could be shorter; None for what a run pays once, and for what was
     seen once."""
+    likely: RunPrice | None = None
+    """Less what stays; None where that is not known."""
+
+    @property
+    def likely_ns(self) -> int:
+        return self.dur_ns if self.likely is None else self.likely.dur_ns
 
 
 class RunPhase(Struct, frozen=True, kw_only=True):
@@ -277,6 +303,8 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     """In use on the machine by processes that are not of this run."""
     stalls: Mapping[str, Stalls] = {}
     """By kind: save, gc, evaluation."""
+    saves: Saves | None = None
+    """None where there were none, or their sizes are not known."""
     save_ns: int = 0
     gc_ns: int = 0
     timed_ns: int = 0

@@ -1,4 +1,5 @@
-"""What would shorten a run as a whole, with its price: what a part of it takes, at most."""
+"""What would shorten a run as a whole, with its price: what a part of it takes, less what stays
+where that is known."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.numbers import ordinal
-from stepscope.core.run import LoaderKnobs, RunAdvice, RunFacts, SlowSteps, WholeRun
+from stepscope.core.run import (
+    LoaderKnobs,
+    RankMetadata,
+    RunAdvice,
+    RunFacts,
+    RunPart,
+    RunPrice,
+    SlowSteps,
+    WholeRun,
+)
+from stepscope.rules.run_prices import price_of_kept_workers, price_of_saves
 
 HOURS_A_DAY = 24.0
 ONCE = ("start_up", "first_batch", "compile", "warm_up", "shutdown", "recording")
@@ -30,7 +41,7 @@ def with_whole_run(diagnosis: Diagnosis, run: WholeRun | None) -> Diagnosis:
     if run is None:
         return diagnosis
     advice = tuple(
-        sorted(_advice(run, diagnosis.facts.run), key=lambda each: each.dur_ns, reverse=True)
+        sorted(_advice(run, diagnosis.facts.run), key=lambda each: each.likely_ns, reverse=True)
     )
     return replace(diagnosis, facts=replace(diagnosis.facts, whole_run=replace(run, advice=advice)))
 
@@ -54,20 +65,35 @@ def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:
     }
     for part in run.parts:
         if part.what in actions:
-            yield from _priced(run, part.what, actions[part.what], part.dur_ns, part.num)
+            price = _price(run, part, mine)
+            yield from _priced(run, part.what, actions[part.what], part.dur_ns, part.num, price)
     for slow in run.slow:
         yield from _priced(run, "stalls", _slow(slow), slow.dur_ns, slow.num)
 
 
+def _price(run: WholeRun, part: RunPart, mine: RankMetadata | None) -> RunPrice | None:
+    """None where it is not known how much of the part would stay."""
+    if part.what == "saves":
+        return price_of_saves(run, part, mine)
+    if part.what == "epoch_start" and mine is not None and _starts_anew(mine.loader):
+        return price_of_kept_workers(part, mine)
+    return None
+
+
 def _priced(
-    run: WholeRun, what: str, action: str, dur_ns: int, num: int | None
+    run: WholeRun,
+    what: str,
+    action: str,
+    dur_ns: int,
+    num: int | None,
+    likely: RunPrice | None = None,
 ) -> Iterator[RunAdvice]:
     if dur_ns < POLICY.least_share * run.dur_ns:
         return
     hours = None
     if what not in ONCE and num != 1:
         hours = HOURS_A_DAY * dur_ns / (run.dur_ns - run.ns_of(*ONCE))
-    yield RunAdvice(what=what, action=action, dur_ns=dur_ns, hours_a_day=hours)
+    yield RunAdvice(what=what, action=action, dur_ns=dur_ns, hours_a_day=hours, likely=likely)
 
 
 def _saves(num_ranks: int) -> str:
@@ -82,8 +108,13 @@ def _saves(num_ranks: int) -> str:
     )
 
 
+def _starts_anew(loader: LoaderKnobs | None) -> bool:
+    """Whether each epoch has workers of its own."""
+    return bool(loader and loader.num_workers and loader.persistent_workers is not True)
+
+
 def _epochs(loader: LoaderKnobs | None) -> str:
-    if loader is not None and loader.num_workers and loader.persistent_workers is not True:
+    if _starts_anew(loader):
         return "Keep the loader's workers from one epoch to the next: persistent_workers=True"
     return "Begin the next epoch's batches before the last one ends, or make epochs longer"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyses.run.stalls import stalls_of
+from stepscope.analyses.run.stalls import saves_of, stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
-from stepscope.core.run import Stalls
+from stepscope.core.run import Saves, Stalls
 from stepscope.protocol.run_folder import STEP_COLUMNS
 
 MS = 1_000_000
@@ -30,6 +30,15 @@ def test_a_save_in_every_second_step_is_half_a_save_a_step() -> None:
     assert (stalls.num, stalls.every, stalls.once_ns) == (20, 2.0, 20 * MS)
     assert stalls.step_ns == 10 * MS
     assert stalls.lines == {"train.py(3): main": 1.0}
+
+
+def test_a_steps_saves_are_one_and_none_without_a_size() -> None:
+    save = {"kind": "save", "step": 3, "dur_ns": 8, "cpu_ns": 4, "bytes": 100}
+    assert saves_of([save, save, {**save, "step": 9}, {"kind": "gc"}]) == Saves(
+        num=2, once_ns=12, cpu_ns=6, size_bytes=150
+    )
+    assert saves_of([save, {**save, "bytes": None}]) is None
+    assert saves_of([]) is None
 
 
 def test_a_save_that_waits_for_the_device_costs_what_the_step_is_longer() -> None:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from stepscope.analyses.run.own_time import own_times
 from stepscope.analyses.run.samples import objects_at
-from stepscope.analyses.run.stalls import stalls_of
+from stepscope.analyses.run.stalls import saves_of, stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.out_of_memory import RecordedFailure
 from stepscope.core.recordings.memory import CATEGORIES
@@ -147,6 +147,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         queued_share=_middle(samples, "main_thread_queued_share"),
         pressure_share=_middle(samples, "cpu_pressure_share"),
         stalls=stalls_of(record.rows, record.events, steps),
+        saves=saves_of(record.events),
         save_ns=_total(timed, "save_ns"),
         gc_ns=_total(timed, "gc_ns"),
         timed_ns=_total(timed, "dur_ns"),

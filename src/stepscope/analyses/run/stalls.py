@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.analyses.steps.unprofiled import Row, middle_rows, usual_rows
-from stepscope.core.run import Stalls, UnprofiledSteps
+from stepscope.core.run import Saves, Stalls, UnprofiledSteps
+from stepscope.protocol.untrusted import whole
 
 TIMED = 0
 NOTED_NS = 1_000_000
@@ -56,6 +57,27 @@ def stalls_of(
         for kind, (lengths, added_ns) in by_kind.items()
         if lengths and added_ns > 0
     }
+
+
+def saves_of(events: Sequence[Mapping[str, Any]]) -> Saves | None:
+    """Those of one step are one: a model's, its optimizer's."""
+    saves = [each for each in events if each.get("kind") == "save"]
+    steps = {whole(each.get("step")) for each in saves}
+    totals = Counter[str]()
+    for each in saves:
+        for name in ("dur_ns", "cpu_ns", "bytes"):
+            value = whole(each.get(name), low=0)
+            if value is None:
+                return None
+            totals[name] += value
+    if not saves:
+        return None
+    return Saves(
+        num=len(steps),
+        once_ns=totals["dur_ns"] // len(steps),
+        cpu_ns=totals["cpu_ns"] // len(steps),
+        size_bytes=totals["bytes"] // len(steps),
+    )
 
 
 def _saving(row: Row, step_ns: float) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from stepscope.capture.caller import calling_line
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace, replace_function, timed
+from stepscope.capture.hooks.patches import compiling_asker, replace, replace_function, timed
 from stepscope.capture.session import Session
 from stepscope.capture.tape import COLLECTED, EVALUATED, NOTED_NS, SAVED
 
@@ -17,16 +20,63 @@ MOST_NOTED = 200
 
 
 def hook_stalls(guard: Guard, torch: Any, session: Session) -> None:
-    replace_function(guard, torch, "save", timed(guard, lambda _, *when: saved(session, *when)))
+    replace_function(guard, torch, "save", _around_save(guard, session))
     _hook_evaluations(guard, torch, session)
     _hook_collections(guard, session)
 
 
-def saved(session: Session, begun: int, ended: int) -> None:
-    line = calling_line()
-    session.tape.append((SAVED, begun, ended, line))
+def _around_save(guard: Guard, session: Session) -> Callable[[Any], Any]:
+    """With the time on a core, and the size of what was written."""
+    watched, sized = guard.watch(functools.partial(saved, session)), guard.watch(_position)
+    is_compiling = compiling_asker()
+    clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not guard.is_on or is_compiling():
+                return original(*args, **kwargs)
+            file = args[1] if len(args) > 1 else kwargs.get("f")
+            before = None if isinstance(file, (str, os.PathLike)) else sized(file)
+            begun, cpu_ns = clock(), cpu_clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ended, cpu_ns = clock(), cpu_clock() - cpu_ns
+                watched(begun, ended, cpu_ns=cpu_ns, file=file, before=before)
+
+        return wrapper
+
+    return make
+
+
+def saved(
+    session: Session,
+    begun: int,
+    ended: int,
+    *,
+    cpu_ns: int | None = None,
+    file: Any = None,
+    before: int | None = None,
+) -> None:
+    # What another thread writes, as an asynchronous save's does, holds no step up.
+    if session.writer is not None and not session.writer.is_in_training_thread:
+        return
+    line, after = calling_line(), _position(file)
+    size = None if after is None else after - (before or 0)
+    session.tape.append((SAVED, begun, ended, {"line": line, "cpu_ns": cpu_ns, "bytes": size}))
     if session.window is not None:
         session.window.mark("torch.save", begun, ended, line)
+
+
+def _position(file: Any) -> int | None:
+    """The bytes in a file that has a path, or before the place where an open one is written."""
+    try:
+        if isinstance(file, (str, os.PathLike)):
+            return os.stat(file).st_size
+        return int(file.tell())
+    except (AttributeError, OSError, TypeError, ValueError):
+        return None
 
 
 def evaluated(session: Session, begun: int, ended: int, *, is_noted: bool) -> None:

@@ -47,6 +47,17 @@ class WholeRunStall(Struct, frozen=True, kw_only=True):
     """Where the training thread was seen in them."""
 
 
+class WholeRunPrice(Struct, frozen=True, kw_only=True):
+    """What would likely be saved, less what stays, and between what that lies."""
+
+    seconds: AtLeastZero
+    """Of this run."""
+    low_seconds: AtLeastZero
+    high_seconds: AtLeastZero
+    hours_a_day: AtLeastZero | None
+    """Of a day of such steps; null as in the advice."""
+
+
 class WholeRunAdvice(Struct, frozen=True, kw_only=True):
     """What would shorten the run, and by how much at most."""
 
@@ -56,6 +67,8 @@ class WholeRunAdvice(Struct, frozen=True, kw_only=True):
     """Of this run."""
     hours_a_day: AtLeastZero | None
     """Of a day of such steps; null for what a run pays once, and what was seen once."""
+    likely: WholeRunPrice | None = None
+    """null where it is not known how much of the part would stay."""
 
 
 class WholeRun(Struct, frozen=True, kw_only=True):

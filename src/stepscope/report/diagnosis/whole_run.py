@@ -11,6 +11,7 @@ from stepscope.core.contract.whole_run import (
     WholeRunAdvice,
     WholeRunPart,
     WholeRunPhase,
+    WholeRunPrice,
     WholeRunStall,
 )
 from stepscope.core.numbers import ordinal, times
@@ -153,10 +154,14 @@ def advice_words(advice: WholeRunAdvice) -> str:
 
 
 def price_words(advice: WholeRunAdvice) -> str:
-    """`up to 10.5 s of this run, 8.93 h of a day`."""
+    """`up to 10.5 s of this run, 8.93 h of a day`; `1.20 s (0.61 s to 1.90 s) of this run`."""
+    likely, hours = advice.likely, advice.hours_a_day
     price = f"up to {seconds(advice.seconds)} of this run"
-    if advice.hours_a_day is not None:
-        price += f", {number(advice.hours_a_day)}{NBSP}h of a day"
+    if likely is not None:
+        between = f"{seconds(likely.low_seconds)} to {seconds(likely.high_seconds)}"
+        price, hours = f"{seconds(likely.seconds)} ({between}) of this run", likely.hours_a_day
+    if hours is not None:
+        price += f", {number(hours)}{NBSP}h of a day"
     return price
 
 
@@ -197,7 +202,8 @@ def whole_run_contract(run: core.WholeRun) -> WholeRun:
             for slow in run.slow
         ),
         advice=tuple(
-            filled(WholeRunAdvice, advice, seconds=advice.dur_ns / 1e9) for advice in run.advice
+            filled(WholeRunAdvice, advice, seconds=advice.dur_ns / 1e9, likely=_likely(advice))
+            for advice in run.advice
         ),
         over_time=tuple(
             {what: ns / 1e9 for what, ns in stretch.items()} for stretch in run.over_time
@@ -213,4 +219,16 @@ def whole_run_contract(run: core.WholeRun) -> WholeRun:
         ),
         step_ms=run.step_ns / 1e6,
         num_clean_steps=run.num_clean,
+    )
+
+
+def _likely(advice: core.RunAdvice) -> WholeRunPrice | None:
+    price, hours = advice.likely, advice.hours_a_day
+    if price is None:
+        return None
+    return WholeRunPrice(
+        seconds=price.dur_ns / 1e9,
+        low_seconds=price.low_ns / 1e9,
+        high_seconds=price.high_ns / 1e9,
+        hours_a_day=None if hours is None else hours * price.dur_ns / advice.dur_ns,
     )
