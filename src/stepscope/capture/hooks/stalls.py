@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import os
 import time
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any
 
 from stepscope.capture.caller import calling_line
@@ -37,7 +39,7 @@ def _around_save(guard: Guard, session: Session) -> Callable[[Any], Any]:
             if not guard.is_on or is_compiling():
                 return original(*args, **kwargs)
             file = args[1] if len(args) > 1 else kwargs.get("f")
-            before = None if isinstance(file, (str, os.PathLike)) else sized(file)
+            before = sized(file)
             begun, cpu_ns = clock(), cpu_clock()
             try:
                 return original(*args, **kwargs)
@@ -63,19 +65,25 @@ def saved(
     if session.writer is not None and not session.writer.is_in_training_thread:
         return
     line, after = calling_line(), _position(file)
-    size = None if after is None else after - (before or 0)
+    size = after
+    if after is not None and type(file) is io.BytesIO:
+        size = after - (before or 0)
     session.tape.append((SAVED, begun, ended, {"line": line, "cpu_ns": cpu_ns, "bytes": size}))
     if session.window is not None:
         session.window.mark("torch.save", begun, ended, line)
 
 
 def _position(file: Any) -> int | None:
-    """The bytes in a file that has a path, or before the place where an open one is written."""
-    try:
-        if isinstance(file, (str, os.PathLike)):
-            return os.stat(file).st_size
+    """The bytes of a file that is there under this path, or before the place in memory that is
+    written to. Of any other file None: to ask it would run the job's code."""
+    kind = type(file)
+    if kind is io.BytesIO:
         return int(file.tell())
-    except (AttributeError, OSError, TypeError, ValueError):
+    if kind is not str and not issubclass(kind, PurePath):
+        return None
+    try:
+        return os.stat(file).st_size
+    except (OSError, ValueError):
         return None
 
 
