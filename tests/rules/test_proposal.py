@@ -132,7 +132,8 @@ def test_saving_is_told_how_seldom_to_save() -> None:
         run.step(number, start)
     case = run.case()
     finding = found(case, checkpoint_stall.propose(case))
-    assert "every 600 steps" in finding.action
+    # 2.5 of its 3 ms, beside half a millisecond of kernels: 1 % of 500 steps without it.
+    assert "every 500 steps" in finding.action
     assert finding.action.endswith("Most of it at train.py:77 in save_checkpoint")
 
 
