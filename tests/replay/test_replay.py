@@ -234,34 +234,6 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     assert fit(graph, 1010 * US, none, 900 * US).cost_ns == pytest.approx(0.0, abs=10.0)
 
 
-def test_the_drivers_allocations_take_up_the_difference_to_the_given_step() -> None:
-    """0.2 ms a step of cudaMalloc in the recording, and a run that is 0.2 ms longer than the rest
-    says: its calls took twice as long."""
-    events: list[Event] = []
-    now = 0
-    for step in range(5):
-        began = now
-        events.append(call("cudaMalloc", now, now + 200 * US, 1000 + step))
-        now += 200 * US
-        for i in range(30):
-            number = step * 30 + i + 1
-            events += [
-                op("aten::mul", now, now + 11 * US),
-                call("cudaLaunchKernel", now + US, now + 3 * US, number),
-                kernel("vectorized_elementwise_kernel", now + 8 * US, now + 9 * US, number),
-            ]
-            now += 12 * US
-        events.append(mark(f"ProfilerStep#{step}", began, now - 1))
-    graph = graph_of(*events)
-    own = play(without_host_parts(without_cost(graph, usual_cost_ns(graph)), "allocator"))
-    step_ns = own.step_interval_ns + 400 * US
-    fitted = fit(graph, step_ns, np.zeros(len(graph), np.bool_))
-    assert fitted.step_interval_ns == pytest.approx(step_ns, rel=0.01)
-    assert fitted.cost_ns == usual_cost_ns(graph)
-    taken_ns = graph.call_parts["allocator"].sum()
-    assert fitted.graph.call_parts["allocator"].sum() == pytest.approx(2 * taken_ns, rel=0.1)
-
-
 def test_what_stood_in_its_stream_began_for_what_ended_shortly_before_on_another() -> None:
     """A collective, launched a step ahead, that begins 40 us after the backward: without the
     backward it begins at once."""

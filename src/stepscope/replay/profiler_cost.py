@@ -45,14 +45,10 @@ MIN_CALLS = 20
 COST_RANGE_NS = (0.0, 10_000.0)
 MIN_SHARE = 0.25
 """Of a stretch of host work that is left however many events were recorded in it."""
-EPISODIC = ("input", "compile", "io", "gc", "allocator")
+EPISODIC = ("input", "compile", "io", "gc")
 """Parts that vary from step to step,
 so that a recorded step may have less of them than the run's usual one."""
 EPISODIC_SHARE = 0.2
-ALLOCATOR_SHARE = 0.1
-"""Of the host's time, from which such a part is taken to be the one that differs. The driver's own
-calls vary most: `cudaMalloc` and `cudaFree` of one recorded run took 5.9 ms a step, and its
-unprofiled step was 8.1 ms shorter without them."""
 EPISODIC_RANGE = (0.05, 1000.0)
 HOST_RANGE = (0.5, 1000.0)
 """Of all host time, with the profiler's usual cost taken off:
@@ -247,7 +243,6 @@ def _episodic(graph: Graph, measured: Collection[str], *, contended: bool) -> li
     totals = {part: float(graph.call_parts[part].sum()) for part in graph.call_parts}
     host = sum(totals.values()) or 1.0
     least = dict.fromkeys(EPISODIC, EPISODIC_SHARE * host)
-    least["allocator"] = ALLOCATOR_SHARE * host
     if contended:
         least["input"] = 0.0
     return [part for part in EPISODIC if part not in measured and totals[part] > least[part]]
