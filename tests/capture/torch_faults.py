@@ -322,7 +322,9 @@ def slow_threads() -> None:
         for _ in range(30):
             step_of(*pair)
             time.sleep(0.001)
-        print(f"thread {step_of(*pair):.4f}", flush=True)
+        line = f"thread {step_of(*pair):.4f}\n"
+        sys.stdout.write(line)  # at once: print writes the line's end apart, and two threads mix
+        sys.stdout.flush()
 
     threading.Thread(target=train).start()
 
