@@ -13,11 +13,14 @@ from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import with_operators
 from stepscope.rules.shared.vector_products import at_precision, find_products
 from tests.rules.judging import finding_of
-from tests.rules.steps import H200, case_of_steps, launch
+from tests.rules.steps import H200, Launch, case_of_steps, launch
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
 SGEMM = "cutlass_80_simt_sgemm_128x256_8x4_nt_align1"
 BY_GROUP = "implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false, false, true>"
+IN_HALF = (
+    "implicit_convolve_sgemm<__nv_bfloat16, __nv_bfloat16, 128, 5, 5, 3, 3, 3, 1, false, true>"
+)
 WIDE = "[[8192, 4096], [4096, 4096]]", '["float", "float"]'
 TINY = "[[64, 256], [256, 256]]", '["float", "float"]'
 
@@ -176,3 +179,47 @@ def test_each_product_of_a_recurrent_layer_stays_a_kernel() -> None:
     after = at_precision(case, roofs, products, "tf32")(graph)
     assert (after.task_ns >= 3_000).all(), "each is a kernel still"
     assert after.task_ns.sum() < graph.task_ns.sum()
+
+
+def of_groups(channels: int) -> Launch:
+    """A 16-bit convolution in 16 groups, of that many channels each, on the vector units."""
+    wide = 16 * channels
+    return launch(
+        "aten::cudnn_convolution",
+        IN_HALF,
+        3000.0,
+        f"[[16, {wide}, 1, 800], [{wide}, {channels}, 1, 128], [], [], [], []]",
+        '["c10::BFloat16", "c10::BFloat16", "ScalarList", "ScalarList", "ScalarList", "Scalar"]',
+        strides=f"[[{wide * 800}, 800, 800, 1], [{channels * 128}, 128, 128, 1], [], [], [], []]",
+        concrete='["", "", "[0, 64]", "[1, 1]", "[1, 1]", "16"]',
+    )
+
+
+def test_sixteen_bit_convolutions_on_the_vector_units_are_better_off_in_tf32() -> None:
+    case = case_of_steps(*[of_groups(channels=48)] * 3)
+    proposal = fp32_matmul.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert "16-bit convolutions" in proposal.summary
+    assert "TF32" in proposal.action
+    assert finding_of(case, proposal).predicted_speedup > 1.5
+    assert proposal.changes_numerics
+
+
+def test_groups_too_narrow_for_the_tensor_cores_stay_in_sixteen_bits() -> None:
+    assert fp32_matmul.propose(case_of_steps(*[of_groups(channels=4)] * 3)) is None
+
+
+def test_without_autocast_is_said_where_its_casts_cost_more_than_wider_numbers() -> None:
+    cast = launch(
+        "aten::copy_",
+        "at::native::bfloat16_copy_kernel_cuda",
+        900.0,
+        "[[4096, 4096], [4096, 4096]]",
+        '["c10::BFloat16", "float"]',
+    )
+    few = fp32_matmul.propose(case_of_steps(*[of_groups(channels=48)] * 3))
+    many = fp32_matmul.propose(case_of_steps(*[of_groups(channels=48), cast] * 3))
+    assert isinstance(few, Proposal)
+    assert isinstance(many, Proposal)
+    assert "around these modules" in few.action
+    assert "no autocast" in many.action

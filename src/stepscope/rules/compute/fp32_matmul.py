@@ -1,7 +1,8 @@
 """Matrix products run in fp32 on the vector units, with the tensor cores idle.
 
 What it sees: GEMM, convolution and attention kernels whose inputs are fp32 and that use no tensor
-cores (sgemm, simt, ffma).
+cores (sgemm, simt, ffma). Where there are none, convolutions over 16-bit numbers for which cuDNN
+took such a kernel, as `implicit_convolve_sgemm`.
 
 Why it costs: on an H200 the vector units do 67 TFLOP/s, the tensor cores 495 in TF32 and 989 in
 bf16. Products that keep the device busy become that much shorter; those that wait for the host do
@@ -17,9 +18,12 @@ Evidence it needs: shapes (`record_shapes=True`), to tell each product's FLOPs a
 
 What to do: `torch.autocast("cuda", torch.bfloat16)` around the forward pass. It changes the
 numbers: check the loss. Where the host has no time for the casts, or batch norms over images leave
-cuDNN, TF32 alone may give more (`tf32-off`).
+cuDNN, TF32 alone may give more (`tf32-off`). Convolutions that 16 bits have driven off the tensor
+cores are better left in fp32, by themselves or with all others: TF32 has kernels for them, and
+without autocast the host has fewer to launch.
 
-Example: a 12-layer GPT in fp32 took 218 ms a step, 32 ms under bf16 autocast.
+Example: a 12-layer GPT in fp32 took 218 ms a step, 32 ms under bf16 autocast. wav2vec2, whose
+convolution of 16 groups has no such kernel in bf16: 23.3 ms under autocast, 17.4 ms in TF32.
 """
 
 from __future__ import annotations
@@ -28,11 +32,25 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import half_precision
-from stepscope.rules.shared.vector_products import ask_for_products, at_precision, find_products
+from stepscope.rules.shared.vector_products import (
+    ask_for_products,
+    at_precision,
+    find_half_convolutions,
+    find_products,
+    without_autocast,
+)
 
 CODE = "fp32-matmul"
 BOUND = "compute"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+ALONE = (
+    "torch.autocast('cuda', enabled=False) around these modules, with their input in fp32: TF32 "
+    "has kernels for the tensor cores; or try torch.backends.cudnn.benchmark = True"
+)
+WHOLE = (
+    'torch.set_float32_matmul_precision("high") and no autocast: TF32 has kernels for the tensor '
+    "cores, and needs no casts"
+)
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -41,7 +59,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     half = None if roofs is None else half_precision(roofs)
     products = None if half is None else find_products(case)
     if roofs is None or half is None or products is None:
-        return ask_for_products(case, CODE)
+        return _out_of_autocast(case) or ask_for_products(case, CODE)
     change = at_precision(case, roofs, products, half)
     return Proposal(
         summary=products.summary,
@@ -52,6 +70,33 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         events=graph.task_event[products.slow],
         change=change,
+        changes_numerics=True,
+        may_slow=True,
+    )
+
+
+def _out_of_autocast(case: Case) -> Proposal | None:
+    """16-bit convolutions that multiply in fp32 all the same, in TF32: these alone, or the whole
+    step, which spares the casts."""
+    graph, roofs = case.graph, case.context.roofs
+    if roofs is None or roofs.spec.vendor != "nvidia" or "tf32" not in roofs.spec.peak_flops:
+        return None
+    convolutions = find_half_convolutions(case)
+    if convolutions is None:
+        return None
+    alone = at_precision(case, roofs, convolutions, "tf32")
+    whole = without_autocast(case, roofs, convolutions)
+    is_whole = case.speedup(whole(graph)) > case.speedup(alone(graph))
+    return Proposal(
+        summary=convolutions.summary,
+        action=WHOLE if is_whole else ALONE,
+        evidence=(
+            convolutions.evidence,
+            "cuDNN took kernels that turn 16-bit numbers into fp32 before they multiply them",
+        ),
+        events=graph.task_event[convolutions.slow],
+        change=whole if is_whole else alone,
+        cautious=alone,
         changes_numerics=True,
         may_slow=True,
     )

@@ -32,8 +32,9 @@ from stepscope.core.trace import Bool
 from stepscope.replay.changes import with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.memory.dtype_casts import cast_of, spared, weight_casts
+from stepscope.rules.memory.dtype_casts import weight_casts
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.casts import cast_of, spared
 from stepscope.rules.task_table import TaskTable, per_step_ms
 
 CODE = "activation-casts"

@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
-from stepscope.rules.memory.dtype_casts import spared
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.casts import spared
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import is_shape, operand
 

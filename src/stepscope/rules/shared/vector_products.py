@@ -1,4 +1,4 @@
-"""fp32 products on the vector units, and how long they take at another precision."""
+"""Products on the vector units, and how long they take at another precision."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.shared.autocast import CAST_OPERATORS, under_autocast
+from stepscope.rules.shared.casts import cast_of, spared
 from stepscope.rules.shared.convolutions import is_grouped, is_thin, layout_of, least_channels
 from stepscope.rules.shared.half_width import more_norm_launches, times_in_half
 from stepscope.rules.shared.host_ranges import call_of_task, with_operators
@@ -24,8 +25,11 @@ from stepscope.rules.shared.products import BATCHED, PRODUCTS, ROW_OF, is_aligne
 from stepscope.rules.shared.rates import (
     BATCHED_MISALIGNED_FACTOR,
     MISALIGNED_FACTOR,
+    STREAM_FIXED_NS,
     attention_ns,
     convolution_ns,
+    fixed_ns,
+    half_precision,
     matrix_ns,
     recurrent_ns,
 )
@@ -42,6 +46,9 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
+HALF_PRECISIONS = ("bf16", "fp16")
+HALF_CHANNELS = 8
+"""Of a group, that fill a row of a tensor core's tile in 16 bits."""
 
 
 class VectorProducts(Struct, frozen=True, kw_only=True):
@@ -56,9 +63,22 @@ class VectorProducts(Struct, frozen=True, kw_only=True):
 
 
 def find_products(case: Case) -> VectorProducts | None:
-    """None where there are none of known size, or too few to matter."""
+    """Of fp32 numbers. None where there are none of known size, or too few to matter."""
+    return _found(case, _vector_matrix_tasks(case.table), "fp32 matrix products")
+
+
+def find_half_convolutions(case: Case) -> VectorProducts | None:
+    """Convolutions over 16-bit numbers in a kernel that multiplies in fp32, as cuDNN takes where it
+    has, or guesses, nothing better; with channels enough for the tensor cores."""
+    table = case.table
+    known = table.of_category("convolution") & _is_half(table) & (table.op != NONE)
+    vector = known & (table.tensor_core == 0) & table.is_matrix
+    wide = vector & table.where(lambda op: least_channels(table, op) >= HALF_CHANNELS)
+    return _found(case, known & is_among(table.op, table.op[wide]), "16-bit convolutions")
+
+
+def _found(case: Case, slow: Bool, what: str) -> VectorProducts | None:
     graph, table = case.graph, case.table
-    slow = _vector_matrix_tasks(table)
     sized = slow & table.is_matrix & ~np.isnan(table.flops)
     spent_ms = per_step_ms(graph, slow)
     if not sized.any() or spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
@@ -67,7 +87,7 @@ def find_products(case: Case) -> VectorProducts | None:
     return VectorProducts(
         slow=slow,
         sized=sized,
-        summary=f"{spent_ms:.1f} ms of fp32 matrix products a step run without tensor cores.",
+        summary=f"{spent_ms:.1f} ms of {what} a step run without tensor cores.",
         evidence=f"{int(sized.sum()) // max(graph.num_steps, 1)} products a step reach "
         f"{rate:.0f} TFLOP/s",
     )
@@ -117,6 +137,35 @@ def at_precision(
         return with_operators(whole(narrower), table, operators)
 
     return change
+
+
+def without_autocast(case: Case, roofs: DevicePeaks, convolutions: VectorProducts) -> Change:
+    """All in fp32 and TF32: no casts, these convolutions on the tensor cores, what is 16 bits wide
+    twice as wide, and other products at TF32's rate."""
+    graph, table = case.graph, case.table
+    faster = at_precision(case, roofs, convolutions, "tf32")
+    casts = table.where(lambda op: table.once(cast_of, op) is not None) & ~table.optimizer
+    gone = spared(case, table, casts, np.zeros_like(casts), with_host=True)
+    half = half_precision(roofs)
+    ratio = 1.0 if half is None else _peak(roofs, half) / _peak(roofs, "tf32")
+    narrow = _is_half(table) & ~casts & ~convolutions.slow
+    longer = np.where(table.is_matrix, ratio, 2.0)
+    start = fixed_ns(roofs, STREAM_FIXED_NS)
+    times = graph.task_ns + (longer - 1) * np.maximum(graph.task_ns - start, 0.0)
+
+    def change(before: Graph) -> Graph:
+        after = faster(before)
+        return gone(replace(after, task_ns=np.where(narrow, times, after.task_ns)))
+
+    return change
+
+
+def _peak(roofs: DevicePeaks, precision: str) -> float:
+    return roofs.spec.peak_flops[precision].value
+
+
+def _is_half(table: TaskTable) -> Bool:
+    return np.array([precision in HALF_PRECISIONS for precision in table.precision], np.bool_)
 
 
 def _faster(graph: Graph, before: Graph, slow: Bool, times: Float64) -> Float64:
