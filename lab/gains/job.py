@@ -9,7 +9,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -52,6 +52,10 @@ class Settings:
     save_every: int = 0
     variant: str = ""  # a model's own switch
 
+    def said(self) -> dict[str, Any]:
+        """As the board says them."""
+        return {key: value for key, value in asdict(self).items() if value}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -67,6 +71,12 @@ class Job:
     changes: Mapping[str, Mapping[str, Any]]
     samples: Mapping[str, int] | None = None
     stacks: bool = False  # record Python's calls, too
+
+    def changed(self, code: str) -> Settings:
+        return replace(self.base, **self.changes[code])
+
+    def build(self, settings: Settings) -> Run:
+        return build(self, settings)
 
 
 class Made(Dataset[tuple[Tensor, ...]]):
@@ -250,13 +260,9 @@ def _spin(ms: float) -> None:
         sum(range(200))
 
 
-def changed(job: Job, code: str) -> Settings:
-    return replace(job.base, **job.changes[code])
-
-
 def compiled(job: Job) -> dict[str, Settings]:
     """Those of the job's settings that compile something, by the change's code or "base"."""
-    each = {"base": job.base, **{code: changed(job, code) for code in job.changes}}
+    each = {"base": job.base, **{code: job.changed(code) for code in job.changes}}
     return {
         code: settings
         for code, settings in each.items()

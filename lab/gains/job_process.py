@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from lab.gains.job import build, compiled
+from lab.gains.given import given_jobs
+from lab.gains.job import compiled
 from lab.gains.jobs import JOBS as FIRST_JOBS
 from lab.gains.jobs_fifth import FIFTH_JOBS
 from lab.gains.jobs_fourth import FOURTH_JOBS
@@ -26,6 +27,7 @@ SETS = {
     "fourth": FOURTH_JOBS,
     "fifth": FIFTH_JOBS,
     "sixth": SIXTH_JOBS,
+    "given": given_jobs(),
 }
 JOBS = {name: job for jobs in SETS.values() for name, job in jobs.items()}
 
@@ -36,7 +38,7 @@ def warm(name: str) -> None:
     for code, settings in compiled(job).items():
         start = time.monotonic()
         clear()
-        run = build(job, settings)
+        run = job.build(settings)
         run.enter()
         for _ in range(3):
             run.step()

@@ -6,13 +6,13 @@ import gc
 import math
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lab.gains.job import Job, Settings, build, changed
+from lab.gains.job import Job, Settings
 from lab.measure import Run, clear, record, settle
 
 BLOCKS, BLOCK_S, MOST = 4, 0.2, 60
@@ -77,12 +77,12 @@ def measure(
     It is recorded last: a profiler's callbacks may stay and cost host time.
     """
     clear()
-    base = build(job, job.base)
+    base = job.build(job.base)
     first = clock(base, job.base, 8)
     row: dict[str, Any] = {
         "first_ms": round(first.ms, 4),
         "host_first_ms": round(first.host_ms, 3),
-        "base": {key: value for key, value in asdict(job.base).items() if value},
+        "base": job.base.said(),
         "changes": {},
     }
     for code, change in job.changes.items():
@@ -101,9 +101,9 @@ def measure(
     row["host_recorded_ms"] = round(pace_ms(), 3)
     if traces_of_changes:
         for code in row["changes"]:
-            settings = changed(job, code)
+            settings = job.changed(code)
             trace = out / f"{name}@{code}.pt.trace.json.gz"
-            _record(build(job, settings), job, settings, trace, warm=8)
+            _record(job.build(settings), job, settings, trace, warm=8)
     return row
 
 
@@ -116,8 +116,8 @@ def _record(run: Run, job: Job, settings: Settings, path: Path, *, warm: int = 0
 def _change(job: Job, code: str, base: Run) -> dict[str, Any]:
     """Base, change, base, change, base, all after the change was built and compiled."""
     clear()
-    settings = changed(job, code)
-    run = build(job, settings)
+    settings = job.changed(code)
+    run = job.build(settings)
     run.enter()
     _steps(run, 8)
     before = clock(base, job.base)
