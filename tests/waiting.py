@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 
-def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
-    """Looks again and again; a test that waits in vain fails."""
+def until(is_so: Callable[[], object], seconds: float = 240.0) -> None:
+    """Looks again and again; a test that waits in vain fails. The time is for a machine whose cores
+    others take: torch alone may take a minute to come."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
