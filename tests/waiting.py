@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from stepscope.process.table import read_process
 
-def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
-    """Looks again and again; a test that waits in vain fails."""
+
+def until(is_so: Callable[[], object], seconds: float = 240.0) -> None:
+    """Looks again and again; a test that waits in vain fails. The time is for a machine whose cores
+    others take: torch alone may take a minute to come."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -20,3 +23,15 @@ def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
             pass
         time.sleep(0.1)
     pytest.fail(f"it did not come about in {seconds:.0f} s")
+
+
+def until_at_rest(pid: int) -> None:
+    """Until it waits for what will not come: a process that has said that it is ready may still be
+    on its way there, without a core."""
+
+    def rests() -> bool:
+        process = read_process(pid, with_words=False)
+        assert process is not None, f"process {pid} has ended"
+        return process.state == "S"
+
+    until(rests)

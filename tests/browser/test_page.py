@@ -156,32 +156,34 @@ def test_the_timeline_zooms_and_tells_what_is_chosen(browser: Any, demo_page: Pa
     page = opened(browser, demo_page)
     canvas = page.locator("#timeline-box canvas").first
     canvas.scroll_into_view_if_needed()
-    picture = "document.querySelector('#timeline-box canvas').toDataURL()"
-    whole = page.evaluate(picture)
+
+    def picture() -> str:
+        """Drawn anew when the browser comes to it."""
+        return str(page.evaluate("document.querySelector('#timeline-box canvas').toDataURL()"))
+
+    whole = picture()
     page.get_by_role("button", name=re.compile("zoom in|^\\+$", re.IGNORECASE)).first.click()
-    page.wait_for_timeout(100)
-    nearer = page.evaluate(picture)
-    assert nearer != whole
+    until(lambda: picture() != whole)
     box = canvas.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.wait_for_timeout(100)
-    nearer = page.evaluate(picture)
+    # What the click draws is drawn by then: in the next frame, before which these are called.
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    nearer = picture()
     page.mouse.wheel(0, -400)
-    page.wait_for_timeout(100)
-    assert page.evaluate(picture) != nearer
+    until(lambda: picture() != nearer)
     canvas.focus()
     page.keyboard.press("Escape")
     page.keyboard.press("0")
-    page.wait_for_timeout(100)
-    assert page.evaluate(picture) == whole, "0 fits the whole step again"
+    # 0 fits the whole step again.
+    until(lambda: picture() == whole)
     told = page.locator("#timeline-box [role=status]").first
     nothing = told.inner_text()
     page.keyboard.press("Shift+ArrowDown")
     page.keyboard.press("Shift+ArrowRight")
-    page.wait_for_timeout(100)
-    assert told.inner_text() != nothing
-    assert re.search(r"\d\s(ms|µs|s|ns)\b", told.inner_text()), "its length"
+    until(lambda: told.inner_text() != nothing)
+    # Its length.
+    until(lambda: re.search(r"\d\s(ms|µs|s|ns)\b", told.inner_text()))
     assert page.said == []
     page.context.close()
 
@@ -221,7 +223,7 @@ def test_on_paper_it_is_light_and_unfolded(browser: Any, demo_page: Path) -> Non
     page.emulate_media(media="print")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     # Drawn anew in other colours, when the browser comes to it.
-    until(lambda: page.evaluate(ink) != on_screen, seconds=10)
+    until(lambda: page.evaluate(ink) != on_screen)
     assert page.evaluate("[...document.querySelectorAll('details')].every(one => one.open)")
     assert page.said == []
     page.context.close()

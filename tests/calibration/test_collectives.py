@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from stepscope.errors import UsageError
 from stepscope.readers.system.hardware_file import read_hardware
 from tests.capture.jobs import LIGHT
 from tests.followed_loops import followed_loops
+from tests.ports import free_port
 
 RANK = """
 import sys
@@ -41,13 +41,10 @@ job.dist.destroy_process_group()
 
 
 def test_two_ranks_agree_on_what_they_measured(tmp_path: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
     told = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
     }

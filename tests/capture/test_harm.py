@@ -3,15 +3,16 @@ stays."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.capture.jobs import environment, record, script, stepscope
+from tests.waiting import until
 
 pytest.importorskip("torch")
 
@@ -47,9 +48,10 @@ time.sleep(1.5)
     "fault",
     [
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))",
+        # At once: what removes its files one by one may meet one that was written since.
         (
-            "import shutil; "
-            "shutil.rmtree(os.path.dirname(os.environ['PYTHONPATH'].split(os.pathsep)[0]))"
+            "run = os.path.dirname(os.environ['PYTHONPATH'].split(os.pathsep)[0]); "
+            "os.rename(run, run + '.gone')"
         ),
     ],
     ids=["no room on the disk", "the folder is gone"],
@@ -79,10 +81,14 @@ def test_a_place_that_cannot_be_written_is_told_and_the_job_runs(tmp_path: Path)
 
 
 def test_a_killed_job_leaves_what_it_recorded(tmp_path: Path) -> None:
-    text = (
-        "train(400, lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == 300 else None, "
-        "pause_s=0.01)"
-    )
+    steps = tmp_path / "run" / "rank-0" / "steps.jsonl"
+    # Not before so much is written: the thread that writes may wait for a core.
+    text = f"""
+def at_step(step):
+    if step > 200 and len(open({str(steps)!r}).readlines()) > 110:
+        os.kill(os.getpid(), signal.SIGKILL)
+train(10**9, at_step, pause_s=0.01)
+"""
     ended = record(tmp_path, text, *WINDOW, diagnose=True)
     assert ended.code == 128 + signal.SIGKILL
     (rank,) = ended.run.ranks
@@ -94,7 +100,7 @@ def test_a_killed_job_leaves_what_it_recorded(tmp_path: Path) -> None:
 def test_ctrl_c_reaches_the_job_alone_and_what_it_recorded_is_diagnosed(tmp_path: Path) -> None:
     text = """
 try:
-    train(100000)
+    train(10**9)
 except KeyboardInterrupt:
     print("stopped by hand", flush=True)
     sys.exit(5)
@@ -108,12 +114,7 @@ except KeyboardInterrupt:
         env=environment(),
         start_new_session=True,
     )
-    for _ in range(600):
-        if list(run.glob("rank-0/window-*.json")):
-            break
-        time.sleep(0.1)
-    import os
-
+    until(lambda: list(run.glob("rank-0/window-*.json")))
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (5, b"stopped by hand\n")

@@ -101,13 +101,18 @@ def test_planted_logging_is_accounted_for(tmp_path: Path) -> None:
     that of another thread not at all."""
     text = """
 import logging, threading
-spent = 0.0
+planted_ns = called_ns = 0
 def planted(seconds):
-    global spent
-    begun = time.perf_counter()
+    global planted_ns
+    begun = time.perf_counter_ns()
     time.sleep(seconds)
     if threading.current_thread() is threading.main_thread():
-        spent += time.perf_counter() - begun
+        planted_ns += time.perf_counter_ns() - begun
+def call(function, *args, **more):
+    global called_ns
+    begun = time.perf_counter_ns()
+    function(*args, **more)
+    called_ns += time.perf_counter_ns() - begun
 class Slow(logging.Handler):
     def emit(self, record):
         planted(0.04)
@@ -121,22 +126,24 @@ log = logging.getLogger("job")
 log.addHandler(Slow())
 def at(step):
     if step % 10 == 4:
-        log.warning("loss")
+        call(log.warning, "loss")
     if step % 10 == 9:
-        print("loss", file=Terminal(), end="")
+        call(print, "loss", file=Terminal(), end="")
     if step == 25:
         beside = threading.Thread(target=log.warning, args=("beside",))
         beside.start()
         beside.join()
 train(60, at)
-sys.stdout.write(str(spent))
+sys.stdout.write(f"{planted_ns} {called_ns}")
 """
     done = record(tmp_path, text, "--start-step", "900")
     whole = rank_whole_run(done.run.ranks[0], done.run.metadata)
     assert whole is not None
     (part,) = [each for each in whole.parts if each.what == "logging"]
     assert part.num == 12
-    assert part.dur_ns / 1e9 == pytest.approx(float(done.out), rel=0.02)
+    planted_ns, called_ns = map(int, done.out.split())
+    # A call takes what is planted in it, and on a busy machine the time until a core is free.
+    assert planted_ns <= part.dur_ns <= called_ns
     lines = {event["line"] for event in done.run.ranks[0].events if event["kind"] == "log"}
     assert all("train.py" in line for line in lines)
 
@@ -197,7 +204,7 @@ def test_python_m_and_a_sitecustomize_of_the_machine(tmp_path: Path) -> None:
 def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> None:
     path = script(
         tmp_path,
-        "train(20000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)",
+        "train(10**9, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)",
     )
     run, stop = tmp_path / "run", tmp_path / "stop"
     words = [
@@ -231,7 +238,8 @@ def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> 
 HABITS = """
 import gc, io, threading
 kept = io.BytesIO()
-index = [[number] for number in range(20_000)]
+# So many that to look through them takes more than the millisecond from which on it is told.
+index = [[number] for number in range(100_000)]
 def habits(step):
     gc.collect()
     torch.save(model.state_dict(), kept)
@@ -257,10 +265,10 @@ def test_saves_collections_and_evaluations_are_seen_with_their_lines(tmp_path: P
     assert len(saves) == len(rank.rows), "what another thread saves holds no step up"
     assert len({save["bytes"] for save in saves}) == 1, "each its own, in one file"
     assert all(save["cpu_ns"] > 0 for save in saves)
-    lines = {event["kind"]: event["line"] for event in rank.events if "line" in event}
-    assert all("habits" in line for line in lines.values())
     # On a busy machine a step may be slow for a reason of its own, and has a line then.
-    assert {"save", "gc", "evaluation"} == set(lines) - {"slow"}
+    lined = [event for event in rank.events if "line" in event and event["kind"] != "slow"]
+    assert all("habits" in event["line"] for event in lined)
+    assert {event["kind"] for event in lined} == {"save", "gc", "evaluation"}
     marks = json.loads(rank.windows[8].read_text())["stepscope_marks"]
     names = [name.partition(" at ")[0] for name, *_ in marks]
     assert sorted(set(names)) == ["gc.collect()", "torch.save"]

@@ -27,7 +27,7 @@ from stepscope.report.stacks import stacks_document
 from tests.capture.jobs import environment
 from tests.flight_dumps import write_case
 from tests.followed_loops import followed_loops
-from tests.waiting import until
+from tests.waiting import until, until_at_rest
 
 HANG = """
 import sys, time
@@ -85,6 +85,8 @@ def hung(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     )
     try:
         until(lambda: (tmp_path / "ready0").exists() and (tmp_path / "ready1").exists())
+        for rank in find_ranks([started.pid]):
+            until_at_rest(rank.pid)
         yield started
     finally:
         os.killpg(started.pid, signal.SIGKILL)

@@ -67,6 +67,9 @@ class Scripted:
             flops=2000.0,
         )
 
+    def begin(self, settings: Mapping[str, Value]) -> None:
+        pass
+
     def check(
         self, settings: Mapping[str, Value], case: Case, allowed: Error, limit_s: float
     ) -> CheckResult:

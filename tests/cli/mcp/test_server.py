@@ -57,7 +57,7 @@ def asked(
 
     # In a thread of its own: a browser test of this process may have a loop running in this one.
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, asyncio.wait_for(conversation(), 240)).result()
+        pool.submit(asyncio.run, asyncio.wait_for(conversation(), 1200)).result()
 
 
 def text_of(result: Any) -> str:

@@ -50,8 +50,8 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     cache = tmp_path / "tuned.jsonl"
     code = run(
         f"{BLOCKED}:moody", "--reference", f"{BLOCKED}:plain", "--shapes", "4x9", "--edges", "1x1",
-        "--config", "mood=raises,dies,hangs,writes,good", "--config-timeout", "5", "--budget", "60",
-        "--format", "json", "--device", "cpu",
+        "--config", "mood=raises,dies,hangs,writes,good", "--config-timeout", "5",
+        "--budget", "600", "--format", "json", "--device", "cpu",
         "--no-gradients", "--cache", str(cache),
     )  # fmt: skip
     assert code == 0

@@ -23,6 +23,7 @@ from stepscope.cli.watch.prometheus import Metrics
 from stepscope.core.live import Alert
 from tests.capture.jobs import environment, script, stepscope
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
+from tests.ports import free_port, refusing_port
 from tests.waiting import until
 
 ALERT = Alert(kind="silent", ranks=(3,), step=7, words="rank 3: silent for 11 s", at_wall_ns=5)
@@ -60,14 +61,8 @@ def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     server.server_close()
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def fetch(port: int, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -122,9 +117,10 @@ def test_alerts_are_said_kept_and_posted(
 def test_a_webhook_that_fails_is_said_once_without_its_token(
     ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sinks = Sinks(ended, f"http://127.0.0.1:{free_port()}/hook?token=secret")
-    sinks.report([ALERT, ALERT])
-    sinks.close()
+    with refusing_port() as port:
+        sinks = Sinks(ended, f"http://127.0.0.1:{port}/hook?token=secret")
+        sinks.report([ALERT, ALERT])
+        sinks.close()
     said = capsys.readouterr().err
     assert said.count("cannot be reached") == 1
     assert "secret" not in said
@@ -180,7 +176,7 @@ def test_a_running_job_is_watched_and_served(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = script(
         tmp_path,
-        "train(100000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)",
+        "train(10**9, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)",
     )
     run, stop, port = tmp_path / "run", tmp_path / "stop", free_port()
     words = ["run", "--no-diagnose", "--out", str(run), "--prometheus", str(port)]

@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG, KernelTuning
+from stepscope.core.experiments.kernel_tuning import (
+    FAILED,
+    NOT_TRIED,
+    RIGHT,
+    WRONG,
+    Case,
+    Error,
+    KernelTuning,
+)
 from stepscope.core.experiments.trials import Value
-from stepscope.experiments.kernels.results import SampleResult
+from stepscope.experiments.kernels.results import CheckResult, SampleResult
 from stepscope.experiments.kernels.timing import Race, RaceResult, paired_gain, timed
 from stepscope.experiments.kernels.tuner import Plan, SweepPolicy, tune_kernel
 from stepscope.experiments.kernels.worker import Described
@@ -211,3 +219,33 @@ def test_a_sweep_in_which_all_are_wrong_has_no_winner() -> None:
     )
     assert [result.winner for result in tuning.cases] == [None, None]
     assert tuning.overall is None
+
+
+class Restarted(Scripted):
+    """Its process takes longer to start than a configuration may take, and `broken` ends it."""
+
+    def __init__(self) -> None:
+        super().__init__({"base": 5.0, "good": 4.0, "reference": 5.0}, failing=("broken",))
+        self.now_s, self.is_running = 0.0, False
+        self.limits: dict[str, list[float]] = {}
+
+    def begin(self, settings: Mapping[str, Value]) -> None:
+        if not self.is_running:
+            self.now_s += SweepPolicy().config_s + 1
+        self.is_running = True
+
+    def check(
+        self, settings: Mapping[str, Value], case: Case, allowed: Error, limit_s: float
+    ) -> CheckResult:
+        self.begin(settings)
+        result = super().check(settings, case, allowed, limit_s)
+        self.limits.setdefault(self.checked[-1], []).append(limit_s)
+        self.is_running = result.why is None
+        return result
+
+
+def test_the_start_of_a_process_is_in_no_configurations_time() -> None:
+    bench = Restarted()
+    tuning = swept(bench, ["base", "broken", "good"], now=lambda: bench.now_s, budget_s=1e6)
+    assert [trying.outcome for trying in tuning.tryings] == [RIGHT, FAILED, RIGHT]
+    assert bench.limits["good"] == [SweepPolicy().config_s] * 3

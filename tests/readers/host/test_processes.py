@@ -20,7 +20,7 @@ from stepscope.process.table import Process, read_process
 from stepscope.readers.host.processes import Watch, role_of
 from stepscope.rules.triage.judge import judge
 from tests.triage_cases import seen
-from tests.waiting import until
+from tests.waiting import until, until_at_rest
 
 READY = "import os, sys\ndef ready(): open(sys.argv[1], 'w').close()\n"
 BUSY = "ready()\nwhile True: pass\n"
@@ -31,10 +31,10 @@ path = sys.argv[1] + ".data"
 with open(path, "wb") as file:
     file.write(os.urandom(1 << 20) * 32)
     os.fsync(file.fileno())
-file, page = os.open(path, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 4096)
-os.preadv(file, [page], 0)
+file, pages = os.open(path, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 1 << 20)
+os.preadv(file, [pages], 0)
 ready()
-while True: os.preadv(file, [page], random.randrange(8192) * 4096)
+while True: os.preadv(file, [pages], random.randrange(32) << 20)
 """
 LOADER = """
 import multiprocessing
@@ -56,10 +56,10 @@ threading.Event().wait()
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Callable[[str], HostUse]]:
+def watched(tmp_path: Path) -> Iterator[Callable[..., HostUse]]:
     jobs: list[subprocess.Popen[bytes]] = []
 
-    def watch(code: str) -> HostUse:
+    def watch(code: str, *, rests: bool = False) -> HostUse:
         script, ready = tmp_path / "train.py", tmp_path / "ready"
         script.write_text(READY + code)
         job = subprocess.Popen(
@@ -72,6 +72,8 @@ def watched(tmp_path: Path) -> Iterator[Callable[[str], HostUse]]:
         process = read_process(job.pid)
         if process is None or job.poll() is not None:
             pytest.skip("the file system of this machine has no direct reads")
+        if rests:
+            until_at_rest(job.pid)
         host = Watch([process]).for_seconds(2.0)
         return replace(host, other_cores=None, held_back_share=None)
 
@@ -82,7 +84,7 @@ def watched(tmp_path: Path) -> Iterator[Callable[[str], HostUse]]:
         job.wait()
 
 
-def test_a_loop_that_computes_is_the_host(watched: Callable[[str], HostUse]) -> None:
+def test_a_loop_that_computes_is_the_host(watched: Callable[..., HostUse]) -> None:
     host = watched(BUSY)
     (one,) = host.processes
     assert (one.role, one.rank, one.name, one.num_threads) == ("rank", 3, "train.py", 1)
@@ -92,15 +94,15 @@ def test_a_loop_that_computes_is_the_host(watched: Callable[[str], HostUse]) -> 
     assert judge(seen(host)).state == HOST
 
 
-def test_a_process_that_sleeps_is_hung(watched: Callable[[str], HostUse]) -> None:
-    host = watched(HANG)
+def test_a_process_that_sleeps_is_hung(watched: Callable[..., HostUse]) -> None:
+    host = watched(HANG, rests=True)
     assert host.processes[0].wanted_cores is not None
     assert host.processes[0].wanted_cores < 0.02
     assert judge(seen(host)).state == HUNG
 
 
 def test_a_process_that_waits_for_its_disk_is_bound_by_input(
-    watched: Callable[[str], HostUse],
+    watched: Callable[..., HostUse],
 ) -> None:
     host = watched(READER)
     (one,) = host.processes
@@ -111,7 +113,7 @@ def test_a_process_that_waits_for_its_disk_is_bound_by_input(
     assert judge(seen(host)).state == expected
 
 
-def test_workers_that_never_rest_are_input_by_cpu(watched: Callable[[str], HostUse]) -> None:
+def test_workers_that_never_rest_are_input_by_cpu(watched: Callable[..., HostUse]) -> None:
     host = watched(LOADER)
     workers = host.of_role(WORKER)
     assert len(workers) == 2
@@ -119,7 +121,7 @@ def test_workers_that_never_rest_are_input_by_cpu(watched: Callable[[str], HostU
     assert judge(seen(host)).state == INPUT_CPU
 
 
-def test_more_threads_than_cores_are_too_many(watched: Callable[[str], HostUse]) -> None:
+def test_more_threads_than_cores_are_too_many(watched: Callable[..., HostUse]) -> None:
     host = watched(THREADS)
     (one,) = host.processes
     assert one.num_threads == 5 * (os.cpu_count() or 1) + 1
@@ -135,6 +137,27 @@ def test_a_process_that_ends_meanwhile_is_said(tmp_path: Path) -> None:
     host = watch.for_seconds(0.5)
     assert host.processes == ()
     assert any("they ended" in note for note in host.not_measured)
+
+
+def test_rates_are_by_the_clock_as_it_stood_when_the_counters_were_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that never rests, looked at by one that has no core for a second."""
+    now = [100.0]
+
+    def read_late(pid: int, **more: bool) -> Process | None:
+        now[0] += 1.0
+        return read_process(pid, **more)
+
+    monkeypatch.setattr("stepscope.readers.host.processes.read_process", read_late)
+    monkeypatch.setattr("stepscope.readers.host.processes._cpu_s", lambda _: (now[0], 0.0))
+    me = read_process(os.getpid())
+    assert me is not None
+    watch = Watch([me], clock=lambda: now[0])
+    now[0] += 10.0
+    watch.count()
+    (mine,) = [one for one in watch.result().processes if one.pid == me.pid]
+    assert mine.cores == pytest.approx(1.0)
 
 
 def process(name: str, *command: str, **more: Any) -> Process:

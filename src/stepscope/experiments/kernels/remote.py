@@ -132,6 +132,12 @@ class RemoteBench:
         assert result is not None
         return result
 
+    def begin(self, settings: Settings) -> None:
+        """Starts the process that checks it; one that cannot be started says so when it is
+        asked."""
+        with contextlib.suppress(_GoneError):
+            self._worker(process_of(settings))
+
     def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> CheckResult:
         request = Request(do="check", settings=settings, case=case, allowed=allowed)
         try:
@@ -158,9 +164,7 @@ class RemoteBench:
 
     def _ask(self, process: tuple[str, ...], request: Request, limit_s: float) -> Answer:
         try:
-            if process not in self._workers:
-                self._workers[process] = _Worker(self._opening)
-            answer = self._workers[process].ask(request, limit_s)
+            answer = self._worker(process).ask(request, limit_s)
         except _GoneError:
             self._drop(process)
             raise
@@ -168,6 +172,11 @@ class RemoteBench:
         if result is not None and result.is_broken:
             self._drop(process)
         return answer
+
+    def _worker(self, process: tuple[str, ...]) -> _Worker:
+        if process not in self._workers:
+            self._workers[process] = _Worker(self._opening)
+        return self._workers[process]
 
     def _must(self, request: Request) -> Answer:
         try:

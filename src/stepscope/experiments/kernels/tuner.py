@@ -51,6 +51,9 @@ class Bench(Sampler, Protocol):
 
     def refer(self, case: Case) -> ReferenceResult: ...
 
+    def begin(self, settings: Settings) -> None:
+        """Starts the process that checks it, where there is none."""
+
     def check(
         self, settings: Settings, case: Case, allowed: Error, limit_s: float
     ) -> CheckResult: ...
@@ -148,6 +151,8 @@ class _Sweep:
         self, settings: Settings, cases: Sequence[Case], allowed: dict[str, Error]
     ) -> Trying:
         """Every case, also after a wrong one: the worst is reported. The first failure ends it."""
+        # What came before may have ended the process: to import torch anew is not this one's time.
+        self.bench.begin(settings)
         start, num, has_gradients = self.now(), 0, False
         worst: Deviation | None = None
         for case in cases:

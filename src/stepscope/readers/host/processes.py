@@ -133,12 +133,13 @@ class Watch:
     def _count(self, now: Process, rank: int) -> None:
         seen = self._seen.get(now.pid)
         folder = f"{PROC}/{now.pid}"
-        cpu, io, queued = _cpu_s(folder), read_io(folder), _queued(folder)
+        # Clock and counters side by side: whatever comes between them, or a core lost there, would
+        # count as the process's time.
+        at, cpu, queued, io = self._clock(), _cpu_s(folder), _queued(folder), read_io(folder)
         if cpu is None or now.state == "Z":
             return
         if seen is None or seen.process.started_ticks != now.started_ticks:
             known = read_process(now.pid) or now
-            at = self._clock()
             self._seen[now.pid] = _Seen(
                 process=known,
                 role=RANK if now.pid in self._ranks else role_of(known, self._ranks[rank]),
@@ -155,7 +156,7 @@ class Watch:
                 uses_device=_uses_device(folder),
             )
             return
-        seen.last_s, seen.last_cpu, seen.io = self._clock(), cpu, io
+        seen.last_s, seen.last_cpu, seen.io = at, cpu, io
         seen.sleeps = _sleeps(folder)
         seen.num_threads = _num_threads(folder) or seen.num_threads
         if queued is not None and seen.queued is not None:
