@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from stepscope.analyses.run.stalls import saves_of, stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.run import Saves, Stalls
 from stepscope.protocol.run_folder import STEP_COLUMNS
+from stepscope.readers.run_folder.folder import RankRecord
 
 MS = 1_000_000
 Row = dict[str, int | None]
@@ -21,7 +23,21 @@ def row(step: int, ms: float, **more: int) -> Row:
 
 
 def found(rows: list[Row], *events: dict[str, Any]) -> dict[str, Stalls]:
-    return stalls_of(rows, events, unprofiled_steps(rows))
+    end_ns = 0
+    for each in rows:
+        end_ns += each["dur_ns"] or 0
+        each["end_ns"] = end_ns
+    record = RankRecord(
+        rank=0,
+        folder=Path("rank-0"),
+        metadata={},
+        rows=tuple(rows),
+        samples=(),
+        events=events,
+        windows={},
+        problem=None,
+    )
+    return stalls_of(record, unprofiled_steps(rows))
 
 
 def test_a_save_in_every_second_step_is_half_a_save_a_step() -> None:
@@ -59,6 +75,16 @@ def test_an_evaluation_is_known_by_eval_or_by_its_batches(sign: dict[str, int]) 
     rows = [row(n, 110, **sign) if n % 10 == 5 else row(n, 10) for n in range(50)]
     stalls = found(rows)["evaluation"]
     assert (stalls.num, stalls.once_ns, stalls.step_ns) == (5, 100 * MS, 10 * MS)
+
+
+def test_an_evaluation_is_not_charged_with_the_slow_step_that_it_falls_on() -> None:
+    """Every 20th step stands still for 600 ms, and every fifth of these evaluates for 100."""
+    rows = [
+        row(n, 10 + 600 * (n % 20 == 0) + 100 * (n % 100 == 0), num_evals=int(n % 100 == 0))
+        for n in range(1, 201)
+    ]
+    stalls = found(rows)["evaluation"]
+    assert stalls.once_ns == pytest.approx(100 * MS, rel=0.02)
 
 
 def test_eval_in_every_step_is_no_evaluation() -> None:

@@ -146,7 +146,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         held_back_share=_share_held_back(samples),
         queued_share=_middle(samples, "main_thread_queued_share"),
         pressure_share=_middle(samples, "cpu_pressure_share"),
-        stalls=stalls_of(record.rows, record.events, steps),
+        stalls=stalls_of(record, steps),
         saves=saves_of(record.events),
         save_ns=_total(timed, "save_ns"),
         gc_ns=_total(timed, "gc_ns"),

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.analyses.run.idle import Rest
-from stepscope.analyses.run.phases import Phases
+from stepscope.analyses.run.phases import Phases, phases_of
 from stepscope.analyses.run.slow_steps import FIRST, REST, TIMED, Turn, Usual, host_parts, turns_of
-from stepscope.analyses.run.step_extras import Extra
+from stepscope.analyses.run.step_extras import Extra, step_extras
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.core.run import RUN_PARTS
 from stepscope.protocol.untrusted import LARGEST_INT, finite, whole
@@ -328,6 +328,24 @@ def turns_in(rows: Sequence[Row], phases: Phases, extras: Mapping[int, Extra]) -
             if parts["stalls"]:
                 slow.append((step, parts["stalls"]))
     return turns_of(slow)
+
+
+def evaluated_ns(record: RankRecord) -> dict[int, int]:
+    """What evaluations took of each step that held one."""
+    phases = phases_of(record)
+    if phases is None:
+        return {}
+    extras = step_extras(record, phases)
+    turns = turns_in(record.rows, phases, extras)
+    found = {}
+    for row in record.rows:
+        step = row["step"] or 0
+        usual = phases.at(step)
+        if row["state"] == TIMED and _has_evaluated(row, usual):
+            extra = extras.get(step, Extra())
+            parts = _divided(row, row["dur_ns"] or 0, usual, extra, turns)
+            found[step] = parts["evaluation"]
+    return {step: ns for step, ns in found.items() if ns}
 
 
 def _has_evaluated(row: Row, usual: Usual) -> bool:

@@ -8,23 +8,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stepscope.analyses.run.run_spans import evaluated_ns
 from stepscope.analyses.steps.unprofiled import Row, middle_rows, usual_rows
 from stepscope.core.run import Saves, Stalls, UnprofiledSteps
 from stepscope.protocol.untrusted import whole
+from stepscope.readers.run_folder.folder import RankRecord
 
 TIMED = 0
 NOTED_NS = 1_000_000
 """A collection of garbage this long is counted."""
-LEAST_TIMES = 1.2
-"""A usual step, from which one that was told to evaluate has done so."""
 MOST_LINES = 3
 
 
-def stalls_of(
-    rows: Sequence[Row], events: Sequence[Mapping[str, Any]], steps: UnprofiledSteps | None
-) -> dict[str, Stalls]:
-    """By kind, what they add to a run whose usual step is `steps`, and that is not in it. Rows of
-    RUN/rank-N/steps.jsonl and lines of RUN/rank-N/events.jsonl, in order."""
+def stalls_of(record: RankRecord, steps: UnprofiledSteps | None) -> dict[str, Stalls]:
+    """By kind, what they add to a run whose usual step is `steps`, and that is not in it."""
+    rows, events = record.rows, record.events
     timed = [row for row in rows if row["state"] == TIMED and row["dur_ns"]]
     usual = usual_rows(timed)
     if steps is None or not usual:
@@ -34,10 +32,9 @@ def stalls_of(
     kept = {row["step"] for row in usual}
     others = [row for row in timed if row["step"] not in kept]
     saves = [_saving(row, step_ns) for row in others if row["save_ns"]]
+    evaluated = evaluated_ns(record)
     evaluations = [
-        _value(row, "dur_ns") - _saving(row, step_ns) - step_ns
-        for row in others
-        if _has_evaluated(row, steps, step_ns)
+        float(evaluated[step]) for row in others if (step := _value(row, "step")) in evaluated
     ]
     collections = [float(ns) for row in usual if (ns := _value(row, "gc_ns")) >= NOTED_NS]
     by_kind = {
@@ -84,15 +81,6 @@ def _saving(row: Row, step_ns: float) -> float:
     """Of a step's saves, what makes it longer than the usual one: a save that waits for the device
     waits for what the step does anyway."""
     return max(0.0, min(_value(row, "save_ns"), _value(row, "dur_ns") - step_ns))
-
-
-def _has_evaluated(row: Row, steps: UnprofiledSteps, step_ns: float) -> bool:
-    """Whether a module was told so, or more batches were taken than for the same backward passes;
-    and it took its time."""
-    is_fed = _value(row, "num_batches") > (steps.num_batches or 0.0) + 0.5
-    is_same = abs(_value(row, "num_backwards") - (steps.num_backwards or 0.0)) < 0.5
-    longer = _value(row, "dur_ns") - _saving(row, step_ns)
-    return (bool(row["num_evals"]) or (is_fed and is_same)) and longer > LEAST_TIMES * step_ns
 
 
 def _collected_ns(usual: Sequence[Row]) -> float:
