@@ -12,7 +12,8 @@ from benchmarks.planner import score
 from benchmarks.planner_sources import FACTS, with_source_facts
 from stepscope.errors import InputError
 from stepscope.planner.catalog import find_model
-from stepscope.planner.rows import framework_of, model_of, predict, read_rows
+from stepscope.planner.row_parts import framework_of, model_of
+from stepscope.planner.rows import predict, read_rows
 
 ROWS = Path(__file__).parents[3] / "shared/planner/rows.jsonl"
 KEYS = {

@@ -106,6 +106,10 @@ class Constants:
     24 (nccl-tests' output in SimuMax, nccl_fit.py), and 23 to 26 over B200s (its system file)."""
     network_share: float = 0.75
     """The same of a network card."""
+    exchange_share: float = 0.90
+    """Of a network card that tokens reach on their way to experts, which no ring holds up: DeepEP
+    has 90 GB/s over two nodes and 61 over four on cards of 50, what stays in a node included, so 45
+    and 46 by card (its README); NCCL's sends 46 to 48 (NVIDIA/nccl-tests issues 267 and 290)."""
     network_fall: float = 0.08
     """Bus bandwidth over several nodes falls with their number to this power. *Fitted*."""
     network_latency: float = 2.0

@@ -67,6 +67,13 @@ class Framework:
     orders_once: bool = False
     """Whether what sends tokens to experts takes them as they lie, so that they are put into order
     only where they arrive (DeepEP)."""
+    sends_copies: bool = False
+    """Whether a token is sent once for each of its experts (Megatron-Core's alltoall dispatcher),
+    and not once to a rank or a node (DeepEP, HybridEP)."""
+    overlaps_experts: bool = False
+    """Whether tokens go to experts and back behind the work of another micro-batch (Megatron-Core's
+    overlap_moe_expert_parallel_comm): with one stage or interleaved ones, and nothing recomputed
+    whole."""
     logit_passes: float = 48.0
     """Bytes read and written for one logit from head to loss and back:
     51 for PyTorch's own in fp32, measured."""
@@ -165,6 +172,7 @@ MEGATRON_CORE = Framework(
     keeps_narrow_inputs=True,
     attention=3,
     fuses_experts=True,
+    sends_copies=True,
     logit_passes=24.0,
     selective_is_cheap=True,
     overlaps_data=True,

@@ -195,12 +195,13 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         backward_gather = _exposed(job, layer.gather_s + layer.scatter_s, hidden_backward)
         forward_host = layer.forward.unhidden_s(job.framework)
         backward_host = layer.backward.unhidden_s(job.framework)
+        experts_forward, experts_backward = _expert_comms(job, layouts, layer)
         parts = {
             "gemm": layer.forward.gemm + layer.backward.gemm,
             "attention": layer.forward.attention + layer.backward.attention,
             "stream": layer.forward.stream + layer.backward.stream,
             "tensor_comms": layer.forward.tensor_comms + layer.backward.tensor_comms,
-            "expert_comms": layer.forward.expert_comms + layer.backward.expert_comms,
+            "expert_comms": experts_forward + experts_backward,
             "context_comms": layer.forward.context_comms + layer.backward.context_comms,
             "recompute": layer.again_s,
             "host": forward_host + backward_host,
@@ -208,7 +209,9 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         }
         parts["forward"] = (
             layer.forward.device
-            + layer.forward.comms
+            + layer.forward.tensor_comms
+            + experts_forward
+            + layer.forward.context_comms
             + forward_host
             + forward_gather
             + layer.copy_s / 3
@@ -219,6 +222,20 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         for name, value in parts.items():
             sums[name] = sums[name] + num * value
     return _Layers(**sums)
+
+
+def _expert_comms(job: TrainingJob, layouts: Layouts, layer: LayerTime) -> tuple[Floats, Floats]:
+    """Of tokens' ways to experts and back what is not behind another micro-batch's work, forward
+    and backward: one's forward runs beside another's backward."""
+    forward, backward = layer.forward.expert_comms, layer.backward.expert_comms
+    if not job.framework.overlaps_experts:
+        return forward, backward
+    whole = forward + backward
+    work = job.constants.overlap * (layer.forward.device + layer.backward.device)
+    is_apart = ((layouts.pp == 1) | (layouts.vpp > 1)) & (layouts.recompute < 2)
+    is_apart = is_apart & (layouts.num_micro > 1)
+    share = np.where(is_apart & (whole > 0), _exposed(job, whole, work) / whole, 1.0)
+    return forward * share, backward * share
 
 
 def _exposed(job: TrainingJob, transfer_s: Floats, hides_s: Any, least_s: Any = 0.0) -> Floats:

@@ -1,0 +1,163 @@
+"""What layers with experts cost beyond their products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.planner.catalog import find_model
+from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.planner.constants import DEFAULT
+from stepscope.planner.estimate import estimate_one
+from stepscope.planner.framework import MEGATRON_CORE, Framework
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.layout import Layout
+from stepscope.planner.network import Group, Network
+from stepscope.planner.row_parts import framework_of
+from stepscope.planner.rows import published_result
+
+FAR = Layout(dp=64, ep=64, num_micro=4, zero_stage=1)
+
+
+def job_of(model: str, cluster: str = "8x8xH100", **conventions: object) -> TrainingJob:
+    framework: Framework = replace(MEGATRON_CORE, **conventions)  # type: ignore[arg-type]
+    return TrainingJob(
+        model=find_model(model),
+        cluster=parse_cluster(cluster),
+        seq_len=4096,
+        global_batch=256,
+        framework=framework,
+    )
+
+
+def exchange_s(job: TrainingJob, layout: Layout = FAR) -> float:
+    return float(estimate_one(job, layout).times.expert_comms[0])
+
+
+def test_copies_that_go_apart_each_cross_the_network() -> None:
+    """Eight copies over eight nodes: seven leave, where a token that goes to a node once is drawn
+    by 5.25 of them."""
+    network = Network(parse_cluster("8x8xH100"), DEFAULT)
+    once, apart = (
+        float(network.scatter_all_s(Group(64, 1), 1e9, 8, is_apart=is_apart))
+        for is_apart in (False, True)
+    )
+    assert apart / once == pytest.approx(1 / (1 - (7 / 8) ** 8), rel=0.01)
+    assert apart == pytest.approx(7 * 1e9 / (50e9 * DEFAULT.exchange_share), rel=0.01)
+
+
+def test_copies_that_go_apart_do_not_all_stay_in_the_node() -> None:
+    network = Network(parse_cluster("1x8xH100"), DEFAULT)
+    one, eight = (
+        float(network.scatter_all_s(Group(8, 1), 1e9, num, is_apart=True)) for num in (1, 8)
+    )
+    assert eight / one == pytest.approx(8, rel=0.02)
+
+
+def test_groups_of_experts_mean_nothing_to_copies_that_go_apart() -> None:
+    job = job_of("deepseek-v3", sends_copies=True)
+    experts = job.model.experts
+    assert experts is not None
+    free = replace(job, model=replace(job.model, experts=replace(experts, num_groups=1)))
+    assert exchange_s(job) == exchange_s(free)
+
+
+def test_an_exchange_behind_other_work_leaves_what_is_longer_than_the_work() -> None:
+    open_s, behind_s = (
+        exchange_s(job_of("qwen3-235b-a22b", overlaps_experts=is_behind))
+        for is_behind in (False, True)
+    )
+    assert 0 < behind_s < 0.8 * open_s
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        replace(FAR, recompute="full"),
+        replace(FAR, num_micro=1),
+        Layout(pp=2, dp=32, ep=32, num_micro=8, zero_stage=1),
+    ],
+)
+def test_an_exchange_has_nothing_to_run_behind(layout: Layout) -> None:
+    """Without another micro-batch whose work is at hand: whole recomputation, one micro-batch, or
+    stages that are not interleaved."""
+    open_s, behind_s = (
+        exchange_s(job_of("qwen3-235b-a22b", overlaps_experts=is_behind), layout)
+        for is_behind in (False, True)
+    )
+    assert behind_s == open_s
+
+
+def test_experts_with_biases_have_passes_of_their_own() -> None:
+    """GPT-OSS: 28 + 38 bytes of a second product's output, 8 + 18 of a first's."""
+    biased = job_of("gpt-oss-120b", "1x8xH100")
+    plain = replace(biased, model=replace(biased.model, has_mlp_bias=False))
+    layout = Layout(dp=8, ep=8, zero_stage=1)
+    more_s = [float(estimate_one(job, layout).times.stream[0]) for job in (biased, plain)]
+    rows = 4096 * 4 * 36
+    moved = rows * (2880 * 66 + 5760 * 26)
+    bandwidth = biased.cluster.bandwidth_bytes_per_s * DEFAULT.stream_share
+    assert more_s[0] - more_s[1] == pytest.approx(moved / bandwidth, rel=0.01)
+
+
+def test_experts_with_biases_are_not_fused() -> None:
+    layout = Layout(dp=8, ep=8, zero_stage=1)
+    gemm = [
+        float(estimate_one(job_of("gpt-oss-120b", "B200", fuses_experts=fuses), layout).step_s[0])
+        for fuses in (False, True)
+    ]
+    assert gemm[0] == gemm[1]
+
+
+def bridge_row(**said: object) -> dict[str, object]:
+    row: dict[str, object] = {
+        "id": "a",
+        "framework": "Megatron-Bridge 26.02 NeMo Container",
+        "model": {"name": "qwen3-235b-a22b"},
+        "seq_len": 4096,
+        "global_batch": 8192,
+        "cluster": {"gpu": "H100", "num_gpus": 256},
+        "layout": {"tp": 2, "pp": 8, "vpp": 4, "ep": 32, "dp": 16, "micro_batch": 1},
+    }
+    return row | said
+
+
+def test_bridge_keeps_gradients_in_bf16_and_overlaps_an_exchange_over_nodes() -> None:
+    framework, _ = framework_of(bridge_row())
+    assert (framework.grad_bytes, framework.comm_grad_bytes) == (2.0, 2.0)
+    assert framework.sends_copies
+    assert framework.overlaps_experts
+    older, _ = framework_of(bridge_row(framework="Megatron-Bridge 25.09 NeMo Container"))
+    assert not older.overlaps_experts
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"cluster": {"gpu": "GB200", "num_gpus": 256}},
+        {"model": {"name": "deepseek-v3"}},
+    ],
+)
+def test_bridge_sends_a_token_once_in_a_rack_and_to_groups(said: dict[str, object]) -> None:
+    framework, _ = framework_of(bridge_row(**said))
+    assert not framework.sends_copies
+    assert not framework.overlaps_experts
+
+
+def test_bridge_overlaps_every_exchange_where_steps_are_graphs() -> None:
+    name = "Megatron-Bridge 26.06 NeMo Container"
+    graphs, _ = framework_of(bridge_row(framework=name, cluster={"gpu": "GB300", "num_gpus": 256}))
+    assert graphs.overlaps_experts
+    hopper, _ = framework_of(bridge_row(framework=name, layout={"pp": 1, "ep": 32}))
+    assert not hopper.overlaps_experts
+
+
+def test_a_mixture_that_does_not_say_so_is_not_recomputed_whole() -> None:
+    """None of Megatron-Bridge's recipes for mixtures does; of its dense ones some do."""
+    mixture = published_result(bridge_row())
+    dense = published_result(bridge_row(model={"name": "llama3-70b"}))
+    assert set(mixture.layouts.recompute) == {0, 1}
+    assert set(dense.layouts.recompute) == {0, 1, 2}
+    told = bridge_row(layout={"pp": 8, "ep": 32, "micro_batch": 1, "recompute": "full"})
+    assert set(published_result(told).layouts.recompute) == {2}
