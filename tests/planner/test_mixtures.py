@@ -12,10 +12,11 @@ from stepscope.planner.constants import DEFAULT
 from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import MEGATRON_CORE, Framework
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layout
+from stepscope.planner.layout import Layout, Layouts
+from stepscope.planner.memory import layer_bytes
 from stepscope.planner.network import Group, Network
 from stepscope.planner.row_parts import framework_of
-from stepscope.planner.rows import published_result
+from stepscope.planner.rows import best_of, published_result
 
 FAR = Layout(dp=64, ep=64, num_micro=4, zero_stage=1)
 
@@ -155,9 +156,34 @@ def test_bridge_overlaps_every_exchange_where_steps_are_graphs() -> None:
 
 def test_a_mixture_that_does_not_say_so_is_not_recomputed_whole() -> None:
     """None of Megatron-Bridge's recipes for mixtures does; of its dense ones some do."""
-    mixture = published_result(bridge_row())
-    dense = published_result(bridge_row(model={"name": "llama3-70b"}))
-    assert set(mixture.layouts.recompute) == {0, 1}
-    assert set(dense.layouts.recompute) == {0, 1, 2}
-    told = bridge_row(layout={"pp": 8, "ep": 32, "micro_batch": 1, "recompute": "full"})
-    assert set(published_result(told).layouts.recompute) == {2}
+    layout = {"pp": 2, "dp": 8, "micro_batch": 8}
+    full = {}
+    for name in ("qwen3-235b-a22b", "llama3-70b"):
+        row = bridge_row(
+            model={"name": name}, layout=layout, cluster={"gpu": "H100", "num_gpus": 16}
+        )
+        estimates, index = best_of(published_result(row))
+        full[name] = int(estimates.layouts.recompute[index]) == 2
+    assert full == {"qwen3-235b-a22b": False, "llama3-70b": True}
+    told = published_result(bridge_row(layout=layout | {"recompute": "full"}))
+    assert set(told.layouts.recompute) == {2}
+
+
+def test_what_experts_give_is_kept_where_it_is_weighed_afterwards() -> None:
+    layouts = Layouts.of([Layout(dp=8, ep=8)])
+    inside, after = (
+        float(layer_bytes(job_of("qwen3-30b-a3b", weighs_inside=is_inside), layouts)[0])
+        for is_inside in (True, False)
+    )
+    assert after - inside == 4096 * 8 * 2048 * 2
+
+
+def test_experts_keep_what_they_get_in_8_bits() -> None:
+    layouts = Layouts.of([Layout(dp=8, ep=8)])
+    job = job_of("qwen3-30b-a3b")
+    wide, narrow = (
+        float(layer_bytes(replace(job, precision=word), layouts)[0]) for word in ("bf16", "fp8")
+    )
+    less = wide - narrow
+    q, width = 32 * 128, 8 * 768
+    assert less == 4096 * (2 * 2048 + width + 8 * 2048 - q)

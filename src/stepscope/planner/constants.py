@@ -22,10 +22,11 @@ class Constants:
     gemm_share_hopper: float = 0.70
     """Hopper and later run into their power limit first: products of random numbers, measured
     for a quarter of a second each on an H200, come to 650-685 of 989."""
-    gemm_share_blackwell: float = 0.49
+    gemm_share_blackwell: float = 0.46
     """B200, 1,000 W: 1,080 to 1,110 of 2,250 in the middle of 250 products of over a TFLOP each,
-    run one after the other (SimuMax, configs/system/b200_bf16_ceperm.json). Single ones reach 1,745
-    (ml-engineering, MAMF) before the power limit bites."""
+    run one after the other (SimuMax, configs/system/b200_bf16_ceperm.json), and 6 % less in a step:
+    so much its steps take longer than the sum of its measured operators (*fitted* on these). Single
+    products reach 1,745 (ml-engineering, MAMF) before the power limit bites."""
     gemm_share_cdna3: float = 0.52
     """MI300X: 668 of 1,307 with tuned kernels (ml-engineering, MAMF), 724 to 765 (Primus,
     node-smoke.md: the median of 6 nodes)."""

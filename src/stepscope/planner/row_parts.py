@@ -90,11 +90,12 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
 
 
 def _torchtitan(row: dict[str, Any], name: str, options: str) -> Framework:
-    """With or without a compiler, which takes the loss in from 2025 on: logits stay in half
-    precision, and so does their gradient. Where no year is said, a device that is younger tells."""
-    framework = replace(TORCHTITAN, fuses="compile" in options)
-    if not framework.fuses:
-        return framework
+    """With or without a compiler: eager, the allocator holds what it does of plain PyTorch. A
+    compiler takes the loss in from 2025 on: logits stay in half precision, and so does their
+    gradient. Where no year is said, a device that is younger tells."""
+    if "compile" not in options:
+        return TORCHTITAN
+    framework = replace(TORCHTITAN, fuses=True, slack=None)
     year = re.search(r"20[2-9]\d", f"{name} {options}")
     if year is not None:
         is_new = int(year[0]) >= COMPILES_LOSS

@@ -19,6 +19,7 @@ from stepscope.planner.framework import MEGATRON, Framework
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
 from stepscope.planner.model import Model
+from stepscope.planner.parameters import is_selective_cheap
 from stepscope.planner.ranges import ranges_of
 from stepscope.planner.row_parts import UnsupportedError, cluster_of, framework_of, model_of
 from stepscope.protocol.untrusted import open_regular, parse_json
@@ -73,17 +74,13 @@ def _recompute(word: Any) -> str | None:
     return next((kind for kind in ("selective", "full", "none") if kind in text), "none")
 
 
-def _recompute_kinds(stated: dict[str, Any], framework: Framework, model: Model) -> tuple[str, ...]:
+def _recompute_kinds(stated: dict[str, Any], framework: Framework) -> tuple[str, ...]:
     """What a row may have recomputed: what it says, or what its framework's runs do."""
     kind = _recompute(stated.get("recompute")) or framework.usual_recompute
     if kind is None and framework.name == MEGATRON.name:
         # Before 2022 there was all or nothing, and every published run used it.
         kind = "full"
-    if kind is not None:
-        return (kind,)
-    if framework.selective_is_cheap and model.experts is not None:
-        return RECOMPUTE[: RECOMPUTE.index("full")]
-    return RECOMPUTE
+    return RECOMPUTE if kind is None else (kind,)
 
 
 def _precision(word: Any, peaks: Any) -> str:
@@ -150,7 +147,7 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
         for vpp in _virtual(stated, row, model, pp):
             layouts += [
                 Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=recompute)
-                for recompute in _recompute_kinds(stated, framework, model)
+                for recompute in _recompute_kinds(stated, framework)
             ]
     is_stated = (
         framework.name == MEGATRON.name
@@ -218,12 +215,17 @@ def best_of(row: PublishedResult) -> tuple[Estimates, int]:
     fits = np.broadcast_to(
         estimates.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts)
     )
+    may_be = np.ones(len(row.layouts), dtype=bool)
+    if not row.is_recompute_stated and is_selective_cheap(row.job):
+        # None of the published recipes for mixtures repeats whole layers: they recompute or offload
+        # what is cheap to repeat.
+        may_be = row.layouts.recompute < RECOMPUTE.index("full")
     step = np.broadcast_to(
         estimates.step_s / (row.layouts.num_micro * row.layouts.micro_batch), len(row.layouts)
     )
-    if fits.any():
-        return estimates, int(np.argmin(np.where(fits, step, np.inf)))
-    return estimates, int(np.argmin(estimates.memory_bytes))
+    if (fits & may_be).any():
+        return estimates, int(np.argmin(np.where(fits & may_be, step, np.inf)))
+    return estimates, int(np.argmin(np.where(may_be, estimates.memory_bytes, np.inf)))
 
 
 def recomputed_share(row: PublishedResult, estimates: Estimates, index: int) -> float:
