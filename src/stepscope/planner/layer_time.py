@@ -164,7 +164,9 @@ def layer_time(
     passes = passes + tokens / tp * (2 * (q + kv) + (3 if model.is_gated else 2) * middle) + spread
     passes = passes * bytes_each * (1.0 if framework.fuses else constants.unfused_passes)
     stream = rates.stream_s(passes)
-    narrow_forward, narrow_backward = _narrowing_s(job, layouts, rates, outer, middle)
+    narrow_forward, narrow_backward = _narrowing_s(
+        job, layouts, rates, outer, is_mixture=is_mixture, is_fused=is_fused
+    )
     biased_forward, biased_backward = _biased_s(job, layouts, rates, is_mixture=is_mixture)
     comms = _tensor_comms(job, layouts, network, tokens)
     experts_s = (
@@ -221,20 +223,30 @@ def _biased_s(
 
 
 def _narrowing_s(
-    job: TrainingJob, layouts: Layouts, rates: Rates, outer: Any, middle: int
+    job: TrainingJob,
+    layouts: Layouts,
+    rates: Rates,
+    outer: Any,
+    *,
+    is_mixture: bool,
+    is_fused: bool,
 ) -> tuple[Any, Any]:
     """Of what products in 8 bits read, written so and once more transposed: forward inputs, norms'
-    among them already in their own kernel, and backward the gradients of outputs. Blackwell's rates
-    were set on whole steps, which have it."""
-    if job.precision not in NARROW_PRECISIONS or rates.is_blackwell:
+    among them already in their own kernel, and backward the gradients of outputs. Each of a token's
+    experts has its own, which fused ones write in their own kernel."""
+    if job.precision not in NARROW_PRECISIONS:
         return 0.0, 0.0
-    model = job.model
+    model, experts = job.model, job.model.experts
     inner = layouts.micro_batch * job.seq_len / layouts.cp / layouts.tp
     q, kv = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-    each = job.value_bytes + 2
-    inputs = each * inner * (q + middle) + 2 * outer * model.hidden
-    widened = (2 if model.is_gated else 1) * middle
-    grads = each * (inner * (q + kv + widened) + 2 * outer * model.hidden)
+    each, up = job.value_bytes + 2, 2 if model.is_gated else 1
+    middle, sent = model.ffn_hidden, 0
+    if is_mixture and experts is not None:
+        routed = 0 if is_fused else experts.top_k
+        middle = routed * experts.ffn_hidden + experts.shared_ffn_hidden
+        sent = routed * model.hidden
+    inputs = each * inner * (q + middle + sent) + 2 * outer * model.hidden
+    grads = each * (inner * (q + kv + up * middle + sent) + 2 * outer * model.hidden)
     return rates.stream_s(inputs), rates.stream_s(grads)
 
 
