@@ -9,10 +9,10 @@ import pytest
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.constants import DEFAULT
-from stepscope.planner.estimate import estimate_one
+from stepscope.planner.estimate import estimate, estimate_one
 from stepscope.planner.framework import MEGATRON_CORE, Framework
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layout, Layouts
+from stepscope.planner.layout import FEW, Layout, Layouts
 from stepscope.planner.memory import layer_bytes
 from stepscope.planner.network import Group, Network
 from stepscope.planner.row_parts import framework_of
@@ -88,6 +88,23 @@ def test_an_exchange_has_nothing_to_run_behind(layout: Layout) -> None:
         for is_behind in (False, True)
     )
     assert behind_s == open_s
+
+
+def test_many_layouts_at_once_are_what_each_is_alone() -> None:
+    """Layouts that cut a layer alike are computed once, and not all of them have work beside."""
+    job = job_of("qwen3-235b-a22b", overlaps_experts=True)
+    layouts = [
+        Layout(pp=pp, vpp=vpp, dp=32 // pp, ep=8, num_micro=num, recompute=recompute, zero_stage=1)
+        for pp in (1, 2)
+        for vpp in ((1, 2) if pp > 1 else (1,))
+        for num in (1, 8)
+        for recompute in ("none", "full")
+    ]
+    many = Layouts.of(layouts * 8)
+    assert len(many) > FEW
+    together = estimate(job, many).step_s
+    alone = [float(estimate_one(job, layout).step_s[0]) for layout in layouts]
+    assert list(together) == pytest.approx(alone * 8)
 
 
 def test_experts_with_biases_have_passes_of_their_own() -> None:

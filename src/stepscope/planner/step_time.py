@@ -145,6 +145,7 @@ def _per_micro_batch(
     is_far = has_far_stages(job, layouts) & (job.framework.staged_collective_s > 0)
     first, index = alike(
         layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch, is_far.astype(np.int64),
+        has_work_beside(job, layouts).astype(np.int64),
         np.where(is_spread, layouts.shard_width + 1, 0),
         layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
         layouts.recompute_layers, np.where(layouts.recompute_layers > 0, layouts.pp, 0),
@@ -224,17 +225,24 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
     return _Layers(**sums)
 
 
+def has_work_beside(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Where the way to experts and back can run behind another micro-batch's work."""
+    if not job.framework.overlaps_experts:
+        return np.zeros(len(layouts), dtype=bool)
+    is_apart = (layouts.pp == 1) | (layouts.vpp > 1)
+    return np.asarray(is_apart & (layouts.recompute < 2) & (layouts.num_micro > 1))
+
+
 def _expert_comms(job: TrainingJob, layouts: Layouts, layer: LayerTime) -> tuple[Floats, Floats]:
     """Of tokens' ways to experts and back what is not behind another micro-batch's work, forward
     and backward: one's forward runs beside another's backward."""
     forward, backward = layer.forward.expert_comms, layer.backward.expert_comms
-    if not job.framework.overlaps_experts:
+    is_behind = has_work_beside(job, layouts)
+    if not is_behind.any():
         return forward, backward
     whole = forward + backward
     work = job.constants.overlap * (layer.forward.device + layer.backward.device)
-    is_apart = ((layouts.pp == 1) | (layouts.vpp > 1)) & (layouts.recompute < 2)
-    is_apart = is_apart & (layouts.num_micro > 1)
-    share = np.where(is_apart & (whole > 0), _exposed(job, whole, work) / whole, 1.0)
+    share = np.where(is_behind & (whole > 0), _exposed(job, whole, work) / whole, 1.0)
     return forward * share, backward * share
 
 
