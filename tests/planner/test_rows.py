@@ -247,7 +247,7 @@ def test_torchtitan_without_a_compiler_reserves_what_plain_pytorch_does() -> Non
     eager = compiled | {"options": ""}
     assert framework_of(eager)[0].slack == FSDP.slack
     assert framework_of(compiled)[0].slack is None
-    assert predict(eager)["memory_gb"] / predict(compiled)["memory_gb"] > 1.06
+    assert predict(eager)["memory_gb"] / predict(compiled)["memory_gb"] > 1.05
 
 
 def test_a_known_model_cut_short_keeps_its_attention_and_its_dense_layers() -> None:
