@@ -156,8 +156,8 @@ class Framework:
 
 
 EAGER_SLACK = 0.10
-"""PyTorch as it comes: 4, 8, 10, 11, 17, 20 and 27 % on an H200 (docs/planner.md). Where a device is
-nearly full it gives cached blocks back before it runs out, so the least of the middle ones."""
+"""PyTorch as it comes: 4, 8, 10, 11, 17, 20 and 27 % on an H200 (docs/planner.md). Where a device
+is nearly full it gives cached blocks back before it runs out, so the least of the middle ones."""
 EAGER_LOGIT_BYTES = 12.0
 """Of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two gradients."""
 
