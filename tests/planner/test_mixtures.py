@@ -226,3 +226,25 @@ def test_experts_have_their_inputs_written_in_8_bits_for_each_token_of_theirs() 
     bandwidth = parse_cluster("B200").bandwidth_bytes_per_s * DEFAULT.stream_share_blackwell
     assert apart_s - within_s == pytest.approx(each / bandwidth, rel=0.01)
     assert within_s > 0
+
+
+def test_automodel_trains_without_a_copy_in_fp32() -> None:
+    """Parameters in bf16 under PyTorch's Adam: 8 bytes of each, and half of an update's passes."""
+    row = bridge_row(
+        framework="FSDP2 (NeMo AutoModel)",
+        model={"name": "gpt-oss-20b"},
+        cluster={"gpu": "H100", "num_gpus": 8},
+        layout={"ep": 8, "micro_batch": 2, "fsdp": "on", "recompute": "none"},
+    )
+    framework, _ = framework_of(row)
+    assert framework.trains_narrow
+    job = published_result(row).job
+    layout = Layout(dp=8, ep=8, micro_batch=2, num_micro=4, zero_stage=3)
+    narrow = estimate_one(job, layout)
+    wide = estimate_one(replace(job, framework=replace(framework, trains_narrow=False)), layout)
+    for name in ("weights", "gradients", "optimizer"):
+        halves = getattr(wide.memory, name)[0] / getattr(narrow.memory, name)[0]
+        assert halves == pytest.approx(2.0)
+    assert narrow.times.optimizer[0] < wide.times.optimizer[0]
+    states = narrow.memory.weights + narrow.memory.gradients + narrow.memory.optimizer
+    assert states[0] * 8 / job.model.num_params == pytest.approx(8.0, rel=0.02)

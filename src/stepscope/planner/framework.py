@@ -29,6 +29,9 @@ class Framework:
     sharded_bytes: float = 16.0
     """Under ZeRO-3, all of a parameter together: FSDP keeps weights,
     gradients and two moments in fp32."""
+    trains_narrow: bool = False
+    """Whether there is no copy in fp32 under ZeRO-3: weights, gradients and moments are as the
+    weights were loaded, half as wide."""
     comm_grad_bytes: float = 4.0
     """In which gradients are reduced."""
     overlaps_data: bool = False
@@ -270,6 +273,24 @@ COMPOSER = replace(
 )
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
 loss in one kernel that reads logits in half precision once each way."""
+AUTOMODEL = replace(
+    FSDP,
+    name="automodel",
+    attention=3,
+    fuses=True,
+    orders_once=True,
+    weighs_inside=True,
+    trains_narrow=True,
+    keeps_gathered_stages=True,
+    comm_grad_bytes=4.0,
+    logit_passes=24.0,
+    logit_bytes=6.0,
+    usual_recompute=None,
+    has_stages=True,
+)
+"""NeMo AutoModel as its benchmarks are configured (examples/llm_benchmark): FSDP2 over models
+loaded in bf16 with PyTorch's Adam, gradients reduced in fp32, Transformer Engine's kernels, DeepEP,
+and the loss in bf16."""
 INTERNEVO = Framework(
     name="internevo",
     overlaps_data=True,

@@ -82,6 +82,10 @@ def memory(
     states = np.where(stage >= 1, shard, local) * np.where(
         is_whole, job.optimizer.moment_bytes, state_bytes
     )
+    if framework.trains_narrow and job.value_bytes < 4:
+        weights, grads, states = (
+            np.where(is_whole, part / 2, part) for part in (weights, grads, states)
+        )
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1

@@ -13,6 +13,7 @@ from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.framework import (
+    AUTOMODEL,
     COMPOSER,
     FSDP,
     INTERNEVO,
@@ -40,6 +41,7 @@ so that what was measured on one and names no year is not older than `COMPILES_L
 LAST_WITHOUT_FLASH = 2022
 """The last year of Megatron-LM without attention in a single kernel."""
 NAMED = (
+    ("automodel", AUTOMODEL),
     ("nanotron", NANOTRON),
     ("composer", COMPOSER),
     ("foundry", COMPOSER),

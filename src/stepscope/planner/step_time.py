@@ -387,6 +387,8 @@ def _optimizer(
     update = rates.stream_s(
         shard * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE)
     )
+    if framework.trains_narrow and job.value_bytes < 4:
+        update = np.where(layouts.zero_stage == 3, update / 2, update)
     if job.optimizer.products:
         hidden = job.model.hidden
         update = update + job.optimizer.products * shard / hidden**2 * rates.gemm_s(
