@@ -24,7 +24,8 @@ import numpy as np
 
 from benchmarks.planner import GIB, measured_memory_gib, measured_step_s, memory_kinds
 from benchmarks.planner_sources import with_source_facts
-from stepscope.planner.rows import cluster_of, model_of, predict, read_rows
+from stepscope.planner.row_parts import cluster_of, model_of
+from stepscope.planner.rows import predict, read_rows
 
 WANTED = 0.80
 LEAST_ROWS = 5

@@ -39,7 +39,8 @@ from benchmarks.planner_sources import MEMORY_KINDS, with_source_facts
 from stepscope.planner.flops import model_flops_per_token
 from stepscope.planner.memory import memory as memory_of
 from stepscope.planner.parameters import parameters
-from stepscope.planner.rows import best_of, model_of, predict, published_result, read_rows
+from stepscope.planner.row_parts import model_of
+from stepscope.planner.rows import best_of, predict, published_result, read_rows
 
 LEAST_LAYOUTS = 5
 GIB = 2**30

@@ -22,10 +22,11 @@ class Constants:
     gemm_share_hopper: float = 0.70
     """Hopper and later run into their power limit first: products of random numbers, measured
     for a quarter of a second each on an H200, come to 650-685 of 989."""
-    gemm_share_blackwell: float = 0.49
+    gemm_share_blackwell: float = 0.46
     """B200, 1,000 W: 1,080 to 1,110 of 2,250 in the middle of 250 products of over a TFLOP each,
-    run one after the other (SimuMax, configs/system/b200_bf16_ceperm.json). Single ones reach 1,745
-    (ml-engineering, MAMF) before the power limit bites."""
+    run one after the other (SimuMax, configs/system/b200_bf16_ceperm.json), and 6 % less in a step:
+    so much its steps take longer than the sum of its measured operators (*fitted* on these). Single
+    products reach 1,745 (ml-engineering, MAMF) before the power limit bites."""
     gemm_share_cdna3: float = 0.52
     """MI300X: 668 of 1,307 with tuned kernels (ml-engineering, MAMF), 724 to 765 (Primus,
     node-smoke.md: the median of 6 nodes)."""
@@ -36,11 +37,11 @@ class Constants:
     and on Hopper and Blackwell 8 bits come to nine tenths of that share or less."""
     gemm_share_fp8: float = 0.62
     """1,160 to 1,240 of 1,979, there too."""
-    gemm_share_fp8_blackwell: float = 0.60
-    """*Fitted* on Megatron-Bridge's dense models:
-    four times the arithmetic for less than twice the power."""
-    gemm_share_fp4: float = 0.35
-    """*Fitted*: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
+    gemm_share_fp8_blackwell: float = 0.64
+    """*Fitted* on Megatron-Bridge's Llama 70B, beside what 8 bits cost to write: its 8B, which has
+    twice as much of that for its arithmetic, then is 2 % off (3 % with both in one share)."""
+    gemm_share_fp4: float = 0.38
+    """*Fitted* likewise: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
     half_k: float = 150.0
     """Inner size at which a product reaches half of that: its tiles need filling and draining
     (H200: 525 TFLOP/s at 512, 590 at 1,024, 645 at 2,048: 130 there; *fitted* a little higher)."""
@@ -106,6 +107,10 @@ class Constants:
     24 (nccl-tests' output in SimuMax, nccl_fit.py), and 23 to 26 over B200s (its system file)."""
     network_share: float = 0.75
     """The same of a network card."""
+    exchange_share: float = 0.90
+    """Of a network card that tokens reach on their way to experts, which no ring holds up: DeepEP
+    has 90 GB/s over two nodes and 61 over four on cards of 50, what stays in a node included, so 45
+    and 46 by card (its README); NCCL's sends 46 to 48 (NVIDIA/nccl-tests issues 267 and 290)."""
     network_fall: float = 0.08
     """Bus bandwidth over several nodes falls with their number to this power. *Fitted*."""
     network_latency: float = 2.0

@@ -29,6 +29,9 @@ class Framework:
     sharded_bytes: float = 16.0
     """Under ZeRO-3, all of a parameter together: FSDP keeps weights,
     gradients and two moments in fp32."""
+    trains_narrow: bool = False
+    """Whether there is no copy in fp32 under ZeRO-3: weights, gradients and moments are as the
+    weights were loaded, half as wide."""
     comm_grad_bytes: float = 4.0
     """In which gradients are reduced."""
     overlaps_data: bool = False
@@ -67,6 +70,17 @@ class Framework:
     orders_once: bool = False
     """Whether what sends tokens to experts takes them as they lie, so that they are put into order
     only where they arrive (DeepEP)."""
+    weighs_inside: bool = False
+    """Whether the router's weights are applied before experts' second product, whose output then
+    need not be kept for their gradient (Megatron-Core's weighted_bias_swiglu_impl, torchtitan's
+    score_before_experts)."""
+    sends_copies: bool = False
+    """Whether a token is sent once for each of its experts (Megatron-Core's alltoall dispatcher),
+    and not once to a rank or a node (DeepEP, HybridEP)."""
+    overlaps_experts: bool = False
+    """Whether tokens go to experts and back behind the work of another micro-batch (Megatron-Core's
+    overlap_moe_expert_parallel_comm): with one stage or interleaved ones, and nothing recomputed
+    whole."""
     logit_passes: float = 48.0
     """Bytes read and written for one logit from head to loss and back:
     51 for PyTorch's own in fp32, measured."""
@@ -145,7 +159,8 @@ class Framework:
 
 
 EAGER_SLACK = 0.10
-"""PyTorch as it comes: 4, 8, 17 and 20 % on an H200 (docs/planner.md)."""
+"""PyTorch as it comes: 4, 8, 10, 11, 17, 20 and 27 % on an H200 (docs/planner.md). Where a device
+is nearly full it gives cached blocks back before it runs out, so the least of the middle ones."""
 EAGER_LOGIT_BYTES = 12.0
 """Of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two gradients."""
 
@@ -165,6 +180,8 @@ MEGATRON_CORE = Framework(
     keeps_narrow_inputs=True,
     attention=3,
     fuses_experts=True,
+    sends_copies=True,
+    weighs_inside=True,
     logit_passes=24.0,
     selective_is_cheap=True,
     overlaps_data=True,
@@ -217,6 +234,8 @@ the 282 runs that stall have 0.27 to 0.31, for 2 to 32 stages, both models, all 
 TORCHTITAN = Framework(
     name="torchtitan",
     logit_bytes=EAGER_LOGIT_BYTES,
+    slack=EAGER_SLACK,
+    weighs_inside=True,
     has_fused_update=True,
     overlaps_data=True,
     overlaps_pipeline=True,
@@ -254,6 +273,24 @@ COMPOSER = replace(
 )
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
 loss in one kernel that reads logits in half precision once each way."""
+AUTOMODEL = replace(
+    FSDP,
+    name="automodel",
+    attention=3,
+    fuses=True,
+    orders_once=True,
+    weighs_inside=True,
+    trains_narrow=True,
+    keeps_gathered_stages=True,
+    comm_grad_bytes=4.0,
+    logit_passes=24.0,
+    logit_bytes=6.0,
+    usual_recompute=None,
+    has_stages=True,
+)
+"""NeMo AutoModel as its benchmarks are configured (examples/llm_benchmark): FSDP2 over models
+loaded in bf16 with PyTorch's Adam, gradients reduced in fp32, Transformer Engine's kernels, DeepEP,
+and the loss in bf16."""
 INTERNEVO = Framework(
     name="internevo",
     overlaps_data=True,

@@ -23,6 +23,14 @@ PARTED_COLLECTIVES = 4
 DROPPED_PASSES = 2.5
 """Passes that dropout adds over what it drops: one read, one write and the mask."""
 
+BIAS_BYTES = (28, 38)
+"""Read and written for each output of experts' second product, forward and backward: its bias is
+weighed by the router in fp32, added expert by expert, put together and cast back; backward has two
+products with that gradient in fp32 and their sums (Megatron-Core's experts.py, _apply_bias)."""
+CLAMP_BYTES = (8, 18)
+"""The same for each output of the first, whose halves are clamped and put together again
+(fused_bias_geglu.py); backward compares twice and selects."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
@@ -131,7 +139,9 @@ def layer_time(
     model, framework, constants = job.model, job.framework, job.constants
     tp, bytes_each = layouts.tp, job.value_bytes
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
-    is_fused = is_mixture and framework.fuses_experts and rates.is_blackwell
+    is_fused = (
+        is_mixture and framework.fuses_experts and rates.is_blackwell and not model.has_mlp_bias
+    )
     forward_gemm, backward_gemm = _products_s(
         job, layouts, rates, is_mixture=is_mixture, is_fused=is_fused
     )
@@ -154,7 +164,10 @@ def layer_time(
     passes = passes + tokens / tp * (2 * (q + kv) + (3 if model.is_gated else 2) * middle) + spread
     passes = passes * bytes_each * (1.0 if framework.fuses else constants.unfused_passes)
     stream = rates.stream_s(passes)
-    narrow_forward, narrow_backward = _narrowing_s(job, layouts, rates, outer, middle)
+    narrow_forward, narrow_backward = _narrowing_s(
+        job, layouts, rates, outer, is_mixture=is_mixture, is_fused=is_fused
+    )
+    biased_forward, biased_backward = _biased_s(job, layouts, rates, is_mixture=is_mixture)
     comms = _tensor_comms(job, layouts, network, tokens)
     experts_s = (
         _expert_comms(job, layouts, network, tokens) if is_mixture else np.zeros(len(layouts))
@@ -169,7 +182,7 @@ def layer_time(
     forward = Pass(
         gemm=forward_gemm,
         attention=core_forward,
-        stream=stream + narrow_forward,
+        stream=stream + narrow_forward + biased_forward,
         tensor_comms=comms,
         expert_comms=experts_s,
         context_comms=context,
@@ -178,7 +191,7 @@ def layer_time(
     backward = Pass(
         gemm=backward_gemm,
         attention=core_backward,
-        stream=2 * stream + narrow_backward,
+        stream=2 * stream + narrow_backward + biased_backward,
         tensor_comms=comms + _gather_again_s(job, layouts, network, forward_gemm),
         expert_comms=experts_s,
         context_comms=2 * context,
@@ -192,21 +205,48 @@ def layer_time(
     )
 
 
+def _biased_s(
+    job: TrainingJob, layouts: Layouts, rates: Rates, *, is_mixture: bool
+) -> tuple[Any, Any]:
+    """Of experts' biases and of the clamp before their gate, which no kernel has in it: both are
+    passes of their own over the products' outputs, forward and backward."""
+    experts = job.model.experts
+    if not is_mixture or experts is None or not job.model.has_mlp_bias:
+        return 0.0, 0.0
+    rows = layouts.micro_batch * job.seq_len / layouts.cp * experts.top_k / layouts.tp
+    inside = (2 if job.model.is_gated else 1) * experts.ffn_hidden
+    forward, backward = (
+        rates.stream_s(rows * (job.model.hidden * bias + inside * clamp))
+        for bias, clamp in zip(BIAS_BYTES, CLAMP_BYTES, strict=True)
+    )
+    return forward, backward
+
+
 def _narrowing_s(
-    job: TrainingJob, layouts: Layouts, rates: Rates, outer: Any, middle: int
+    job: TrainingJob,
+    layouts: Layouts,
+    rates: Rates,
+    outer: Any,
+    *,
+    is_mixture: bool,
+    is_fused: bool,
 ) -> tuple[Any, Any]:
     """Of what products in 8 bits read, written so and once more transposed: forward inputs, norms'
-    among them already in their own kernel, and backward the gradients of outputs. Blackwell's rates
-    were set on whole steps, which have it."""
-    if job.precision not in NARROW_PRECISIONS or rates.is_blackwell:
+    among them already in their own kernel, and backward the gradients of outputs. Each of a token's
+    experts has its own, which fused ones write in their own kernel."""
+    if job.precision not in NARROW_PRECISIONS:
         return 0.0, 0.0
-    model = job.model
+    model, experts = job.model, job.model.experts
     inner = layouts.micro_batch * job.seq_len / layouts.cp / layouts.tp
     q, kv = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-    each = job.value_bytes + 2
-    inputs = each * inner * (q + middle) + 2 * outer * model.hidden
-    widened = (2 if model.is_gated else 1) * middle
-    grads = each * (inner * (q + kv + widened) + 2 * outer * model.hidden)
+    each, up = job.value_bytes + 2, 2 if model.is_gated else 1
+    middle, sent = model.ffn_hidden, 0
+    if is_mixture and experts is not None:
+        routed = 0 if is_fused else experts.top_k
+        middle = routed * experts.ffn_hidden + experts.shared_ffn_hidden
+        sent = routed * model.hidden
+    inputs = each * inner * (q + middle + sent) + 2 * outer * model.hidden
+    grads = each * (inner * (q + kv + up * middle + sent) + 2 * outer * model.hidden)
     return rates.stream_s(inputs), rates.stream_s(grads)
 
 
@@ -331,7 +371,9 @@ def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
     group = Group(layouts.ep, layouts.tp)
     sent_bytes = tokens / layouts.tp * job.model.hidden * job.value_bytes
     share = min(experts.top_groups / experts.num_groups, 1.0)
-    return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k, share)
+    return 2 * network.scatter_all_s(
+        group, sent_bytes, experts.top_k, share, is_apart=job.framework.sends_copies
+    )
 
 
 def _context_comms(

@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layer_time import is_host_ahead
 from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
+from stepscope.planner.model import Model
 from stepscope.planner.parameters import (
     Parameters,
     head_rows,
@@ -81,6 +82,10 @@ def memory(
     states = np.where(stage >= 1, shard, local) * np.where(
         is_whole, job.optimizer.moment_bytes, state_bytes
     )
+    if framework.trains_narrow and job.value_bytes < 4:
+        weights, grads, states = (
+            np.where(is_whole, part / 2, part) for part in (weights, grads, states)
+        )
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1
@@ -221,7 +226,9 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
         wide = times * (
             model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
         )
-        middle = (1 - share) * middle + share * (wide + 2 * model.experts.top_k * model.hidden)
+        # What experts get, and what they give where that is weighed afterwards.
+        sent = (1 if framework.weighs_inside else 2) * model.experts.top_k * model.hidden
+        middle = (1 - share) * middle + share * (wide + sent)
     layer = (
         np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)
     ) * job.value_bytes
@@ -230,6 +237,7 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
         layer = layer + inner * (q + kv / 2) * job.value_bytes
     if framework.keeps_narrow_inputs and job.precision in NARROW:
         layer = layer - np.where(again, 0.0, _narrowed(job, outer, inner)) + inner * out
+        layer = layer - inner * _sent_width(model) * (job.value_bytes - 1)
     layer = layer + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
     if framework.has_dropout:
         layer = layer + 2 * outer * model.hidden
@@ -239,6 +247,13 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     plain = scores * (5.0 if framework.has_dropout else 4.0)
     layer = layer + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
     return np.asarray(layer + framework.extra_activation * outer * model.hidden)
+
+
+def _sent_width(model: Model) -> float:
+    """Channels that a token's experts get, in the mean of all layers."""
+    if model.experts is None:
+        return 0.0
+    return model.num_mixture_layers / model.layers * model.experts.top_k * model.hidden
 
 
 def _narrowed(job: TrainingJob, outer: Any, inner: Any) -> Any:

@@ -132,22 +132,32 @@ class Network:
         return np.where(size > 1, np.minimum(ring, tree) + num_parts * self._start_s, 0.0)
 
     def scatter_all_s(
-        self, group: Group, one_bytes: Any, num_copies: int, share: float = 1.0
+        self,
+        group: Group,
+        one_bytes: Any,
+        num_copies: int,
+        share: float = 1.0,
+        *,
+        is_apart: bool = False,
     ) -> Floats:
         """All-to-all of tokens to their experts.
 
         Each goes to `num_copies` ranks drawn evenly, and to a node once; of the nodes a `share` can
-        be drawn.
+        be drawn. Where copies go apart, each crosses by itself, whatever others go to its rank.
         """
         size = np.asarray(group.size)
         near, far = self._tiers[0], self._tiers[-1]
-        _, units = self._units(group)
-        ranks = size * (1 - (1 - 1 / size) ** num_copies) * (size - 1) / size
+        inside, units = self._units(group)
+        if is_apart:
+            ranks: Any = num_copies * (inside - 1) / size
+            nodes: Any = num_copies * (units - 1) / units
+        else:
+            ranks = size * (1 - (1 - 1 / size) ** num_copies) * (size - 1) / size
+            drawn = np.maximum(units * share, 1.0)
+            nodes = drawn * (1 - (1 - 1 / drawn) ** num_copies) * (units - 1) / units
         within = ranks * one_bytes / self._near_bytes_per_s + near.latency_s
-        drawn = np.maximum(units * share, 1.0)
-        nodes = drawn * (1 - (1 - 1 / drawn) ** num_copies) * (units - 1) / units
         across = (
-            nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
+            nodes * one_bytes / (far.bytes_per_s * self._constants.exchange_share) + far.latency_s
         )
         return np.where(
             size > 1, np.where(units > 1, np.maximum(within, across), within) + self._start_s, 0.0

@@ -5,68 +5,30 @@ See docs/planner.md for the format.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import ValidationError, convert
 
 from stepscope.errors import InputError, StepscopeError
-from stepscope.planner.catalog import find_model
-from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import Estimates, estimate
 from stepscope.planner.flops import model_flops_per_token
-from stepscope.planner.framework import (
-    COMPOSER,
-    FSDP,
-    INTERNEVO,
-    MEGATRON,
-    MEGATRON_CORE,
-    MEGATRON_DEEPSPEED,
-    NANOTRON,
-    TORCHTITAN,
-    Framework,
-)
+from stepscope.planner.framework import MEGATRON, Framework
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
-from stepscope.planner.model import Experts, Model
+from stepscope.planner.model import Model
+from stepscope.planner.parameters import is_selective_cheap
 from stepscope.planner.ranges import ranges_of
-from stepscope.protocol.json_text import json_text
+from stepscope.planner.row_parts import UnsupportedError, cluster_of, framework_of, model_of
 from stepscope.protocol.untrusted import open_regular, parse_json
 
 MOST_BYTES = 1 << 20
-USUAL_VOCAB = 51200
 USUAL_SEQ = 1024
-FUSED_EXPERTS = "26.06"
-"""Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on
-Blackwell (notes of 0.5.1)."""
-COMPILES_LOSS = 2025
-"""Of torchtitan, the year from which its compiler takes the loss in."""
-DEVICES_SINCE_2025 = ("h200", "b200", "b300", "gb200", "gb300", "mi325x", "mi350x", "mi355x")
-"""How their keys begin. Clouds lend them since the end of 2024 (EC2's p5en with H200s: December),
-so that what was measured on one and names no year is not older than `COMPILES_LOSS`."""
-LAST_WITHOUT_FLASH = 2022
-"""The last year of Megatron-LM without attention in a single kernel."""
 GIB = 2**30
 BARELY = 1.08
 MOST = 10**7
-NAMED = (
-    ("nanotron", NANOTRON),
-    ("composer", COMPOSER),
-    ("foundry", COMPOSER),
-    ("fsdp", FSDP),
-    ("internevo", INTERNEVO),
-)
-"""Frameworks by a word of their names, the first that is there."""
-FRAMEWORK_FIELDS = {field.name for field in fields(Framework)} - {"name"}
-
-
-class UnsupportedError(StepscopeError):
-    """A row that we cannot judge, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,163 +67,20 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"cannot read {path}: {problem.strerror}") from None
 
 
-def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
-    """The framework's conventions, and whether it has attention in a single kernel."""
-    framework, has_flash = _named_framework(row)
-    # As it was called before.
-    conventions = row.get("conventions") or row.get("habits") or {}
-    if unknown := conventions.keys() - FRAMEWORK_FIELDS:
-        raise UnsupportedError(f"conventions: a framework has no {', '.join(sorted(unknown))}")
-    try:
-        return convert(asdict(framework) | conventions, Framework), has_flash
-    except ValidationError as problem:
-        raise UnsupportedError(f"conventions: {problem}") from None
-
-
-def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
-    name = str(row.get("framework") or "").casefold()
-    options = json_text(row.get("options") or "").casefold()
-    layout = row.get("layout") or {}
-    if not name:
-        gpu = str((row.get("cluster") or {}).get("gpu", "")).casefold()
-        is_new = any(word in gpu for word in ("h100", "h200", "b200", "b300"))
-        return (MEGATRON_CORE, True) if is_new else (MEGATRON, False)
-    if "torchtitan" in name:
-        return _torchtitan(row, name, options), True
-    named = next((framework for word, framework in NAMED if word in name), None)
-    if named is not None:
-        return named, True
-    if "deepspeed" in name:
-        # Its bf16 optimizer adds gradients up in fp32; the one for fp16 keeps them as they are.
-        is_wide = "bf16" in str(layout.get("precision", ""))
-        return (
-            replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED
-        ), False
-    return _megatron(name, options)
-
-
-def _torchtitan(row: dict[str, Any], name: str, options: str) -> Framework:
-    """With or without a compiler, which takes the loss in from 2025 on: logits stay in half
-    precision, and so does their gradient. Where no year is said, a device that is younger tells."""
-    framework = replace(TORCHTITAN, fuses="compile" in options)
-    if not framework.fuses:
-        return framework
-    year = re.search(r"20[2-9]\d", f"{name} {options}")
-    if year is not None:
-        is_new = int(year[0]) >= COMPILES_LOSS
-    else:
-        is_new = cluster_of(row).device.key.startswith(DEVICES_SINCE_2025)
-    return replace(framework, logit_bytes=4.0, logit_passes=12.0) if is_new else framework
-
-
-def _megatron(name: str, options: str) -> tuple[Framework, bool]:
-    """Megatron-LM, its core, or what is built on them.
-
-    Conventions are those of the version or the year in its name.
-    """
-    if "core r0." in name:
-        # Before 2025 attention was FlashAttention 2.
-        return replace(MEGATRON_CORE, attention=2), True
-    version = re.search(r"bridge (\d+\.\d+)", name)
-    if version is not None and version[1] < FUSED_EXPERTS:
-        return replace(MEGATRON_CORE, fuses_experts=False), True
-    if "megatron" not in name or any(word in name for word in ("bridge", "core", "nemo")):
-        return MEGATRON_CORE, True
-    year = re.search(r"20\d\d", name)
-    if year is not None and int(year[0]) <= LAST_WITHOUT_FLASH:
-        return MEGATRON, False
-    if "overlap" in options:
-        return MEGATRON_CORE, True
-    plain = replace(
-        MEGATRON_CORE,
-        overlaps_tensor=False,
-        overlaps_data=False,
-        overlaps_interleaved=False,
-        fuses_experts=False,
-    )
-    return replace(plain, attention=2), True
-
-
-def _in_catalog(name: str) -> Model | None:
-    try:
-        return find_model(name)
-    except StepscopeError:
-        return None
-
-
-def model_of(row: dict[str, Any]) -> Model:
-    stated = row.get("model") or {}
-    name = str(stated.get("name", "?"))
-    if "layers" not in stated or "hidden" not in stated:
-        try:
-            return find_model(name)
-        except StepscopeError as problem:
-            raise UnsupportedError(f"no shape in the row, and {problem}") from None
-    layers, hidden = int(stated["layers"]), int(stated["hidden"])
-    model = _in_catalog(name)
-    if model is not None and (model.layers, model.hidden) == (layers, hidden):
-        # What a row leaves out (norms on queries, sinks, biases) is in the catalog.
-        return model
-    if model is not None and model.hidden == hidden and model.layers > layers:
-        return _cut_short(model, layers, stated)
-    heads = int(stated.get("heads") or max(1, round(hidden / 128)))
-    is_gated = bool(stated.get("gated_mlp", False))
-    ffn = stated.get("ffn_hidden") or (-(-8 * hidden // 3 // 256) * 256 if is_gated else 4 * hidden)
-    experts = None
-    if stated.get("experts"):
-        experts = Experts(
-            num=int(stated["experts"]),
-            top_k=int(stated.get("topk", 2)),
-            ffn_hidden=int(stated.get("moe_ffn") or ffn),
-            shared_ffn_hidden=int(stated.get("shared_ffn", 0)),
-        )
-    return Model(
-        name=name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=int(stated.get("kv_heads") or heads),
-        head_dim=int(stated.get("head_dim") or max(1, hidden // heads)),
-        ffn_hidden=int(ffn),
-        vocab=int(stated.get("vocab") or USUAL_VOCAB),
-        is_gated=is_gated,
-        # Llamas rotate; GPTs of two matrices learn positions or bias the scores.
-        is_rotated=is_gated,
-        is_tied=bool(stated.get("tied_embeddings", not is_gated)),
-        experts=experts,
-    )
-
-
-def _cut_short(model: Model, layers: int, stated: dict[str, Any]) -> Model:
-    """A known model with fewer layers, as people run it on one node to measure it.
-
-    Of layers without a mixture it keeps as many as the row says, else its share and at least one.
-    """
-    experts = model.experts
-    if experts is not None and experts.num_dense_layers:
-        share = experts.num_dense_layers * layers / model.layers
-        num_dense = int(stated.get("dense_layers") or max(1, round(share)))
-        experts = replace(experts, num_dense_layers=min(num_dense, layers))
-    return replace(model, layers=layers, experts=experts, extra_layer_params=0)
-
-
-def cluster_of(row: dict[str, Any]) -> Cluster:
-    stated = row.get("cluster") or {}
-    num = int(stated.get("num_gpus") or 1)
-    per_node = int(stated.get("gpus_per_node") or 8)
-    nodes = max(1, -(-num // per_node))
-    network = f"@{stated['network']}" if stated.get("network") and nodes > 1 else ""
-    try:
-        return parse_cluster(f"{nodes}x{min(num, per_node)}x{stated.get('gpu', '?')}{network}")
-    except StepscopeError as problem:
-        raise UnsupportedError(str(problem)) from None
-
-
 def _recompute(word: Any) -> str | None:
     text = str(word or "").casefold()
     if not text:
         return None
     return next((kind for kind in ("selective", "full", "none") if kind in text), "none")
+
+
+def _recompute_kinds(stated: dict[str, Any], framework: Framework) -> tuple[str, ...]:
+    """What a row may have recomputed: what it says, or what its framework's runs do."""
+    kind = _recompute(stated.get("recompute")) or framework.usual_recompute
+    if kind is None and framework.name == MEGATRON.name:
+        # Before 2022 there was all or nothing, and every published run used it.
+        kind = "full"
+    return RECOMPUTE if kind is None else (kind,)
 
 
 def _precision(word: Any, peaks: Any) -> str:
@@ -326,14 +145,9 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
         accum = stated.get("grad_accum")
         num_micro = int(accum) if accum else max(1, batch // (dp * micro))
         for vpp in _virtual(stated, row, model, pp):
-            kind = _recompute(stated.get("recompute")) or framework.usual_recompute
-            if kind is None and framework.name == MEGATRON.name:
-                # Before 2022 there was all or nothing, and every published run used it.
-                kind = "full"
-            kinds = (kind,) if kind else RECOMPUTE
             layouts += [
                 Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=recompute)
-                for recompute in kinds
+                for recompute in _recompute_kinds(stated, framework)
             ]
     is_stated = (
         framework.name == MEGATRON.name
@@ -401,12 +215,17 @@ def best_of(row: PublishedResult) -> tuple[Estimates, int]:
     fits = np.broadcast_to(
         estimates.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts)
     )
+    may_be = np.ones(len(row.layouts), dtype=bool)
+    if not row.is_recompute_stated and is_selective_cheap(row.job):
+        # None of the published recipes for mixtures repeats whole layers: they recompute or offload
+        # what is cheap to repeat.
+        may_be = row.layouts.recompute < RECOMPUTE.index("full")
     step = np.broadcast_to(
         estimates.step_s / (row.layouts.num_micro * row.layouts.micro_batch), len(row.layouts)
     )
-    if fits.any():
-        return estimates, int(np.argmin(np.where(fits, step, np.inf)))
-    return estimates, int(np.argmin(estimates.memory_bytes))
+    if (fits & may_be).any():
+        return estimates, int(np.argmin(np.where(fits & may_be, step, np.inf)))
+    return estimates, int(np.argmin(np.where(may_be, estimates.memory_bytes, np.inf)))
 
 
 def recomputed_share(row: PublishedResult, estimates: Estimates, index: int) -> float:

@@ -145,6 +145,7 @@ def _per_micro_batch(
     is_far = has_far_stages(job, layouts) & (job.framework.staged_collective_s > 0)
     first, index = alike(
         layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch, is_far.astype(np.int64),
+        has_work_beside(job, layouts).astype(np.int64),
         np.where(is_spread, layouts.shard_width + 1, 0),
         layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
         layouts.recompute_layers, np.where(layouts.recompute_layers > 0, layouts.pp, 0),
@@ -195,12 +196,13 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         backward_gather = _exposed(job, layer.gather_s + layer.scatter_s, hidden_backward)
         forward_host = layer.forward.unhidden_s(job.framework)
         backward_host = layer.backward.unhidden_s(job.framework)
+        experts_forward, experts_backward = _expert_comms(job, layouts, layer)
         parts = {
             "gemm": layer.forward.gemm + layer.backward.gemm,
             "attention": layer.forward.attention + layer.backward.attention,
             "stream": layer.forward.stream + layer.backward.stream,
             "tensor_comms": layer.forward.tensor_comms + layer.backward.tensor_comms,
-            "expert_comms": layer.forward.expert_comms + layer.backward.expert_comms,
+            "expert_comms": experts_forward + experts_backward,
             "context_comms": layer.forward.context_comms + layer.backward.context_comms,
             "recompute": layer.again_s,
             "host": forward_host + backward_host,
@@ -208,7 +210,9 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         }
         parts["forward"] = (
             layer.forward.device
-            + layer.forward.comms
+            + layer.forward.tensor_comms
+            + experts_forward
+            + layer.forward.context_comms
             + forward_host
             + forward_gather
             + layer.copy_s / 3
@@ -219,6 +223,27 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         for name, value in parts.items():
             sums[name] = sums[name] + num * value
     return _Layers(**sums)
+
+
+def has_work_beside(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Where the way to experts and back can run behind another micro-batch's work."""
+    if not job.framework.overlaps_experts:
+        return np.zeros(len(layouts), dtype=bool)
+    is_apart = (layouts.pp == 1) | (layouts.vpp > 1)
+    return np.asarray(is_apart & (layouts.recompute < 2) & (layouts.num_micro > 1))
+
+
+def _expert_comms(job: TrainingJob, layouts: Layouts, layer: LayerTime) -> tuple[Floats, Floats]:
+    """Of tokens' ways to experts and back what is not behind another micro-batch's work, forward
+    and backward: one's forward runs beside another's backward."""
+    forward, backward = layer.forward.expert_comms, layer.backward.expert_comms
+    is_behind = has_work_beside(job, layouts)
+    if not is_behind.any():
+        return forward, backward
+    whole = forward + backward
+    work = job.constants.overlap * (layer.forward.device + layer.backward.device)
+    share = np.where(is_behind & (whole > 0), _exposed(job, whole, work) / whole, 1.0)
+    return forward * share, backward * share
 
 
 def _exposed(job: TrainingJob, transfer_s: Floats, hides_s: Any, least_s: Any = 0.0) -> Floats:
@@ -362,6 +387,8 @@ def _optimizer(
     update = rates.stream_s(
         shard * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE)
     )
+    if framework.trains_narrow and job.value_bytes < 4:
+        update = np.where(layouts.zero_stage == 3, update / 2, update)
     if job.optimizer.products:
         hidden = job.model.hidden
         update = update + job.optimizer.products * shard / hidden**2 * rates.gemm_s(
