@@ -198,15 +198,28 @@ def test_work_waits_for_the_other_streams_it_waited_for() -> None:
     assert ends[1] - play(graph).end_ns[1] == pytest.approx(-290 * US, abs=20 * US)
 
 
-def test_the_profilers_cost_is_fitted_to_the_given_step() -> None:
+def test_the_host_is_fitted_to_the_given_step() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=10))
     fitted = fit(graph, 420 * US, np.zeros(len(graph), np.bool_))
     assert fitted.error == pytest.approx(0.0, abs=0.01)
     assert fitted.step_interval_ns == pytest.approx(420 * US, rel=0.01)
-    assert fitted.cost_ns == pytest.approx(
-        80 * US / 30, rel=0.1
-    )  # ten operators, and ten calls that weigh two each
-    assert play(without_cost(graph, fitted.cost_ns)).step_interval_ns == fitted.step_interval_ns
+    assert fitted.cost_ns == usual_cost_ns(graph)
+    assert fitted.bounds is None
+
+
+def test_around_the_recorded_step_a_pause_keeps_its_part_of_the_host() -> None:
+    """A run a little slower than its recording has much the same host as one a little faster."""
+    graph = graph_of(*steps(5, host_us=50, device_us=10))
+    pauses = np.arange(len(graph.call_event)) % 10 == 0
+    work = graph.call_parts["work"] + np.where(pauses, 300.0 * US, 0.0)
+    paused = with_part_ns(graph, "work", work)
+    recorded_us = round(play(paused).step_interval_ns / US)
+    shares = []
+    for step_us in range(recorded_us - 40, recorded_us + 80, 4):
+        host = fit(paused, step_us * US, np.zeros(len(graph), np.bool_)).graph.call_ns
+        shares.append(float(host[pauses].sum() / host.sum()))
+    for shorter, longer in itertools.pairwise(shares):
+        assert longer == pytest.approx(shorter, rel=0.03)
 
 
 def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
@@ -276,8 +289,7 @@ def test_a_run_far_faster_than_its_recording_had_a_faster_host() -> None:
     graph = graph_of(*steps(5, host_us=12, device_us=2))
     fitted = fit(graph, 36 * US, np.zeros(len(graph), np.bool_))
     assert fitted.step_interval_ns == pytest.approx(36 * US, rel=0.01)
-    assert fitted.cost_ns == USUAL_COST_NS
-    assert fit(graph, 60 * US, np.zeros(len(graph), np.bool_)).cost_ns < 0.65 * 4 * US
+    assert fitted.cost_ns == usual_cost_ns(graph) < 0.65 * 4 * US
 
 
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:

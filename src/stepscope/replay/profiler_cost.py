@@ -2,10 +2,10 @@
 
 Every recorded operator costs the host a little, a runtime call twice as much (per event 1 to 5 us
 over the runs of one machine, whose host is at times twice as slow as at others), and more where the
-host does more for an event; device times stay true. With the unprofiled step time known, that cost
-is fitted until the replay reproduces it. Without it, or where the step does not depend on it, it is
-estimated from the host's own speed: recording an event is host work as well, and a host that is
-slow at the one is slow at the other.
+host does more for an event; device times stay true. That cost is estimated from the host's own
+speed: recording an event is host work as well, and a host that is slow at the one is slow at the
+other. With the unprofiled step time known, what is left is made as long as that says, so far as the
+step depends on it (`host_pace.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from stepscope.core.trace import Bool, Float64, Int64
 from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
+from stepscope.replay.host_pace import likely_pace
 from stepscope.replay.simulate import play
 
 USUAL_COST_NS = 2_100.0
@@ -50,19 +51,17 @@ EPISODIC = ("input", "compile", "io", "gc")
 so that a recorded step may have less of them than the run's usual one."""
 EPISODIC_SHARE = 0.2
 EPISODIC_RANGE = (0.05, 1000.0)
-HOST_RANGE = (0.5, 1000.0)
-"""Of all host time, with the profiler's usual cost taken off:
-a host that seems to be faster than that is not the reason."""
 DEVICE_BOUND = 0.96
 """Of the step that the device takes with a host that takes no time,
 from which the device limits it."""
-NEARLY_BOUND = 0.9
-UNLIKELY_COST = 0.5
-"""Of the usual cost: where the device takes nearly the whole step and only a recording that cost
-the host less than this would make the host as slow as the step, the device limits it."""
-KEEPS_UP = 1.01
-"""Times the step that the device limits: a host whose replay is not longer keeps up with it."""
-CLOSE = 0.005
+BOUND_COSTS = (2.0, 0.25)
+"""Times the estimated cost: with them the host is as quick and as slow as it may be, where the step
+says nothing of it."""
+LEAST_OPEN = 0.02
+"""Of what is not known of the host, below which the step tells it."""
+SLOWER = (0.01, 0.05)
+"""Than the recorded host with all that recording cost it, from which the run's is taken to be
+another, and to which more and more: replays are off by 1 % anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,28 +159,11 @@ def fit(
             return replace(fitted, bounds=_bounds(graph))
         return fitted
     episodic = _episodic(graph, measured, contended=contended)
-    if not episodic and _is_device_bound(graph, step_ns, _bound_share(graph, step_ns)):
-        # The device limits the step, which therefore says of the host only that it keeps up.
-        if host_ns:
-            return _with_host_of(graph, host_ns, step_ns)
-        return _device_bound(graph, _keeping_up_ns(graph, step_ns, usual_cost_ns(graph)), step_ns)
-    recorded = play(graph).step_interval_ns
-    most_ns = _most_ns(graph)
-    shortest = play(without_cost(graph, most_ns)).step_interval_ns
-    if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
-        return _stretched(graph, step_ns, copies, measured, contended=contended)
-
-    def is_cheap(cost_ns: float) -> bool:
-        return play(without_cost(graph, cost_ns)).step_interval_ns > step_ns
-
-    _, cost_ns = bisect(is_cheap, COST_RANGE_NS[0], most_ns, 12)
-    return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
-
-
-def _most_ns(graph: Graph) -> float:
-    """The most that recording an operator may have cost this host, by its speed."""
-    middle_ns, most_ns = event_ns(graph), COST_RANGE_NS[1]
-    return most_ns if middle_ns is None else min(MOST_SHARE * middle_ns, most_ns)
+    if episodic:
+        return _with_episodes(graph, step_ns, episodic, pace_known=not contended)
+    if host_ns and _is_device_bound(graph, step_ns):
+        return _with_host_of(graph, host_ns, step_ns)
+    return _at_likely_pace(graph, step_ns, copies, measured)
 
 
 def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
@@ -191,39 +173,42 @@ def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
     return cost_ns if pace_known else min(cost_ns, USUAL_COST_NS)
 
 
-def _bound_share(graph: Graph, step_ns: float) -> float:
-    least_ns = UNLIKELY_COST * usual_cost_ns(graph)
-    if play(without_cost(graph, least_ns)).step_interval_ns < step_ns:
-        return NEARLY_BOUND
-    return DEVICE_BOUND
-
-
-def _is_device_bound(graph: Graph, step_ns: float, share: float = DEVICE_BOUND) -> bool:
+def _is_device_bound(graph: Graph, step_ns: float) -> bool:
     free = without_host_parts(graph, *graph.call_parts)
-    return play(free).step_interval_ns >= step_ns * share
-
-
-def _device_bound(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:
-    return replace(_fitted(without_cost(graph, cost_ns), cost_ns, step_ns), bounds=_bounds(graph))
-
-
-def _keeping_up_ns(graph: Graph, step_ns: float, least_ns: float) -> float:
-    """The least cost from `least_ns` on with which the host does not make the step longer."""
-
-    def interval_ns(cost_ns: float) -> float:
-        return play(without_cost(graph, cost_ns)).step_interval_ns
-
-    most_ns = COST_RANGE_NS[1]
-    longest_ns = max(step_ns, interval_ns(most_ns)) * KEEPS_UP
-    if interval_ns(least_ns) <= longest_ns:
-        return least_ns
-    _, cost_ns = bisect(lambda cost_ns: interval_ns(cost_ns) > longest_ns, least_ns, most_ns, 12)
-    return cost_ns
+    return play(free).step_interval_ns >= step_ns * DEVICE_BOUND
 
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
+    quick, slow = (without_cost(graph, times * usual_cost_ns(graph)) for times in BOUND_COSTS)
+    return quick, slow
+
+
+def _at_likely_pace(
+    graph: Graph, step_ns: float, copies: Bool, measured: Collection[str]
+) -> Fitted:
+    """The host as fast as the step says it was."""
+    parts = [part for part in graph.call_parts if part not in measured]
     cost_ns = usual_cost_ns(graph)
-    return without_cost(graph, 2 * cost_ns), without_cost(graph, cost_ns / 4)
+    left = without_cost(graph, cost_ns)
+    pace = likely_pace(
+        lambda factor: play(_scaled(left, parts, factor, copies)).step_interval_ns, step_ns
+    )
+    host_ns = pace.factor * _host_ns(left)
+    # Nothing is recorded for free: one slower than that was another host, of whose speed the
+    # recording says little. Its time is as long, and otherwise divided.
+    slower = host_ns / _host_ns(graph) - 1
+    cost_ns = float(np.interp(slower, SLOWER, (cost_ns, USUAL_COST_NS)))
+    factor = host_ns / _host_ns(without_cost(graph, cost_ns))
+    likely, quick, slow = (
+        _scaled(without_cost(graph, cost_ns * times**pace.open_share), parts, factor, copies)
+        for times in (1.0, *BOUND_COSTS)
+    )
+    fitted = _fitted(likely, cost_ns, step_ns)
+    return fitted if pace.open_share < LEAST_OPEN else replace(fitted, bounds=(quick, slow))
+
+
+def _host_ns(graph: Graph) -> float:
+    return max(float(graph.call_ns.sum()), 1.0)
 
 
 def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:
@@ -246,19 +231,6 @@ def _episodic(graph: Graph, measured: Collection[str], *, contended: bool) -> li
     if contended:
         least["input"] = 0.0
     return [part for part in EPISODIC if part not in measured and totals[part] > least[part]]
-
-
-def _stretched(
-    graph: Graph, step_ns: float, copies: Bool, measured: Collection[str], *, contended: bool
-) -> Fitted:
-    """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
-    less of what varies, else of all host time, until it is met."""
-    usual = without_cost(graph, USUAL_COST_NS)
-    episodic = _episodic(usual, measured, contended=contended)
-    if episodic:
-        return _with_episodes(graph, step_ns, episodic, pace_known=not contended)
-    parts = [part for part in graph.call_parts if part not in measured]
-    return _fitted(_scaled_to(usual, step_ns, parts, HOST_RANGE, copies), USUAL_COST_NS, step_ns)
 
 
 def _with_episodes(
