@@ -148,6 +148,8 @@ def _verdict(
     named = [verdict.bound] + ([] if verdict.second is None else [verdict.second])
     more = of_parts(rank, parts, named, is_alone=len(facts.ranks) == 1)
     more += of_findings(findings, named)
+    # Without the device's peaks most rules about kernels say nothing.
+    is_judged = is_judged and (rank.roofline.device is not None or not rank.uses_device)
     if verdict.bound in KERNELS and rank.replayed is not None and is_judged and not findings:
         more = f"; nothing found worth more than 2 %{more}"
     return replace(verdict, summary=f"{verdict.summary}{more}.")
