@@ -227,8 +227,9 @@ def _least(workers: Workers, num: int) -> str:
         return f"{least} keep up, if the rank has the cores"
     least = min(least, num)
     if workers.cores is not None and num > workers.cores:
+        fewest = f"at least {least}; " if least < num else ""
         return (
-            f"at least {least}; making a batch waits more than it computes, so workers may "
-            "outnumber the rank's cores"
+            f"{fewest}making a batch waits more than it computes, so workers may outnumber the "
+            "rank's cores"
         )
     return f"at least {least}, at most the cores per rank"
