@@ -213,6 +213,9 @@ class Launches(Struct, frozen=True, kw_only=True):
     """Share of launches that found the device with nothing left to do."""
     median_call_ns: int | None
     median_kernel_ns: int | None
+    cut_share: float = 0.0
+    """Of the host's operators, those after the last call of their thread into the runtime, in a
+    file that ends before its end: recorders write them first, and what they launched is missing."""
     silent_share: float | None = None
     """Of the device's idle time, how much fell into long stretches of the host with no runtime
     call; None without idle time."""

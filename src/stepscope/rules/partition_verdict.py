@@ -19,6 +19,9 @@ MOST_SILENT = 0.5
 """Of the idle time, from which it is the host's gaps without a call that hold the device
 up."""
 
+LEAST_CUT = 0.01
+"""Of the host's operators. The last ones of a whole recording launch nothing, too."""
+
 DEVICE_PARTS = {
     "compute": "compute",
     "comms_wait": "comms",
@@ -45,6 +48,13 @@ def is_missed(played: Replayed) -> bool:
     """Whether that is so much that what was recorded is not what the run usually does, or not all
     that it did."""
     return abs(missed_by(played)) > MOST_MISSED
+
+
+def cut_share(rank: RankFacts) -> float:
+    """Of the host's operators, those whose launches a file that ends early does not have; 0 where
+    that is next to none."""
+    share = 0.0 if rank.launches is None else rank.launches.cut_share
+    return share if share >= LEAST_CUT else 0.0
 
 
 def is_whole_trace(rank: RankFacts) -> bool:

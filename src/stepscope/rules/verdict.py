@@ -42,6 +42,7 @@ from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (
     MOST_IDLE,
     bound_by_parts,
+    cut_share,
     is_blind,
     is_missed,
     is_whole_trace,
@@ -139,6 +140,13 @@ def _verdict(
             summary="Nothing to judge: the trace shows no step with work in it.",
             shares={},
         )
+    cut = cut_share(rank)
+    if cut:
+        missing = (
+            f"its file ends early, and what {cut:.0%} of the host's operators launched is lost"
+        )
+        summary = f"What limits the run is not in this trace: {missing}."
+        return Verdict(bound="unknown", summary=summary, shares={})
     by_replay = (
         rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE
     )
@@ -297,7 +305,8 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
 
 def _step(facts: Facts, rank: RankFacts) -> StepTime:
     # Where no step could be detected, the length of what was recorded is nobody's step time.
-    step_interval = None if is_whole_trace(rank) else rank.steps.step_interval_ns
+    is_whole = not is_whole_trace(rank) and not cut_share(rank)
+    step_interval = rank.steps.step_interval_ns if is_whole else None
     profiled = None if step_interval is None else step_interval / 1e6
     given = facts.given_step_ns
     return StepTime(

@@ -40,6 +40,7 @@ def launch_facts(
         num_graph_launches=len(distinct(call[shared])),
         num_in_graphs=int(shared.sum()),
         num_lost=num_lost(trace, links, work),
+        cut_share=_cut_share(trace) if trace.is_cut else 0.0,
         median_delay_ns=_median(trace.start_ns[linked] - trace.start_ns[call]),
         median_queue_depth=median_depth,
         starved_share=starved_share,
@@ -75,6 +76,18 @@ def num_lost(trace: Trace, links: Links, work: Int64) -> int:
     idle[links.launch[links.launch != NONE]] = False
     idle &= ~in_capture(trace)
     return int((~by_call).sum()) + int(idle[calls.min() : calls.max() + 1].sum())
+
+
+def _cut_share(trace: Trace) -> float:
+    """A file has the host's operators first, then calls and device work, thread by thread: where it
+    ends early, operators of some threads are followed by no call of theirs."""
+    operators = np.flatnonzero(trace.is_kind(Kind.OP))
+    calls = np.flatnonzero(trace.is_kind(Kind.RUNTIME))
+    if not len(operators):
+        return 0.0
+    last = np.full(len(trace.threads), NONE, np.int64)
+    np.maximum.at(last, trace.thread[calls], trace.start_ns[calls])
+    return float((trace.start_ns[operators] > last[trace.thread[operators]]).mean())
 
 
 def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | None:
