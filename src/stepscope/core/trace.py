@@ -106,8 +106,9 @@ class MemoryEvents(Struct, frozen=True, kw_only=True):
 
 
 ENDS_EARLY = "the file ends before its end"
+ENDS_INSIDE = "the file ends inside a packet"
 READ_IN_PART = "the file was read only in part"
-CUT_NOTES = (ENDS_EARLY, READ_IN_PART)
+CUT_NOTES = (ENDS_EARLY, ENDS_INSIDE, READ_IN_PART)
 """How the notes of readers begin on a file that was cut."""
 
 

@@ -69,7 +69,7 @@ def judge_job(job: Job) -> Judged:
 def _cut_judgement(share: float) -> Judgement:
     """Of a file that ends before the device's work does: steps without their work look short, or
     idle."""
-    reason = f"the file ends early, and what {share:.0%} of the host's operators launched is lost"
+    reason = f"the file ends early, without {share:.0%} of the device's work"
     needs = "record anew, and let the profiler end before the job does"
     return Judgement(abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),))
 

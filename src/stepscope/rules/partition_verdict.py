@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RankFacts, Replayed
+from stepscope.core.trace import CUT_NOTES
 
 PROFILER_STRETCH = 2.0
 """The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while
@@ -20,7 +21,7 @@ MOST_SILENT = 0.5
 up."""
 
 LEAST_CUT = 0.01
-"""Of the host's operators. The last ones of a whole recording launch nothing, too."""
+"""Of the device's work. The last operators of a whole recording launch nothing, too."""
 
 DEVICE_PARTS = {
     "compute": "compute",
@@ -51,9 +52,12 @@ def is_missed(played: Replayed) -> bool:
 
 
 def cut_share(rank: RankFacts) -> float:
-    """Of the host's operators, those whose launches a file that ends early does not have; 0 where
-    that is next to none."""
+    """Of the device's work, what a file that ends early does not have; 0 where that is next to
+    none."""
     share = 0.0 if rank.launches is None else rank.launches.cut_share
+    is_cut = any(note.startswith(CUT_NOTES) for note in rank.notes)
+    if is_cut and rank.device_name is not None and rank.steps.where == "host":
+        share = 1.0
     return share if share >= LEAST_CUT else 0.0
 
 

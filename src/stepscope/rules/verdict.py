@@ -142,9 +142,7 @@ def _verdict(
         )
     cut = cut_share(rank)
     if cut:
-        missing = (
-            f"its file ends early, and what {cut:.0%} of the host's operators launched is lost"
-        )
+        missing = f"its file ends early, without {cut:.0%} of the device's work"
         summary = f"What limits the run is not in this trace: {missing}."
         return Verdict(bound="unknown", summary=summary, shares={})
     by_replay = (

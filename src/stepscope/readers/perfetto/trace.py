@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from stepscope.core.device_label import device_of_label
 from stepscope.core.numbers import first_few, true_notes
-from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
+from stepscope.core.trace import DEVICE_WORK, ENDS_INSIDE, NONE, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.perfetto.args import DETAIL, slice_of
@@ -416,7 +416,7 @@ class _TraceParser:
         builder.notes += true_notes(
             (
                 packets.truncated,
-                "the file ends inside a packet (a killed job?); the whole ones were kept",
+                f"{ENDS_INSIDE} (a killed job?); the whole ones were kept",
             ),
             (self.num_bad + packets.num_damaged, "{n} damaged packet(s) were left out"),
             (packets.num_oversized, "{n} compressed packet(s) were cut at 16 MiB"),
