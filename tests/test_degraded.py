@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,10 @@ import pytest
 
 from benchmarks.degrade import DEGRADATIONS, TraceJson
 from benchmarks.truth import BLAME, diagnosed, diagnosed_degraded, read_json, wrong_claims
+from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
 
 NOTES = {
@@ -187,3 +191,41 @@ def test_fp32_products_on_an_amd_device_are_not_told_to_use_tf32(name: str) -> N
         assert diagnosis.facts.ranks[0].device_name == "AMD Instinct MI300X"
         for finding in diagnosis.findings:
             assert not any(word in finding.action.lower() for word in NVIDIA_ONLY), finding.action
+
+
+@pytest.mark.parametrize("share", [0.7, 0.85, 0.9, 0.95])
+def test_a_file_that_ends_before_the_devices_work_claims_nothing_of_it(
+    tmp_path: Path, share: float
+) -> None:
+    """As a killed job or a full disk leaves it: the host's operators are there, of its launches the
+    first."""
+    text, cut = gzip.decompress(DEMO.read_bytes()), tmp_path / "cut.json"
+    cut.write_bytes(text[: int(share * len(text))])
+    diagnosis = diagnose([cut], Options(use_cache=False))
+    assert diagnosis.verdict.bound == "unknown"
+    assert "its file ends early" in diagnosis.verdict.summary
+    assert diagnosis.findings == ()
+    assert diagnosis.step.ms is None
+    assert any("record anew" in note for note in diagnosis.notes)
+
+
+def test_a_timeline_that_ends_before_the_devices_work_claims_nothing_of_it(tmp_path: Path) -> None:
+    """Calls are there, and their work is not."""
+    whole, cut = tmp_path / "whole.pftrace", tmp_path / "cut.pftrace"
+    assert main(["export", "perfetto", str(DEMO), "-o", str(whole), "--no-cache"]) == 0
+    packets = whole.read_bytes()
+    cut.write_bytes(packets[: int(0.97 * len(packets))])
+    diagnosis = diagnose([cut], Options(use_cache=False))
+    launches = diagnosis.facts.ranks[0].launches
+    assert launches is not None
+    assert launches.cut_share > 0.01
+    assert diagnosis.verdict.bound == "unknown"
+    assert diagnosis.step.ms is None
+
+
+def test_a_file_that_lacks_its_last_lines_alone_is_judged(tmp_path: Path) -> None:
+    text, cut = gzip.decompress(DEMO.read_bytes()), tmp_path / "cut.json"
+    cut.write_bytes(text[: text.rindex(b"]")])
+    diagnosis = diagnose([cut], Options(use_cache=False))
+    assert diagnosis.verdict.bound == "data"
+    assert diagnosis.step.ms is not None

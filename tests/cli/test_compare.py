@@ -259,7 +259,7 @@ def test_runs_with_no_steps_in_common_are_nothing_to_compare(
     out, err = capsys.readouterr()
     words = " ".join(out.replace("\u00a0", " ").split())
     assert "Nothing to compare between A and B: no step of the second was timed" in words
-    assert "2.63 ms, no profiler, median of 60 steps" in words
+    assert "2.63 ms, no profiler, mean of 60 steps" in words
     assert "while profiled" not in words
     assert "nothing to compare between the steps of A and B" in err
     assert called(timed, empty, timed, "--format", "json") == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
+from stepscope.cli.options import after_dashes
 from stepscope.cli.run import diagnose_run, missing_script
 from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.readers.run_folder import folder as run_folder
@@ -43,6 +44,21 @@ def test_nothing_is_made_for_a_script_that_is_not_there(
     assert main(["run", "--", "python", "nosuch.py"]) == 2
     assert "nosuch.py is not in" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_script_alone_is_given_to_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "nosuch.py"]) == 2
+    assert "nosuch.py is not in" in capsys.readouterr().err
+    program, *rest = after_dashes(["--", "train.py", "--lr", "1"])
+    assert Path(program).name.startswith("python")
+    assert rest == ["train.py", "--lr", "1"]
+    script = tmp_path / "own.py"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    assert after_dashes([str(script)]) == (str(script),)
 
 
 def ended(exit_code: int, *ranks: RankMetadata) -> str:

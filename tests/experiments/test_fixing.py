@@ -23,6 +23,7 @@ from stepscope.core.experiments.experiment import (
 )
 from stepscope.core.experiments.fixed import BY_HAND, KEPT, NOT_TRIED, REVERTED, Fixed
 from stepscope.core.experiments.trials import Change
+from stepscope.core.run import LoaderKnobs
 from stepscope.experiments.fixing import FixPolicy, fix, propose, settings_for
 from stepscope.experiments.verify.numerics_check import DIFFERS, IDENTICAL
 from stepscope.report.fix.view import head_words
@@ -296,3 +297,21 @@ def test_a_fix_that_cannot_take_effect_here_is_told_and_not_tried() -> None:
         [finding("allocator-churn")], policy=FixPolicy(unable={"allocator": "no device"})
     )
     assert other.outcome == NOT_TRIED, "a part of it can"
+
+
+def test_workers_that_an_iterable_dataset_cannot_have_are_not_tried() -> None:
+    loader = LoaderKnobs(num_workers=0, is_iterable=True)
+    serial = replace(finding("serial-loader"), action="DataLoader(num_workers=4)")
+    proven: list[Change] = []
+    loop = fix(
+        lambda _: [serial],
+        lambda _, after, __: proven.append(after),  # type: ignore[arg-type,func-returns-value]
+        policy=FixPolicy(loader=loader),
+    )
+    assert not proven
+    assert [attempt.outcome for attempt in loop.attempts] == [BY_HAND]
+    assert loop.attempts[0].why.startswith(
+        "num_workers and persistent_workers cannot take effect here: its dataset is iterable"
+    )
+    one = replace(serial, action="DataLoader(num_workers=1)")
+    assert propose([one], policy=FixPolicy(loader=loader))[0].outcome == NOT_TRIED

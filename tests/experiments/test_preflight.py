@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from stepscope.experiments.preflight import NEEDS_GPU, ON_CPU, unable, unable_words
+from stepscope.core.run import LoaderKnobs
+from stepscope.experiments.preflight import NEEDS_GPU, ON_CPU, unable, unable_with, unable_words
 from stepscope.protocol.settings import SETTINGS
 
 PYTHON = ("/usr/bin/python3.11", "train.py")
@@ -61,3 +63,25 @@ def test_a_job_that_may_run_elsewhere_is_not_judged(
 def test_the_settings_that_are_named_exist() -> None:
     assert set(NEEDS_GPU) | set(ON_CPU) <= set(SETTINGS)
     assert not set(NEEDS_GPU) & set(ON_CPU)
+
+
+def test_a_loader_of_an_iterable_dataset_takes_several_workers_only_where_it_splits_it() -> None:
+    wanted = {"num_workers": 4, "persistent_workers": True}
+    whole = LoaderKnobs(num_workers=0, is_iterable=True, splits_itself=False)
+    assert unable_with(whole, wanted).keys() == wanted.keys()
+    assert "get_worker_info()" in unable_with(whole, wanted)["num_workers"]
+    assert unable_with(replace(whole, num_workers=1), wanted).keys() == wanted.keys()
+    for takes in (
+        replace(whole, splits_itself=True),
+        replace(whole, is_iterable=False),
+        replace(whole, num_workers=2),
+        None,
+    ):
+        assert unable_with(takes, wanted) == {}
+    assert unable_with(whole, {"num_workers": 1}) == {}
+    assert unable_with(whole, {"pin_memory": True}) == {}
+
+
+def test_where_there_is_no_loader_nothing_of_one_can_be_set() -> None:
+    bare = LoaderKnobs(num_workers=0, is_iterable=True, is_bare=True)
+    assert unable_with(bare, {"num_workers": 1, "amp": "bf16"}).keys() == {"num_workers"}

@@ -21,7 +21,7 @@ from stepscope.core.diagnosis import (
 from stepscope.core.gate import ANY_FINDING
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.run import RankMetadata, RunFacts
+from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts
 from stepscope.experiments.compare.saved import side_of_json
 from stepscope.readers.run_folder.folder import NO_ROOM
 from stepscope.report.diagnosis.brief import brief
@@ -120,6 +120,12 @@ def test_commands_name_the_run_and_fix_is_offered_where_it_can_help() -> None:
     commands = dict(next_commands(by_hand, "stepscope diagnose runs"))
     assert "try and prove it" not in commands
     assert commands["after the change"] == "stepscope run -- python train.py"
+    # Several workers would each give every sample.
+    loader = LoaderKnobs(num_workers=0, is_iterable=True)
+    run = replace(run, ranks=(RankMetadata(rank=0, loader=loader),))
+    facts, many = replace(diagnosis.facts, run=run), replace(finding, action="num_workers=4")
+    commands = dict(next_commands(replace(of_run, facts=facts, findings=(many,)), "stepscope"))
+    assert "try and prove it" not in commands
 
 
 def test_a_run_that_lacked_room_is_recorded_elsewhere_and_one_that_was_short_sooner() -> None:

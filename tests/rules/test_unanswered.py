@@ -50,7 +50,7 @@ def test_small_operators_of_the_host_are_counted() -> None:
     small = RangeRow(name="aten::t", count=3000, device_ns=0, host_ns=9_000_000)
     large = RangeRow(name="aten::mm", count=3, device_ns=0, host_ns=30_000_000)
     windows = RANK.steps.windows[:1]
-    steps = replace(RANK.steps, windows=windows)
+    steps = replace(RANK.steps, windows=windows, where="host")
     host = replace(RANK, device_name=None, steps=steps, ops=(small,))
     said = _of(host)
     assert "in 3 000 small operators on the host, 3.0 us each" in said.reason
@@ -58,6 +58,8 @@ def test_small_operators_of_the_host_are_counted() -> None:
     said = _of(replace(host, ops=(large, replace(small, count=30))))
     assert said.reason.endswith("in the host's own operators, of which mm 77% and t 23%")
     assert _of(replace(host, ops=())).reason.endswith("in the host's own operators")
+    unnamed = _of(replace(RANK, device_name=None, roofline=replace(RANK.roofline, device=None)))
+    assert unnamed.reason.endswith("this device's peaks are not known")
 
 
 def _of(rank: RankFacts) -> Abstention:

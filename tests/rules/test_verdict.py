@@ -57,6 +57,8 @@ def test_a_busy_device_is_compute_bound() -> None:
     assert diagnosis.verdict.bound == "compute"
     assert diagnosis.verdict.shares["compute"] > 0.8
     assert diagnosis.step.profiled_ms == pytest.approx(10.0)
+    # Without the device's peaks rules about kernels were not asked.
+    assert "nothing found" not in diagnosis.verdict.summary
 
 
 def test_kernels_that_only_move_bytes_are_memory_bound() -> None:

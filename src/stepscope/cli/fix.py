@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stepscope.core.experiments.experiment import Prediction, Verified
     from stepscope.core.experiments.fixed import Fixed
     from stepscope.core.experiments.trials import Change
+    from stepscope.core.run import LoaderKnobs
     from stepscope.experiments.budget import Budget
     from stepscope.experiments.fixing import FixPolicy
     from stepscope.pipeline.options import Options as ReadingOptions
@@ -98,6 +99,7 @@ def run(options: Options) -> int:
         most=max(options.most, 0),
         allows_numerics=options.allows_numerics,
         unable=unable(SETTINGS, command, {}),
+        loader=_loader(diagnosis),
     )
     if not options.is_run:
         plan = fixed(
@@ -322,6 +324,13 @@ def _refuse_failing(verified: Verified) -> None:
             + (f". It said last: {said}" if said else "")
             + ". No fix was tried"
         )
+
+
+def _loader(diagnosis: Diagnosis) -> LoaderKnobs | None:
+    """That feeds the job."""
+    run_facts = diagnosis.facts.run
+    ranks = () if run_facts is None else run_facts.ranks
+    return next((rank.loader for rank in ranks if rank.loader is not None), None)
 
 
 def _local_ranks(diagnosis: Diagnosis) -> int:

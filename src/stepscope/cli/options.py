@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import sys
 from dataclasses import field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -140,7 +143,18 @@ def read_options(shape: type[T], words: Sequence[str], prog: str, description: s
 
 
 def after_dashes(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(words[1:] if words and words[0] == "--" else words)
+    """The command. A script of Python that is no program by itself is given to Python."""
+    command = tuple(words[1:] if words and words[0] == "--" else words)
+    if command and command[0].endswith(".py") and shutil.which(command[0]) is None:
+        return (_python(), *command)
+    return command
+
+
+def _python() -> str:
+    """Ours where it has torch, else what a shell finds."""
+    found = shutil.which("python")
+    is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    return "python" if is_ours or (found and find_spec("torch") is None) else sys.executable
 
 
 def reading_of(options: Any, step_ms: float | None = None) -> Options:

@@ -213,6 +213,10 @@ class Launches(Struct, frozen=True, kw_only=True):
     """Share of launches that found the device with nothing left to do."""
     median_call_ns: int | None
     median_kernel_ns: int | None
+    cut_share: float = 0.0
+    """In a file that ends before its end, what is missing of the device's work: of the host's
+    operators those after the last call of their thread into the runtime, which recorders write
+    later, or of the launching calls those without their work, whichever is more."""
     silent_share: float | None = None
     """Of the device's idle time, how much fell into long stretches of the host with no runtime
     call; None without idle time."""

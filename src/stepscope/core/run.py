@@ -236,6 +236,11 @@ class LoaderKnobs(Struct, frozen=True, kw_only=True):
     batch_size: int | None = None
     is_iterable: bool | None = None
     """Whether its dataset is an IterableDataset, of which each worker iterates a copy."""
+    splits_itself: bool | None = None
+    """Whether that dataset's code asks which worker it runs in, as one does that gives each its own
+    samples."""
+    is_bare: bool | None = None
+    """Whether there is no DataLoader: the training loop iterates the dataset itself."""
     batch_tensors: int | None = None
     batch_bytes: int | None = None
     """Of the first batch: its tensors, and what they hold."""

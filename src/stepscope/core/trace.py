@@ -105,6 +105,13 @@ class MemoryEvents(Struct, frozen=True, kw_only=True):
     device: Int16
 
 
+ENDS_EARLY = "the file ends before its end"
+ENDS_INSIDE = "the file ends inside a packet"
+READ_IN_PART = "the file was read only in part"
+CUT_NOTES = (ENDS_EARLY, ENDS_INSIDE, READ_IN_PART)
+"""How the notes of readers begin on a file that was cut."""
+
+
 class DeviceProperties(Struct, frozen=True, kw_only=True):
     """A device as the recorder described it."""
 
@@ -199,6 +206,11 @@ class Trace:
             self._derived["end_ns"] = self.start_ns + self.dur_ns
         end: Int64 = self._derived["end_ns"]
         return end
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its file ends before its end, so that events are missing."""
+        return any(note.startswith(CUT_NOTES) for note in self.notes)
 
     def is_kind(self, *kinds: Kind) -> Bool:
         """Mask of the events of these kinds."""

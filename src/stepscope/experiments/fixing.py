@@ -26,7 +26,9 @@ from stepscope.core.experiments.fixed import (
     Fixed,
 )
 from stepscope.core.experiments.trials import Change, Value
+from stepscope.core.run import LoaderKnobs
 from stepscope.experiments.fix_values import fixes
+from stepscope.experiments.preflight import unable_with
 from stepscope.experiments.verify.numerics_check import DIFFERS, UNKNOWN
 from stepscope.protocol.settings import SETTINGS, raised_by, value_of
 
@@ -52,6 +54,8 @@ class FixPolicy(Struct, frozen=True, kw_only=True):
     unable: Mapping[str, str] = field(default_factory=dict)
     """Settings that cannot take effect on this machine, and why: a fix of these alone is not
     tried."""
+    loader: LoaderKnobs | None = None
+    """Of the recorded job: what its loader cannot take is not tried either."""
 
 
 def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | None:
@@ -207,14 +211,20 @@ def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: FixPolicy
         source=finding.code,
     )
     outcome, why = NOT_TRIED, NOT_RUN
+    unable = {**policy.unable, **unable_with(policy.loader, knobs or {})}
     if knobs is None:
         outcome, why = BY_HAND, "no setting from outside fixes it: it takes a change in the code"
     elif any(SETTINGS[name].changes_numerics for name in knobs) and not policy.allows_numerics:
         outcome = BY_HAND
         why = "its fix changes what is computed: say --allow-numerics to have it tried"
-    elif all(name in policy.unable for name in knobs):
+    elif all(name in unable for name in knobs):
         outcome = BY_HAND
-        why = "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs)
+        reasons = dict.fromkeys(unable[name] for name in knobs)
+        why = "; ".join(
+            f"{' and '.join(name for name in knobs if unable[name] == reason)} cannot take effect "
+            f"here: {reason}"
+            for reason in reasons
+        )
     return Attempt(
         code=finding.code,
         summary=finding.summary,

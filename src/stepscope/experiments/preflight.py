@@ -12,6 +12,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from stepscope.core.experiments.trials import Value
+from stepscope.core.run import LoaderKnobs
+from stepscope.protocol.settings import OF_LOADERS
+
 NEEDS_GPU: Mapping[str, str] = {
     "tf32": "TF32 is a mode of a GPU's matrix units",
     "cudnn_benchmark": "cuDNN runs on GPUs alone",
@@ -68,6 +72,22 @@ def unable(
     needing = [name for name in names if name in NEEDS_GPU]
     why = why_no_gpu(command, environment, root) if needing else None
     return {} if why is None else {name: f"{NEEDS_GPU[name]}, and {why}" for name in needing}
+
+
+def unable_with(loader: LoaderKnobs | None, knobs: Mapping[str, Value]) -> dict[str, str]:
+    """Of these settings those that the recorded job's own loader cannot take, and why."""
+    if loader is None:
+        return {}
+    why, num = None, knobs.get("num_workers")
+    is_whole = loader.is_iterable and not loader.splits_itself and (loader.num_workers or 0) <= 1
+    if loader.is_bare:
+        why = "the job iterates its dataset by itself, with no DataLoader that could be set"
+    elif is_whole and isinstance(num, int) and num > 1:
+        why = (
+            "its dataset is iterable and may give every sample once per worker: nothing in it asks "
+            "for get_worker_info()"
+        )
+    return {} if why is None else {name: why for name in knobs if name in OF_LOADERS}
 
 
 def unable_words(reasons: Mapping[str, str]) -> tuple[str, ...]:

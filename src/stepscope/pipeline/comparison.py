@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from stepscope.analyses.run.curves import ON_CUDA, peak_memory
+from stepscope.analyses.steps.unprofiled import MOST
 from stepscope.core.facts import RankFacts
 from stepscope.core.progress import counted
 from stepscope.core.trace import Trace
@@ -35,7 +36,8 @@ def read_side(recording: Recording, label: str) -> CompareSide:
         knobs = knobs_of_run(run)
         failed = _failure(run)
         if diagnosis.step.source != "given":
-            steps, odd = steps_of(run), odd_of(run)
+            # Those that the diagnosis is of.
+            steps, odd = steps_of(run)[-MOST:], odd_of(run)
     side = side_of(
         label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks
     )

@@ -19,7 +19,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
-from stepscope.rules.partition_verdict import is_missed, missed_by
+from stepscope.rules.partition_verdict import cut_share, is_missed, missed_by
 
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
@@ -57,10 +57,21 @@ def judge_job(job: Job) -> Judged:
     cases = _Cases(job)
     together = _judged_together(job, cases)
     judged = together if together is not None else _judged_alone(job, cases)
-    if job.facts.run is not None and is_withheld(job.facts.run):
+    cut = max((cut_share(rank) for rank in job.facts.ranks), default=0.0)
+    if cut:
+        judged = replace(judged, judgement=_cut_judgement(cut))
+    elif job.facts.run is not None and is_withheld(job.facts.run):
         withheld = withheld_judgement(judged.judgement)
         judged = replace(judged, judgement=withheld)
     return replace(judged, notes=(*judged.notes, *cases.notes))
+
+
+def _cut_judgement(share: float) -> Judgement:
+    """Of a file that ends before the device's work does: steps without their work look short, or
+    idle."""
+    reason = f"the file ends early, without {share:.0%} of the device's work"
+    needs = "record anew, and let the profiler end before the job does"
+    return Judgement(abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),))
 
 
 def withheld_judgement(judgement: Judgement) -> Judgement:

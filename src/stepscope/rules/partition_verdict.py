@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RankFacts, Replayed
+from stepscope.core.trace import CUT_NOTES
 
 PROFILER_STRETCH = 2.0
 """The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while
@@ -18,6 +19,9 @@ missed by 43 % and 98 %, had somebody blamed for what the recording itself had c
 MOST_SILENT = 0.5
 """Of the idle time, from which it is the host's gaps without a call that hold the device
 up."""
+
+LEAST_CUT = 0.01
+"""Of the device's work. The last operators of a whole recording launch nothing, too."""
 
 DEVICE_PARTS = {
     "compute": "compute",
@@ -45,6 +49,16 @@ def is_missed(played: Replayed) -> bool:
     """Whether that is so much that what was recorded is not what the run usually does, or not all
     that it did."""
     return abs(missed_by(played)) > MOST_MISSED
+
+
+def cut_share(rank: RankFacts) -> float:
+    """Of the device's work, what a file that ends early does not have; 0 where that is next to
+    none."""
+    share = 0.0 if rank.launches is None else rank.launches.cut_share
+    is_cut = any(note.startswith(CUT_NOTES) for note in rank.notes)
+    if is_cut and rank.device_name is not None and rank.steps.where == "host":
+        share = 1.0
+    return share if share >= LEAST_CUT else 0.0
 
 
 def is_whole_trace(rank: RankFacts) -> bool:

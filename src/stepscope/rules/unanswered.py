@@ -102,7 +102,7 @@ def _by_kernels(rank: RankFacts, bound: str) -> Reason:
         row for row in rank.kernels if (row.category in MATRIX_CATEGORIES) == (bound == "compute")
     ]
     whole = sum(rank.steps.step_intervals)
-    if rank.device_name is None:
+    if not rank.uses_device:
         return _by_host_operators(rank)
     if not rows or not whole:
         return "in kernels that no rule knows a faster way for", "an ncu report of them"

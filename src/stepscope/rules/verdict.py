@@ -42,6 +42,7 @@ from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (
     MOST_IDLE,
     bound_by_parts,
+    cut_share,
     is_blind,
     is_missed,
     is_whole_trace,
@@ -139,6 +140,11 @@ def _verdict(
             summary="Nothing to judge: the trace shows no step with work in it.",
             shares={},
         )
+    cut = cut_share(rank)
+    if cut:
+        missing = f"its file ends early, without {cut:.0%} of the device's work"
+        summary = f"What limits the run is not in this trace: {missing}."
+        return Verdict(bound="unknown", summary=summary, shares={})
     by_replay = (
         rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE
     )
@@ -148,6 +154,8 @@ def _verdict(
     named = [verdict.bound] + ([] if verdict.second is None else [verdict.second])
     more = of_parts(rank, parts, named, is_alone=len(facts.ranks) == 1)
     more += of_findings(findings, named)
+    # Without the device's peaks most rules about kernels say nothing.
+    is_judged = is_judged and (rank.roofline.device is not None or not rank.uses_device)
     if verdict.bound in KERNELS and rank.replayed is not None and is_judged and not findings:
         more = f"; nothing found worth more than 2 %{more}"
     return replace(verdict, summary=f"{verdict.summary}{more}.")
@@ -295,7 +303,8 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
 
 def _step(facts: Facts, rank: RankFacts) -> StepTime:
     # Where no step could be detected, the length of what was recorded is nobody's step time.
-    step_interval = None if is_whole_trace(rank) else rank.steps.step_interval_ns
+    is_whole = not is_whole_trace(rank) and not cut_share(rank)
+    step_interval = rank.steps.step_interval_ns if is_whole else None
     profiled = None if step_interval is None else step_interval / 1e6
     given = facts.given_step_ns
     return StepTime(

@@ -127,6 +127,27 @@ def test_an_iterable_dataset_is_told_from_a_mapped_one() -> None:
     assert knobs.loader_iter_notes(SimpleNamespace())["is_iterable"] is None
 
 
+def test_a_dataset_that_asks_for_its_worker_splits_itself() -> None:
+    class Whole(data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    class Split(Whole):
+        def __iter__(self) -> Iterator[int]:
+            def own() -> Iterator[int]:
+                worker = data.get_worker_info()
+                yield from range(4 if worker is None else worker.id)
+
+            return own()
+
+    assert not knobs.splits_itself(Whole())
+    assert knobs.splits_itself(Split())
+    assert knobs.loader_iter_notes(iter(data.DataLoader(Split())))["splits_itself"] is True
+    assert knobs.loader_iter_notes(iter(loader(batch_size=3)))["splits_itself"] is None
+    bare = knobs.loader_iter_notes(Whole())
+    assert (bare["is_bare"], bare["num_workers"], bare["dataset"]) == (True, 0, "Whole")
+
+
 def test_loader_notes_of_something_else_are_nones() -> None:
     assert knobs.loader_notes(SimpleNamespace())["num_workers"] is None
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.install import begin, forget_session
@@ -32,6 +32,12 @@ DATA = TensorDataset(torch.arange(32.0))
 class Counted(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(8))
+
+
+class Shared(Counted):
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        return iter(range(8) if worker is None else range(worker.id, 8, worker.num_workers))
 
 
 @pytest.fixture
@@ -99,12 +105,14 @@ def test_a_setting_by_its_value_is_what_was_asked_for(lay: Lay) -> None:
 
 
 def test_an_iterable_dataset_is_not_given_to_many_workers(lay: Lay) -> None:
-    applied = lay(num_workers=2)
+    applied = lay(num_workers=3)
     assert DataLoader(Counted()).num_workers == 0
     assert applied.counts["num_workers"] == 0
     assert "once per worker" in applied.reasons["num_workers"]
-    # One that has workers knows how to share.
-    assert DataLoader(Counted(), num_workers=1).num_workers == 2
+    assert DataLoader(Counted(), num_workers=1).num_workers == 1, "one worker shares with nobody"
+    # One that has several knows how to share, or asks which worker it is in.
+    assert DataLoader(Counted(), num_workers=2).num_workers == 3
+    assert DataLoader(Shared()).num_workers == 3
 
 
 def test_a_loader_that_the_job_gets_wrong_raises_what_it_would(lay: Lay) -> None:

@@ -4,6 +4,7 @@ and damaged ones."""
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from stepscope.analyses.links import link
 from stepscope.cli.main import main
-from stepscope.core.trace import Kind, Launch, Trace
+from stepscope.core.device_label import device_label, device_of_label
+from stepscope.core.trace import DeviceProperties, Kind, Launch, OpInputs, Trace
 from stepscope.errors import InputError
 from stepscope.readers.inputs import FoundSources, find_sources
 from stepscope.readers.kineto.trace import read as read_kineto
@@ -137,6 +140,51 @@ def test_our_own_export_comes_back_as_it_was(tmp_path: Path) -> None:
     streams = [np.sort(trace.stream[trace.device_work]).tolist() for trace in (before, after)]
     assert streams[0] == streams[1]
     assert perfetto_trace.is_mine(file.read_bytes()[:65_536], "x")
+    # What peaks and FLOPs are told by.
+    assert after.meta.devices == before.meta.devices
+    assert after.meta.devices[0].name == "NVIDIA H200"
+    assert after.meta.has_shapes == before.meta.has_shapes
+    assert details(after) == details(before)
+
+
+def details(trace: Trace) -> Counter[object]:
+    """Inputs of operators, but for those too long to be a text of a timeline, and launches."""
+    found = (trace.details[detail] for detail in trace.detail.tolist() if detail != -1)
+    return Counter(
+        detail
+        for detail in found
+        if not isinstance(detail, OpInputs)
+        or max(map(len, filter(None, structs.astuple(detail)))) <= 2000
+    )
+
+
+def test_chromes_form_of_our_export_keeps_devices_and_shapes(tmp_path: Path) -> None:
+    file = tmp_path / "demo.json"
+    assert main(["export", "perfetto", str(DEMO), "-o", str(file), "--no-cache"]) == 0
+    before, after = (read_kineto(Source(path=path, label="demo")) for path in (DEMO, file))
+    assert after.meta.devices == before.meta.devices
+    assert after.meta.has_shapes == before.meta.has_shapes
+    inputs = [each.dims for each in after.details if isinstance(each, OpInputs)]
+    assert {json.dumps(json.loads(dims)) for dims in inputs if dims} <= {
+        json.dumps(json.loads(each.dims))
+        for each in before.details
+        if isinstance(each, OpInputs) and each.dims
+    }
+    assert any(inputs)
+
+
+def test_a_label_that_is_no_device_is_none() -> None:
+    assert device_of_label("renderer") is None
+    assert device_of_label("device 1: Radeon; 12 SMs; many") is None
+    plain = DeviceProperties(
+        index=1,
+        name="A;B",
+        memory_bytes=None,
+        num_sms=None,
+        compute_capability=(9, 0),
+        warp_size=None,
+    )
+    assert device_of_label(device_label(plain)) == structs.replace(plain, name="A,B")
 
 
 def test_what_perfettos_sdk_writes_for_rocprofv3(tmp_path: Path) -> None:

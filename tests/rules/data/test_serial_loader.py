@@ -156,3 +156,20 @@ def test_the_rates_of_several_numbers_are_told() -> None:
     assert isinstance(said, Proposal)
     (rates,) = [words for words in said.evidence if "num_workers, reckoned" in words]
     assert "1: 544, 2: 1087, 4: 2174, 8: 4" in rates
+
+
+def test_a_dataset_without_a_loader_is_told_to_be_given_to_one() -> None:
+    run = Run()
+    for _ in range(5):
+        run.step()
+        run.fetch(80_000, "enumerate(IterableDataset)#Stream.__next__")
+        run.launch(10_000)
+        run.sync()
+    for splits, words in ((False, "get_worker_info()"), (True, " keep up, if")):
+        loader = LoaderKnobs(num_workers=0, is_iterable=True, is_bare=True, splits_itself=splits)
+        metadata = RankMetadata(rank=0, cores=4, cores_used=1.0, loader=loader)
+        case = replace(run.case(), metadata=metadata)
+        finding = next(one for one in judge(case).findings if one.code == "serial-loader")
+        assert finding.action.startswith("DataLoader(dataset, batch_size=None, num_workers=4")
+        assert words in finding.action
+        assert ("get_worker_info()" in finding.action) != splits

@@ -33,8 +33,8 @@ COMPILE_RANGE = re.compile(
     r"|torch/_inductor/compile_fx|^nvfuser.*compile|XLA.*[Cc]ompile"
 )
 LOADER_RANGE = re.compile(
-    r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|torch/utils/data/dataloader\.py\(\d+\): "
-    r"__next__"
+    r"^enumerate\((DataLoader|IterableDataset)\)|DataLoader\w*\.__next__"
+    r"|torch/utils/data/dataloader\.py\(\d+\): __next__"
     r"|dataloader_iter|^#*\s*data_?load"
     r"|\bnext_batch\b|\bget_batch\b|\bload_batch\b"
     r"|^(?!torch/).*\.py\(\d+\): __getitem__$",

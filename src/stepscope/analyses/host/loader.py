@@ -12,7 +12,9 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import Bool, Int64, Kind, Trace
 
 WORKERS = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
-SERIAL = re.compile(r"_SingleProcessDataLoaderIter\.__next__")
+SERIAL = re.compile(r"_SingleProcessDataLoaderIter\.__next__|^enumerate\(IterableDataset\)")
+"""Batches that the training process makes; the second is the capture's own mark, where the loop
+iterates a dataset with no DataLoader."""
 READY_NS = 300_000.0
 """Fetching a batch that a worker has ready: 0.05 ms for one small tensor (lab), here six times
 that: batches of many tensors were not measured."""

@@ -13,7 +13,7 @@ from stepscope.analyses.intervals import Intervals, complement, contains, subtra
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.facts import Launches
-from stepscope.core.trace import NONE, Int64, Kind, Trace
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 Window = tuple[int, int]
 
@@ -40,6 +40,7 @@ def launch_facts(
         num_graph_launches=len(distinct(call[shared])),
         num_in_graphs=int(shared.sum()),
         num_lost=num_lost(trace, links, work),
+        cut_share=_cut_share(trace, links) if trace.is_cut else 0.0,
         median_delay_ns=_median(trace.start_ns[linked] - trace.start_ns[call]),
         median_queue_depth=median_depth,
         starved_share=starved_share,
@@ -71,10 +72,35 @@ def num_lost(trace: Trace, links: Links, work: Int64) -> int:
     calls = call[by_call]
     if len(calls) == 0:
         return 0
-    idle = trace.is_kind(Kind.RUNTIME) & matching(trace, LAUNCH_CALL)
-    idle[links.launch[links.launch != NONE]] = False
-    idle &= ~in_capture(trace)
+    idle = _without_work(trace, links)
     return int((~by_call).sum()) + int(idle[calls.min() : calls.max() + 1].sum())
+
+
+def _cut_share(trace: Trace, links: Links) -> float:
+    """A file has the host's operators first, then calls and device work, thread by thread: where it
+    ends early, operators of some threads are followed by no call of theirs, or calls by no
+    work."""
+    operators = np.flatnonzero(trace.is_kind(Kind.OP))
+    calls = np.flatnonzero(trace.is_kind(Kind.RUNTIME))
+    if not len(operators):
+        return 0.0
+    last = np.full(len(trace.threads), NONE, np.int64)
+    np.maximum.at(last, trace.thread[calls], trace.start_ns[calls])
+    without_call = trace.start_ns[operators] > last[trace.thread[operators]]
+    launching = _launching_calls(trace)
+    without_work = float(_without_work(trace, links).sum()) / max(float(launching.sum()), 1.0)
+    return max(float(without_call.mean()), without_work)
+
+
+def _launching_calls(trace: Trace) -> Bool:
+    return trace.is_kind(Kind.RUNTIME) & matching(trace, LAUNCH_CALL) & ~in_capture(trace)
+
+
+def _without_work(trace: Trace, links: Links) -> Bool:
+    """Calls that launch, of whose work nothing was recorded."""
+    idle = _launching_calls(trace)
+    idle[links.launch[links.launch != NONE]] = False
+    return idle
 
 
 def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | None:

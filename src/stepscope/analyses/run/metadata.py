@@ -200,6 +200,9 @@ def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
     iterator, batch = _dict(recorded, "loader_iter"), _dict(recorded, "batch")
     if not iterator and not feeding:
         return None
+    if iterator.get("is_bare"):
+        # Loaders that there are feed something else.
+        feeding = []
     knobs = {
         **(feeding[0] if feeding else {}),
         **{k: v for k, v in iterator.items() if v is not None},
@@ -211,6 +214,8 @@ def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
         persistent_workers=_bool(knobs.get("persistent_workers")),
         batch_size=whole(knobs.get("batch_size")),
         is_iterable=_bool(knobs.get("is_iterable")),
+        splits_itself=_bool(knobs.get("splits_itself")),
+        is_bare=_bool(knobs.get("is_bare")),
         batch_tensors=whole(batch.get("num_tensors")),
         batch_bytes=whole(batch.get("size_bytes")),
     )

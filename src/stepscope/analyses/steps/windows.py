@@ -23,7 +23,7 @@ PROFILER_STEP = re.compile(r"^ProfilerStep\s*#")
 STEP_NUMBER = re.compile(r"#\s*(\d{1,18})")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 LIBRARY_MARK = re.compile(
-    r"^(ProfilerStep|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:|rccl:|FSDP::"
+    r"^(ProfilerStep|Optimizer\.|enumerate\((DataLoader|IterableDataset)\)|nccl:|gloo:|rccl:|FSDP::"
     r"|DistributedDataParallel|FullyShardedDataParallel"
     r"|## Call CompiledFxGraph|Torch-Compiled Region|PyTorch "
     r"Profiler|DataParallel|autograd::|aten::)"

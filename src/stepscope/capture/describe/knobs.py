@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import compress, islice
+from types import CodeType, FunctionType
 from typing import Any
 
 from stepscope.capture.describe.peek import (
@@ -32,6 +33,8 @@ and are passed over at once."""
 ITERABLE = 1
 """Of torch.utils.data.dataloader._DatasetKind: an IterableDataset."""
 MOST_ROWS = 16
+ASKS_WORKER = "get_worker_info"
+MOST_CODES = 1_000
 
 
 class LiveObjects:
@@ -149,8 +152,17 @@ def loader_notes(loader: Any, loader_iter: Any = None) -> dict[str, Any]:
 def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
     """The iterator in use, as it is now.
 
-    What was asked for, and how many batches its workers owe.
+    What was asked for, and how many batches its workers owe. Or a dataset that the job iterates by
+    itself.
     """
+    if issubclass(type(loader_iter), sys.modules["torch"].utils.data.IterableDataset):
+        return {
+            "dataset": class_of(loader_iter),
+            "is_iterable": True,
+            "is_bare": True,
+            "splits_itself": splits_itself(loader_iter),
+            "num_workers": 0,
+        }
     attrs = attributes(loader_iter)
     kind = attrs.get("_dataset_kind")
     names = (
@@ -165,10 +177,30 @@ def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
         "class": class_of(loader_iter),
         "dataset": class_of(attrs.get("_dataset")),
         "is_iterable": None if kind is None else kind == ITERABLE,
+        "splits_itself": splits_itself(attrs.get("_dataset")) if kind == ITERABLE else None,
         # Its DataLoader may be gone: `for batch in DataLoader(...)` keeps the iterator alone.
         "batch_size": plain(attributes(attrs.get("_index_sampler")).get("batch_size")),
         **{name: plain(attrs.get("_" + name)) for name in names},
     }
+
+
+def splits_itself(dataset: Any) -> bool:
+    """Whether the code of its classes asks which worker it runs in, as one must that gives each
+    worker samples of its own. Their code is read, not run."""
+    own = [vars(kind) for kind in type(dataset).__mro__ if not kind.__module__.startswith("torch.")]
+    codes = [
+        value.__code__
+        for names in own
+        for value in names.values()
+        if isinstance(value, FunctionType)
+    ]
+    seen = 0
+    while codes and seen < MOST_CODES:
+        code, seen = codes.pop(), seen + 1
+        if ASKS_WORKER in code.co_names:
+            return True
+        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
+    return False
 
 
 def start_method(context: Any) -> str | None:

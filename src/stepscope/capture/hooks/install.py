@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.datasets import Datasets
 from stepscope.capture.hooks.loggers import hook_loggers
 from stepscope.capture.hooks.patches import compiling_asker, replace, replace_function, timed
 from stepscope.capture.hooks.stalls import hook_stalls
@@ -124,10 +125,12 @@ def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
     A window must not open inside one.
     """
 
-    around = hooked_step(session, guard)
+    around, hook_datasets = hooked_step(session, guard), Datasets(guard, torch, session).hook
+    hook_datasets = guard.watch(hook_datasets)
 
     def make(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def hook_step(function: Any) -> Any:
+            hook_datasets()
             return around(original(function))
 
         return hook_step

@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import Any
 
+from stepscope.capture.describe.knobs import splits_itself
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
@@ -103,8 +104,9 @@ def changed_loader(
 
 
 def _why_not_workers(torch: Any, job_arguments: dict[str, Any], num: int) -> str | None:
-    is_iterable = isinstance(job_arguments["dataset"], torch.utils.data.IterableDataset)
-    if is_iterable and not job_arguments["num_workers"] and num > 1:
+    dataset = job_arguments["dataset"]
+    is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    if is_iterable and job_arguments["num_workers"] <= 1 < num and not splits_itself(dataset):
         return "its dataset is iterable and may give every sample once per worker"
     return None
 

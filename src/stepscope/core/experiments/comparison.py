@@ -36,7 +36,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     kind: str
     """run, traces or diagnosis."""
     step_ns: float | None
-    """The median of the steps that are compared, or their mean, or the one figure that is known."""
+    """The mean of the steps that are compared, the median where they were recorded, or the one
+    figure that is known."""
     num_steps: int
     source: str
     """unprofiled, given, kept (a diagnosis' figure) or recorded (while profiled)."""
@@ -51,7 +52,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     peak_bytes: float | None
     """The most that torch held on one rank's devices."""
     is_mean: bool = False
-    """Whether `step_ns` is the steps' mean, as a kept figure is, and not their median."""
+    """Whether `step_ns` is the steps' mean, as that of steps with no profiler and a kept figure
+    are, and not their median."""
 
 
 class Speedup(Struct, frozen=True, kw_only=True):

@@ -250,11 +250,6 @@ def _notes(
         if first.steps and second.steps and not profiled:
             odd_note = with_odd(before, after)
             notes += [odd_note] if odd_note else []
-        if first.is_mean or second.is_mean:
-            notes.append(
-                "a kept diagnosis has the mean of its steps and not their median, so the means of "
-                "both are compared"
-            )
     fixed = [finding.code for finding in held if finding.status == "gone"]
     if fixed and slowed_by_profiler(before, after, profiled=profiled):
         notes.append(NOT_HELD)

@@ -1,7 +1,8 @@
 """How much faster the second run is, and how sure that is.
 
 Steps with no profiler attached are compared where both runs have them, recorded ones otherwise;
-never one kind with the other.
+never one kind with the other. The figure of each is the one that a diagnosis gives: of steps with
+no profiler the mean without the longest and shortest twentieth, of recorded ones the median.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NO_OWN_STEPS = (
     "the interval was not measured: a kept diagnosis has no steps of its own, nor has a log"
 )
 UNEVEN = 1.2
-"""A mean this much longer than the median, or shorter: the median is not the pace."""
+"""A mean this much longer than the median, or shorter: the steps are of two kinds."""
 
 
 class Timed(Struct, frozen=True, kw_only=True):
@@ -54,9 +55,12 @@ class Timed(Struct, frozen=True, kw_only=True):
     steps: tuple[int, ...] = ()
     error: float | None = None
     """The relative standard error of a mean."""
-    is_mean: bool = False
-    """Whether `ns` is the mean of `steps`, without the longest and shortest twentieth, and not
-    their median."""
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether `ns` is the mean of `steps`, without the longest and shortest twentieth, and not
+        their median."""
+        return self.source == "unprofiled"
 
 
 def timed(side: CompareSide, *, profiled: bool) -> Timed | None:
@@ -73,9 +77,7 @@ def timed(side: CompareSide, *, profiled: bool) -> Timed | None:
     if side.step_source == "log":
         return Timed(source="kept", ns=side.step_ns)
     if side.unprofiled:
-        return Timed(
-            source="unprofiled", ns=statistics.median(side.unprofiled), steps=side.unprofiled
-        )
+        return Timed(source="unprofiled", ns=trimmed_mean(side.unprofiled), steps=side.unprofiled)
     if side.kept is not None:
         error = (side.kept.high_ns - side.kept.low_ns) / (2 * Z_KEPT * side.kept.step_ns)
         return Timed(
@@ -105,23 +107,8 @@ def both_timed(before: CompareSide, after: CompareSide) -> tuple[Timed | None, T
     for profiled in (False, True):
         first, second = timed(before, profiled=profiled), timed(after, profiled=profiled)
         if first is not None and second is not None:
-            return *_of_one_kind(first, second), profiled
+            return first, second, profiled
     return None, None, False
-
-
-def _of_one_kind(first: Timed, second: Timed) -> tuple[Timed, Timed]:
-    """A diagnosis keeps the mean of its steps: steps that are compared with it are given by their
-    mean too."""
-    if {first.source, second.source} != {"kept", "unprofiled"}:
-        return first, second
-    return _by_mean(first), _by_mean(second)
-
-
-def _by_mean(side: Timed) -> Timed:
-    if side.source == "kept":
-        return side
-    error = math.sqrt(log_mean_variance(side.steps)) if len(side.steps) >= ENOUGH_STEPS else None
-    return replace(side, ns=trimmed_mean(side.steps), error=error, is_mean=True)
 
 
 def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> Speedup:
@@ -156,7 +143,8 @@ def _interval(first: Timed, second: Timed) -> tuple[Interval | None, str]:
             steps = "1 step" if few == 1 else f"{few} steps"
             needed = f"{steps} on one side, and {ENOUGH_STEPS} are needed on both"
             return None, f"the interval was not measured: {needed}"
-        return ratio_of_medians(first.steps, second.steps), ""
+        ratio = ratio_of_trimmed_means if first.is_mean else ratio_of_medians
+        return ratio(first.steps, second.steps), ""
     errors = [_error(side) for side in (first, second)]
     if first.ns is None or second.ns is None or errors[0] is None or errors[1] is None:
         return None, NO_OWN_STEPS
@@ -165,10 +153,12 @@ def _interval(first: Timed, second: Timed) -> tuple[Interval | None, str]:
 
 
 def _error(side: Timed) -> float | None:
-    """Of the logarithm of a side's figure: as kept, else that of a median of as many steps, were
-    they normal."""
+    """Of the logarithm of a side's figure: as kept, else as its steps give it; that of a median as
+    of so many steps, were they normal."""
     if side.error is not None or len(side.steps) < ENOUGH_STEPS or not side.ns:
         return side.error
+    if side.is_mean:
+        return math.sqrt(log_mean_variance(side.steps))
     return 1.2533 * statistics.stdev(side.steps) / math.sqrt(len(side.steps)) / side.ns
 
 
@@ -194,6 +184,8 @@ def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:
     others."""
     if speedup.low is None or speedup.high is None or not first.steps or not second.steps:
         return None
+    if first.is_mean:
+        return None
     mean = ratio_of_trimmed_means(first.steps, second.steps)
     if mean.low <= speedup.high and mean.high >= speedup.low:
         return None
@@ -206,18 +198,18 @@ def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:
 
 
 def uneven(first: Timed, second: Timed) -> list[str]:
-    """Says of which side the median is not the pace, whatever the ratio is."""
+    """Says of which side the median step is far from the mean one, whatever the ratio is."""
     notes = []
     for word, side in (("first", first), ("second", second)):
         if not side.steps or not side.ns:
             continue
-        mean = trimmed_mean(side.steps)
-        if not 1 / UNEVEN <= mean / side.ns <= UNEVEN:
+        mean, median = trimmed_mean(side.steps), statistics.median(side.steps)
+        if not 1 / UNEVEN <= mean / median <= UNEVEN:
+            compared = "means compare both" if side.is_mean else "medians compare one kind alone"
             notes.append(
                 f"the {word} run's mean step, without the longest and shortest twentieth, is "
-                f"{ms_words(mean)} where its median"
-                f" is {ms_words(side.ns)}: its steps are of two kinds, as with a loader that "
-                "delivers in bursts, and medians compare one kind alone"
+                f"{ms_words(mean)} where its median is {ms_words(median)}: its steps are of two "
+                f"kinds, as with a loader that delivers in bursts, and {compared}"
             )
     return notes
 

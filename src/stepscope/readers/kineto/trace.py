@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.core.numbers import true_notes
-from stepscope.core.trace import Kind, Trace
+from stepscope.core.trace import ENDS_EARLY, READ_IN_PART, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.run_folder import MARKS_FIELD, MODULE_PREFIX, MODULES_FIELD
 from stepscope.protocol.untrusted import LARGEST_INT, whole
@@ -123,10 +123,10 @@ def _refuse_rubbish(source: Source, scanner: Scanner, enough: int) -> None:
 def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
     tally = scanner.tally
     return true_notes(
-        (stream.problem is not None, f"the file was read only in part: {stream.problem}"),
+        (stream.problem is not None, f"{READ_IN_PART}: {stream.problem}"),
         (
             feed.truncated,
-            "the file ends before its end (a killed job?); the complete events were kept",
+            f"{ENDS_EARLY} (a killed job?); the complete events were kept",
         ),
         (
             1 < feed.arrays < MAX_ARRAYS,

@@ -31,18 +31,19 @@ STATE = (CLOCK_SNAPSHOT, INTERNED, DEFAULTS, DESCRIPTOR)
 """What later packets are read by."""
 CATEGORY_IIDS, ANNOTATIONS, TYPE, NAME_IID, TRACK, CATEGORIES, NAME = 3, 4, 9, 10, 11, 22, 23
 """TrackEvent: category_iids, debug_annotations, type, name_iid, track_uuid, categories, name"""
-ARG_NAME_IID, ARG_BOOL, ARG_UINT, ARG_INT, ARG_NAME = 1, 2, 3, 4, 10
-"""DebugAnnotation: name_iid, bool_value, uint_value, int_value, name"""
+ARG_NAME_IID, ARG_BOOL, ARG_UINT, ARG_INT, ARG_NAME, ARG_TEXT_IID = 1, 2, 3, 4, 10, 17
+"""DebugAnnotation: name_iid, bool_value, uint_value, int_value, name, string_value_iid"""
 
 
 @dataclass(slots=True)
 class Args:
-    """Numbers that were noted down with events. Texts are not among them: nothing asks for one."""
+    """Numbers that were noted down with events, and texts that were interned."""
 
     name_iid: list[int]
     name: list[str | None]
     value: list[int]
     """NONE where it is no number of 0 or more."""
+    text_iid: list[int]
 
 
 @dataclass(slots=True)
@@ -131,6 +132,7 @@ def _events(data: UInt8, text: bytes, start: Int64, end: Int64) -> Events:
             name_iid=args.numbers(ARG_NAME_IID),
             name=_texts(text, args, ARG_NAME),
             value=np.maximum(value, NONE).tolist(),
+            text_iid=args.numbers(ARG_TEXT_IID),
         ),
         is_bad=is_bad.tolist(),
     )

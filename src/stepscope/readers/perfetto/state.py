@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from stepscope.core.trace import NONE
 from stepscope.readers.perfetto.wire import fields, signed
 
-CATEGORIES, NAMES, ARG_NAMES = 1, 2, 3
-"""InternedData: event_categories, event_names, debug_annotation_names"""
-INTERNED = (CATEGORIES, NAMES, ARG_NAMES)
+CATEGORIES, NAMES, ARG_NAMES, ARG_TEXTS = 1, 2, 3, 29
+"""InternedData: event_categories, event_names, debug_annotation_names,
+debug_annotation_string_values"""
+INTERNED = (CATEGORIES, NAMES, ARG_NAMES, ARG_TEXTS)
 MAX_INTERNED = 1 << 20
 """Texts of one writer that are kept."""
 FIRST_OWN_CLOCK, LAST_OWN_CLOCK = 64, 127

@@ -13,10 +13,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from stepscope.core.device_label import device_of_label
 from stepscope.core.numbers import first_few, true_notes
-from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
+from stepscope.core.trace import DEVICE_WORK, ENDS_INSIDE, NONE, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.perfetto.args import DETAIL, slice_of
 from stepscope.readers.perfetto.columns import (
     CLOCK_SNAPSHOT,
     DEFAULTS,
@@ -35,8 +37,11 @@ from stepscope.readers.perfetto.processes import (
     number_of,
     words_of,
 )
-from stepscope.readers.perfetto.state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
-from stepscope.readers.perfetto.tracks import Slice, Track, TrackOwner
+from stepscope.readers.perfetto.state import (
+    Clocks,
+    Sequence,
+)
+from stepscope.readers.perfetto.tracks import Track, TrackOwner
 from stepscope.readers.perfetto.wire import Block, Packets, Value, WireError, fields, signed, varint
 from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name, several
 from stepscope.readers.source import Source
@@ -66,13 +71,6 @@ MAX_TRACKS = 1 << 20
 MAX_DEPTH = 1024
 """Slices open on one track."""
 MAX_BAD_PACKETS = 10_000
-ASKED = frozenset(
-    (
-        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "device", "dst_agent",
-        "grid_size", "group_segment_size", "LDS_block_size_v", "queue", "src_agent", "stream",
-        "stream_ID", "tid", "workgroup_size",
-    )
-)  # fmt: skip
 """What is looked up of the numbers noted down with an event."""
 
 
@@ -244,6 +242,10 @@ class _TraceParser:
         if isinstance(process := parts.get(3), bytes):
             descriptor = dict(fields(process))
             track.pid, track.process = _int(descriptor.get(1)), _text(descriptor.get(6))
+            labels = (_text(value) for number, value in fields(process) if number == 8)
+            track.devices = tuple(
+                device for label in labels if (device := device_of_label(label)) is not None
+            )
         if isinstance(thread := parts.get(4), bytes):
             descriptor = dict(fields(thread))
             track.pid, track.tid, track.name = (
@@ -268,7 +270,9 @@ class _TraceParser:
         if events.is_bad[at]:
             raise WireError("an event that cannot be read")
         if not self.is_sorted and kind in (BEGIN, END):
-            begins = _slice(events, at, time_ns, sequence) if kind == BEGIN else None
+            begins = (
+                slice_of(events, at, time_ns, sequence, self.builder) if kind == BEGIN else None
+            )
             track.waiting.append((time_ns, begins))
         elif kind == END:
             self._close(track, uuid, time_ns)
@@ -280,7 +284,7 @@ class _TraceParser:
             track.num_deep += 1
             self.num_too_deep += 1
         else:
-            track.open.append(_slice(events, at, time_ns, sequence))
+            track.open.append(slice_of(events, at, time_ns, sequence, self.builder))
 
     def finish(self) -> None:
         """What waited for its order is taken in it."""
@@ -351,7 +355,7 @@ class _TraceParser:
             # rocprofv3 counts from 1: 0 is none.
             correlation=args.get("corr_id") or args.get("correlation", NONE),
             size_bytes=_first(args, "copy_bytes", "bytes"),
-            detail=self._launch(args) if kind == Kind.KERNEL else NONE,
+            detail=args.get(DETAIL, self._launch(args) if kind == Kind.KERNEL else NONE),
             owner=owner,
         )
 
@@ -402,10 +406,17 @@ class _TraceParser:
         builder = self.builder
         busiest, others = builder.keep_busiest()
         builder.wall_ns = self.clocks.wall_ns()
+        read = busiest if self.part is None else self.part
+        builder.devices = [
+            device
+            for track in self.tracks.values()
+            if track.devices and read in (NONE, self._resolve(track).owner)
+            for device in track.devices
+        ]
         builder.notes += true_notes(
             (
                 packets.truncated,
-                "the file ends inside a packet (a killed job?); the whole ones were kept",
+                f"{ENDS_INSIDE} (a killed job?); the whole ones were kept",
             ),
             (self.num_bad + packets.num_damaged, "{n} damaged packet(s) were left out"),
             (packets.num_oversized, "{n} compressed packet(s) were cut at 16 MiB"),
@@ -429,28 +440,6 @@ class _TraceParser:
             (not len(builder), "the file has no slices"),
             *builder.missing_kinds(),
         )
-
-
-def _slice(events: Events, at: int, time_ns: int, sequence: Sequence) -> Slice:
-    """What begins."""
-    name = events.name[at]
-    if name is None:
-        name = sequence.interned[NAMES].get(events.name_iid[at], "")
-    known = sequence.interned[CATEGORIES].get(events.category_iid[at])
-    return time_ns, name, known or events.category[at] or "", _args(events, at, sequence)
-
-
-def _args(events: Events, at: int, sequence: Sequence) -> dict[str, int]:
-    """The numbers noted down with an event, those that are asked for."""
-    columns, names = events.args, sequence.interned[ARG_NAMES]
-    args: dict[str, int] = {}
-    for index in range(events.first_arg[at], events.first_arg[at + 1]):
-        key = columns.name[index]
-        if key is None:
-            key = names.get(columns.name_iid[index], "")
-        if key in ASKED and columns.value[index] != NONE:
-            args[key] = columns.value[index]
-    return args
 
 
 @lru_cache(maxsize=256)

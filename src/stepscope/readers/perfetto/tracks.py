@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+from stepscope.core.trace import DeviceProperties
+
 Slice = tuple[int, str, str, dict[str, int]]
 """When it began, its name, its category, and the numbers noted down with it."""
 Waiting = tuple[int, Slice | None]
@@ -36,6 +38,7 @@ class Track:
     pid: int | None = None
     tid: int | None = None
     process: str = ""
+    devices: tuple[DeviceProperties, ...] = ()
     uuid: int = 0
     open: list[Slice] = field(default_factory=list)
     num_deep: int = 0

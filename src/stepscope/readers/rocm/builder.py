@@ -50,6 +50,7 @@ class RowTraceBuilder:
 
     scanner: Scanner = field(default_factory=Scanner)
     devices: list[DeviceProperties] = field(default_factory=list)
+    has_shapes: bool = False
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     least_ns: int = 1
@@ -191,6 +192,7 @@ class RowTraceBuilder:
             rank_source=source.rank_source,
             devices=tuple(self.devices),
             base_ns=base + self.wall_ns,
+            has_shapes=self.has_shapes,
             versions=dict(self.versions),
             size_bytes=text_bytes,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unjudged_fixes
 from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
-from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
+from stepscope.report.diagnosis.view import SOURCE_WORDS, all_notes, limit_words
 from stepscope.report.names import clean
 from stepscope.report.units import NBSP, gain_words, ms, plural
 
@@ -53,7 +53,7 @@ def _rest(diagnosis: Diagnosis, num_more: int) -> list[str]:
         words.append(f"{FIXES} is not known: {unjudged.reason}: {unjudged.needs}")
     elif not diagnosis.findings and diagnosis.replay is not None:
         words.append("no fault we know would give 2 % or more")
-    num_notes = len(diagnosis.notes) + len(diagnosis.facts.notes)
+    num_notes = len(all_notes(diagnosis))
     if num_notes:
         words.append(f"{plural(num_notes, 'note')} on what could not be judged")
     return ["; ".join(words)] if words else []

@@ -15,6 +15,8 @@ from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
+from stepscope.experiments.fixing import settings_for
+from stepscope.experiments.preflight import unable_with
 from stepscope.protocol.secrets import masked_words
 from stepscope.protocol.settings import SETTINGS
 from stepscope.report.diagnosis.auxiliary import weight_words
@@ -294,6 +296,13 @@ def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -
     return tuple(rows)
 
 
+def _can_be_tried(finding: Finding, run: RunFacts) -> bool:
+    """Whether its fix can be set from outside, on the loader that the job has."""
+    settings = settings_for(finding) if finding.code in FIXED_FROM_OUTSIDE else None
+    loader = next((rank.loader for rank in run.ranks if rank.loader is not None), None)
+    return settings is not None and not settings.keys() <= unable_with(loader, settings).keys()
+
+
 def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """How to start it again; nothing where no one command did."""
     if not run.command:
@@ -308,9 +317,9 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         else:
             elsewhere = " --out FOLDER" if "--out" in problem else ""
             yield "record again", f"stepscope run{elsewhere} -- {command}"
-    elif tried := [each.code for each in diagnosis.findings if each.code in FIXED_FROM_OUTSIDE]:
+    elif tried := [each for each in diagnosis.findings if _can_be_tried(each, run)]:
         # What stands first is to be tried, whatever it changes.
-        is_allowed = FIXED_FROM_OUTSIDE[tried[0]].changes_numerics
+        is_allowed = FIXED_FROM_OUTSIDE[tried[0].code].changes_numerics
         allowed = " --allow-numerics" if is_allowed else ""
         yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify{allowed}"
     elif diagnosis.findings:

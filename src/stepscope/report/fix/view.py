@@ -37,6 +37,8 @@ def head_words(fixed: Fixed) -> str:
         return "Nothing was found to fix."
     if all(attempt.verified is None for attempt in fixed.attempts):
         can = sum(attempt.outcome == NOT_TRIED for attempt in fixed.attempts)
+        if not can:
+            return f"{findings}, none of which can be set from outside: nothing was run."
         return (
             f"{findings}, {can} of which can be tried from outside. "
             "Nothing was run: --verify tries them, one at a time."

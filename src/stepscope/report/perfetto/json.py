@@ -3,14 +3,15 @@ tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from json import loads
 from typing import BinaryIO
 
 import numpy as np
 
-from stepscope.core.trace import Float64, Int64
+from stepscope.core.trace import DeviceProperties, Float64, Int64
 from stepscope.protocol.json_text import json_text
-from stepscope.report.perfetto.shapes import Arg, Slices, Value, plain
+from stepscope.report.perfetto.shapes import SHAPES, Arg, Slices, Value, plain
 
 AT_ONCE = 1 << 14
 """Events turned into text together: bounds the memory."""
@@ -28,9 +29,14 @@ class JsonWriter:
             % max(origin_wall_ns, 0)
         )
         self._is_first = True
+        self._has_shapes = False
         self._counters: dict[int, tuple[str, str]] = {}
+        self._devices: dict[tuple[int, str], DeviceProperties] = {}
 
-    def process(self, number: int, name: str, rank_order: int) -> None:
+    def process(
+        self, number: int, name: str, rank_order: int, devices: Sequence[DeviceProperties] = ()
+    ) -> None:
+        self._devices |= {(device.index, device.name): device for device in devices}
         self._about("process_name", number, 0, name=plain(name))
         self._about("process_sort_index", number, 0, sort_index=rank_order)
 
@@ -48,6 +54,9 @@ class JsonWriter:
         names = [json_text(plain(name)) for name in slices.names]
         categories = [json_text(name) for name in slices.categories]
         args = [(json_text(arg.name), arg, _texts(arg)) for arg in slices.args]
+        self._has_shapes |= any(
+            arg.name == SHAPES and (arg.value >= 0).any() for arg in slices.args
+        )
         opening = slices.order[slices.order >= 0]
         for at in range(0, len(opening), AT_ONCE):
             self._write(
@@ -139,7 +148,10 @@ class JsonWriter:
         )
 
     def finish(self) -> None:
-        self._file.write(b"\n]}\n")
+        devices = json_text([_device(device) for device in self._devices.values()])
+        has_shapes = json_text(int(self._has_shapes))
+        rest = f'\n], "deviceProperties": {devices}, "record_shapes": {has_shapes}}}\n'
+        self._file.write(rest.encode("ascii"))
 
     def _about(self, what: str, process: int, thread: int, **args: str | int) -> None:
         event = {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
@@ -152,13 +164,38 @@ class JsonWriter:
             self._is_first = False
 
 
+def _device(device: DeviceProperties) -> dict[str, str | int | None]:
+    """In the words of PyTorch's profiler."""
+    major, minor = device.compute_capability or (None, None)
+    known: dict[str, str | int | None] = {
+        "id": device.index,
+        "name": plain(device.name),
+        "totalGlobalMem": device.memory_bytes,
+        "numSms": device.num_sms,
+        "computeMajor": major,
+        "computeMinor": minor,
+        "warpSize": device.warp_size,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
 def _us(time_ns: int) -> str:
     """Microseconds, exact to the nanosecond."""
     return f"{time_ns // 1000}.{time_ns % 1000:03d}"
 
 
 def _texts(arg: Arg) -> list[str] | None:
-    return None if arg.texts is None else [json_text(plain(text)) for text in arg.texts]
+    if arg.texts is None:
+        return None
+    return [_as_json(text) if arg.is_json else json_text(plain(text)) for text in arg.texts]
+
+
+def _as_json(text: str) -> str:
+    """What a recorder wrote is written anew: where it is damaged, as a text."""
+    try:
+        return json_text(loads(text))
+    except (ValueError, RecursionError):
+        return json_text(plain(text))
 
 
 def _plain(value: Value | list[str]) -> Value | list[str]:

@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from stepscope.core.trace import NONE, Float64, Int64
+from stepscope.core.device_label import device_label
+from stepscope.core.trace import NONE, DeviceProperties, Float64, Int64
 from stepscope.report.perfetto.shapes import Arg, Slices, Value, plain
 from stepscope.report.perfetto.wire import (
     Piece,
@@ -54,8 +55,8 @@ ROOT, BY_RANK = 0, 1
 EXPLICIT, MERGE_NONE = 3, 2
 """ChildTracksOrdering, SiblingMergeBehavior: in the order of their ranks; tracks of one name stay
 apart"""
-PID, PROCESS_ORDER, PROCESS_NAME = 1, 3, 6
-"""ProcessDescriptor: pid, legacy_sort_index, process_name"""
+PID, PROCESS_ORDER, PROCESS_NAME, PROCESS_LABEL = 1, 3, 6, 8
+"""ProcessDescriptor: pid, legacy_sort_index, process_name, process_labels"""
 THREAD_PID, TID, THREAD_ORDER, THREAD_NAME = 1, 2, 3, 5
 """ThreadDescriptor: pid, tid, legacy_sort_index, thread_name"""
 UNIT, UNIT_NAME, BYTES_UNIT = 3, 6, 3
@@ -97,11 +98,14 @@ class ProtoWriter:
         self._packet(data(CLOCK_SNAPSHOT, snapshot) + number(SEQUENCE, ABOUT))
         self._describe(ROOT, number(PROCESSES, BY_RANK) + number(THREADS, BY_RANK))
 
-    def process(self, number_: int, name: str, rank_order: int) -> None:
+    def process(
+        self, number_: int, name: str, rank_order: int, devices: Sequence[DeviceProperties] = ()
+    ) -> None:
         fields = (
             number(PID, number_)
             + number(PROCESS_ORDER, rank_order)
             + text(PROCESS_NAME, plain(name))
+            + b"".join(text(PROCESS_LABEL, plain(device_label(device))) for device in devices)
         )
         self._describe(
             number_, number(CHILDREN, EXPLICIT) + number(ORDER, rank_order) + data(PROCESS, fields)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from stepscope.core.trace import Float64, Int64
+from stepscope.core.trace import DeviceProperties, Float64, Int64
 
 MAX_CHARS = 2000
 """Of one name: a stranger's file may hold one of a megabyte."""
 Value = str | int | float
+SHAPES = "Input Dims"
+"""As PyTorch's profiler calls them."""
 
 
 class Arg(Struct, frozen=True, kw_only=True):
@@ -20,6 +22,8 @@ class Arg(Struct, frozen=True, kw_only=True):
     name: str
     value: Int64
     texts: tuple[str, ...] | None = None
+    is_json: bool = False
+    """Whether the texts are JSON, as the recorder wrote it."""
 
 
 class Slices(Struct, frozen=True, kw_only=True):
@@ -45,7 +49,9 @@ class Writer(Protocol):
     """A form of the file. Times are nanoseconds from the file's origin; tracks and processes are
     numbered by the caller."""
 
-    def process(self, number: int, name: str, rank_order: int) -> None: ...
+    def process(
+        self, number: int, name: str, rank_order: int, devices: Sequence[DeviceProperties] = ()
+    ) -> None: ...
     def thread(self, number: int, process: int, name: str, order: int) -> None: ...
     def track(self, number: int, process: int, name: str, order: int) -> None: ...
     def counter(self, number: int, process: int, name: str, unit: str, order: int) -> None: ...

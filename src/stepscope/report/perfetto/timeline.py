@@ -3,7 +3,7 @@ our own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -12,8 +12,9 @@ from stepscope.analyses.links import Links
 from stepscope.analyses.timeline.nesting import nest
 from stepscope.analyses.timeline.tracks import Series, Spans
 from stepscope.core.diagnosis import Diagnosis, Finding
-from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
-from stepscope.report.perfetto.shapes import Arg, Slices, Value, Writer
+from stepscope.core.trace import NONE, Bool, Detail, Int64, Kind, OpInputs, Trace
+from stepscope.protocol.json_text import json_text
+from stepscope.report.perfetto.shapes import MAX_CHARS, SHAPES, Arg, Slices, Value, Writer
 
 CATEGORIES = {
     Kind.OP: "cpu_op",
@@ -88,7 +89,8 @@ class Timeline:
 
     def add_rank(self, rank: RankTracks) -> None:
         process = self._number()
-        self._writer.process(process, f"rank {rank.rank}", rank.rank)
+        devices = rank.trace.meta.devices
+        self._writer.process(process, f"rank {rank.rank}", rank.rank, devices)
         for order, (name, spans) in enumerate(rank.spans):
             if len(spans):
                 self._add_spans(
@@ -225,11 +227,6 @@ def _args(rank: RankTracks) -> tuple[Arg, ...]:
     trace, links = rank.trace, rank.links
     device = trace.is_kind(*ON_DEVICE)
     by = np.where(links.op != NONE, trace.name[np.maximum(links.op, 0)], NONE).astype(np.int64)
-    dims = tuple(
-        detail.dims or "" if isinstance(detail, OpInputs) else "" for detail in trace.details
-    )
-    has_dims = np.array([bool(text) for text in dims] or [False])
-    shaped = (trace.detail != NONE) & has_dims[np.maximum(trace.detail, 0)]
     collectives = tuple(call.name or "collective" for call in trace.collectives)
     return (
         Arg(name="correlation", value=trace.correlation),
@@ -237,13 +234,41 @@ def _args(rank: RankTracks) -> tuple[Arg, ...]:
         Arg(name="bytes", value=trace.size_bytes),
         Arg(name="step", value=np.where(trace.device_work, rank.step_of, NONE)),
         Arg(name="launched by", value=by, texts=trace.names),
-        Arg(
-            name="input dims",
-            value=np.where(shaped, trace.detail, NONE).astype(np.int64),
-            texts=dims,
-        ),
+        *_detail_args(trace),
         Arg(name="collective", value=trace.collective.astype(np.int64), texts=collectives),
     )
+
+
+def _detail_args(trace: Trace) -> Iterator[Arg]:
+    """An operator's inputs and a kernel's launch: JSON, in the words of PyTorch's profiler."""
+    columns = [_detail_texts(detail) for detail in trace.details]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        texts = tuple(column.get(name, "") for column in columns)
+        is_there = np.array([0 < len(text) <= MAX_CHARS for text in texts])
+        shown = (trace.detail != NONE) & is_there[np.maximum(trace.detail, 0)]
+        value = np.where(shown, trace.detail, NONE).astype(np.int64)
+        yield Arg(name=name, value=value, texts=texts, is_json=True)
+
+
+def _detail_texts(detail: Detail) -> dict[str, str]:
+    if detail is None:
+        return {}
+    if isinstance(detail, OpInputs):
+        texts = {
+            "Input type": detail.types,
+            SHAPES: detail.dims,
+            "Input Strides": detail.strides,
+            "Concrete Inputs": detail.concrete,
+        }
+        return {name: text for name, text in texts.items() if text}
+    sizes = {
+        "grid": None if detail.grid is None else list(detail.grid),
+        "block": None if detail.block is None else list(detail.block),
+        "registers per thread": detail.registers,
+        "shared memory": detail.shared_bytes,
+        "est. achieved occupancy %": detail.occupancy_pct,
+    }
+    return {name: json_text(value) for name, value in sizes.items() if value is not None}
 
 
 def _finding_args(finding: Finding) -> dict[str, Value | list[str]]:

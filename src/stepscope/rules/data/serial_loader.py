@@ -1,7 +1,8 @@
 """Batches are made in the training process, and the device waits for them.
 
 What it sees: the loader's `__next__` of a single-process DataLoader iterator on the thread that
-drives the device, with the time the device stood idle meanwhile.
+drives the device, with the time the device stood idle meanwhile. A run recorded by `stepscope run`
+shows as much of an `IterableDataset` that the training loop iterates without a DataLoader.
 
 Why it costs: while the process loads, decodes and collates the next batch it launches nothing; the
 device finishes what it has and stands still. Nothing of that work needs to happen between two
@@ -81,7 +82,7 @@ MANY_THREADS = 1.5
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the loading off the step's path, if it is the training process that does it."""
-    serial = [row for row in case.facts.host.loader if "SingleProcess" in row.name]
+    serial = [row for row in case.facts.host.loader if SERIAL.search(row.name)]
     if not serial:
         return None
     per_step = input_per_step(case.graph)
@@ -104,8 +105,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
         f"which it {'trains' if case.graph.on_host else 'launches'} nothing.",
-        action=f"DataLoader(num_workers={num}, persistent_workers=True{pinned}); "
-        f"{_least(workers, num)}{sharding_words(case.metadata, num)}",
+        action=f"DataLoader({_given(case.metadata)}num_workers={num}, persistent_workers=True"
+        f"{pinned}){sharding_words(case.metadata, num)}; {_least(workers, num)}",
         evidence=(
             f"{calls} calls of {serial[0].name}",
             f"the longest took {longest / 1e6:.1f} ms",
@@ -117,6 +118,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=lambda graph: loaded_every(graph, _sure_ns(case, sure, few), fetch_ns),
         hopeful=lambda graph: loaded_every(graph, loading_ns / many, FETCH_NS),
     )
+
+
+def _given(metadata: RankMetadata | None) -> str:
+    """What a loader needs to be given where there is none yet: the dataset gives whole batches."""
+    loader = None if metadata is None else metadata.loader
+    return "dataset, batch_size=None, " if loader is not None and loader.is_bare else ""
 
 
 def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
@@ -220,8 +227,9 @@ def _least(workers: Workers, num: int) -> str:
         return f"{least} keep up, if the rank has the cores"
     least = min(least, num)
     if workers.cores is not None and num > workers.cores:
+        fewest = f"at least {least}; " if least < num else ""
         return (
-            f"at least {least}; making a batch waits more than it computes, so workers may "
-            "outnumber the rank's cores"
+            f"{fewest}making a batch waits more than it computes, so workers may outnumber the "
+            "rank's cores"
         )
     return f"at least {least}, at most the cores per rank"

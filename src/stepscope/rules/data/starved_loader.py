@@ -206,7 +206,7 @@ def _action(metadata: RankMetadata | None, more: int | None, times: int) -> str:
             f"trace does not hold it), at most the cores per rank; {busy}"
         )
     sharded = sharding_words(metadata, more)
-    return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}{sharded}"
+    return f"DataLoader(num_workers={more}, prefetch_factor={depth}){sharded}; {busy}"
 
 
 def _settings(case: Case, workers: Workers | None, more: int | None) -> tuple[str, ...]:

@@ -116,11 +116,11 @@ def free_words(metadata: RankMetadata) -> str:
 def sharding_words(metadata: RankMetadata | None, num: int) -> str:
     """What several workers need of a dataset that each of them iterates by itself."""
     loader = None if metadata is None else metadata.loader
-    if loader is None or not loader.is_iterable or num < 2:
+    if loader is None or not loader.is_iterable or loader.splits_itself or num < 2:
         return ""
     return (
-        ". Each worker iterates the whole IterableDataset: split it by "
-        "torch.utils.data.get_worker_info() in __iter__, or every sample comes once a worker"
+        ", once __iter__ of the IterableDataset splits it by torch.utils.data.get_worker_info(): "
+        "else every sample comes once a worker"
     )
 
 
