@@ -16,6 +16,7 @@ from stepscope.readers.formats import BY_NAME, FORMATS, TRACE
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.formats import formats_table
 from tests.format_samples import samples
+from tests.live_runs import write_rank, write_run
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces, some
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,24 @@ def test_a_file_of_a_run_leads_to_the_run(
     assert main([command, str(run / name)]) != 0
     said = capsys.readouterr()
     assert f"is a file of a recorded run. Give the run: {run}" in said.out + said.err
+
+
+def test_a_run_without_a_recording_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run")
+    write_rank(run, 0)
+    assert main(["formats", str(run)]) == 0
+    told = f"{run}: a recorded run of 1 rank(s); the profiler recorded no step of it"
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["formats", "diagnose", "report", "compare", "query"])
+def test_an_empty_path_is_not_this_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "", "select 1"])
+    assert ended.value.code == 2
+    assert "the path is empty; give . for this folder" in capsys.readouterr().err
 
 
 def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

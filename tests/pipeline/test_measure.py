@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.facts import RankFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.measure import measure_job, share_groups, share_texts
 from stepscope.pipeline.tasks import Workers
 from stepscope.readers.source import Source
+from tests.builders import trace_text, write
 from tests.rank_records import Call, collective_records
 from tests.shared_data import DEMO
 
@@ -75,3 +77,26 @@ def test_ranks_of_other_processes_share_their_groups() -> None:
         assert copy.kinds == records.kinds
     assert copies[0].groups[0] is copies[1].groups[0]
     assert copies[0].kinds[0] is copies[1].kinds[0]
+
+
+def test_traces_that_share_nothing_are_told_to_be_of_different_runs(tmp_path: Path) -> None:
+    alone, *others = sources(tmp_path, "rank0.json.gz", "first.json.gz", "second.json.gz")
+    assert not [note for note in measure_job([alone]).notes if "of one run" in note]
+    (note,) = [note for note in measure_job(others).notes if "of one run" in note]
+    assert note.startswith("nothing shows that these 2 traces are of one run: no collective was")
+
+    write(tmp_path / "rank1.json", trace_text())
+    exchanging = Source(path=tmp_path / "rank1.json", label=str(tmp_path / "rank1.json"))
+    (note,) = [note for note in measure_job([alone, exchanging]).notes if "of one run" in note]
+    assert note == "rank 0 records no collective, and others do: are the traces of one run?"
+
+
+def test_a_step_that_was_cut_off_with_its_file_is_not_the_job_s(tmp_path: Path) -> None:
+    (file,) = sources(tmp_path, "rank0.json.gz")
+    facts = measure_job([file]).facts
+    (whole,) = facts.ranks
+    (low, high) = whole.steps.windows[0]
+    steps = replace(whole.steps, windows=((low, low + (high - low) // 3),), num_seen=1)
+    cut = replace(whole, rank=1, steps=steps)
+    assert replace(facts, ranks=(whole, cut)).median_rank is whole
+    assert replace(facts, ranks=(cut,)).median_rank is cut

@@ -324,6 +324,13 @@ def test_what_a_run_says_is_of_its_kind_or_not_there() -> None:
     }
 
 
+def test_true_is_no_number_and_no_text_of_a_run() -> None:
+    told = {"exit_code": True, "cpu_ns": False, "cpu_quota": True, "machine": True, "host": False}
+    sound, wrong = sound_object(told | {"pin_memory": True})
+    assert sound == dict.fromkeys(told) | {"pin_memory": True}
+    assert wrong == tuple(told)
+
+
 def test_a_run_s_wrong_values_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     write_rank(run, 0, loaders=3, machine={"cpu_count": 0})

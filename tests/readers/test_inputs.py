@@ -215,6 +215,16 @@ def test_what_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
         find_sources([])
 
 
+def test_a_link_that_leads_nowhere_is_noted(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", trace_text())
+    (tmp_path / "rank1.json").symlink_to(tmp_path / "moved" / "rank1.json")
+    (tmp_path / "notes.txt").symlink_to(tmp_path / "moved" / "notes.txt")
+    with find_sources([tmp_path]) as inputs:
+        assert [source.path.name for source in inputs.sources] == ["rank0.json"]
+        (note,) = inputs.notes
+    assert note.startswith(f"{tmp_path / 'rank1.json'} was left out: a link that leads nowhere")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_one_clear_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", "[]")

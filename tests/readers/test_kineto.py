@@ -13,6 +13,7 @@ from stepscope.errors import FormatError, InputError, StepscopeError
 from stepscope.readers import stream
 from stepscope.readers.kineto import json_chunks as feed
 from stepscope.readers.kineto.trace import read as read_kineto
+from stepscope.readers.trace.assemble import LONGEST_NAME
 from tests.builders import HEADER, event, kernel, read, same, source, step_events, trace_text, write
 
 
@@ -465,3 +466,16 @@ def test_modules_that_the_capture_marked_are_marks(tmp_path: Path, is_marked: bo
     more = '"stepscope_modules": true, ' if is_marked else ""
     trace = read(tmp_path / "t.json", "{" + more + f'"traceEvents": [{module}]' + "}")
     assert trace.kind.tolist() == [Kind.MARK if is_marked else Kind.OP]
+
+
+def test_a_name_of_millions_of_letters_is_cut(tmp_path: Path) -> None:
+    long = "void gemm<" + "int, " * LONGEST_NAME
+    events = [event(name=long + "1>"), event(name=long + "2>", ts=5), event(name="aten::mm", ts=9)]
+    trace = read(tmp_path / "t.json", trace_text(events))
+    assert [trace.names[code] for code in trace.name.tolist()] == [
+        long[:LONGEST_NAME],
+        long[:LONGEST_NAME],
+        "aten::mm",
+    ]
+    assert len(set(trace.names)) == len(trace.names)
+    assert trace.notes == (f"2 name(s) longer than {LONGEST_NAME} letters were cut there",)

@@ -140,6 +140,13 @@ def test_a_zstd_window_beyond_reason_is_refused_with_advice(tmp_path: Path) -> N
         read_kineto(source(path))
 
 
+def test_zstd_data_that_end_at_once_are_not_called_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.json.zst"
+    path.write_bytes(zstandard.compress(TEXT)[:6])
+    with pytest.raises(InputError, match="the zstd data is empty or cut off"):
+        read_kineto(source(path))
+
+
 def test_damage_in_a_small_gzip_file_keeps_what_came_before_it(tmp_path: Path) -> None:
     text = "".join(f"{number * 7919 % 100_003} " for number in range(20_000)).encode()
     packed = bytearray(gzip.compress(text, mtime=0))

@@ -247,6 +247,14 @@ def test_idle_time_without_a_cause_is_not_called_a_wait_for_the_host() -> None:
     assert not is_unseen(parts | {"idle_other": 0.6, "compute": 0.3}, "compute")
 
 
+def test_idle_time_before_a_kernel_with_a_wrong_time_is_not_the_kernels() -> None:
+    *events, last = running_ahead("vectorized_elementwise_kernel")[:9]
+    hour = 3_600_000 * MS
+    verdict = judged(*events, replace(last, start=last.start + hour, end=last.end + hour)).verdict
+    assert verdict.bound == "unknown"
+    assert "but the device idles for 100% of the step with no cause recorded" in verdict.summary
+
+
 def test_a_replay_that_is_not_what_was_recorded_tells_no_gains() -> None:
     case = case_of(build_context(trace_of(*stepping()), None), 0, None)
     assert case.facts.replayed is not None

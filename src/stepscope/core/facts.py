@@ -428,11 +428,13 @@ class Facts(Struct, frozen=True, kw_only=True):
     @property
     def median_rank(self) -> RankFacts:
         """The rank whose step time is the median (the lower of the two middle ones); one without
-        steps only if none has any."""
+        steps only if none has any, one with no two in a row only if none has those."""
         timed = [r for r in self.ranks if r.steps.step_interval_ns is not None]
-        # The span of a rank that shows no step of its own is no step time.
+        # The span of a rank that shows no step of its own is no step time, and one step may have
+        # been cut off with its file.
+        stepping = [r for r in timed if r.steps.is_step_interval]
         timed = sorted(
-            [r for r in timed if r.steps.is_step_interval] or timed,
+            [r for r in stepping if r.steps.num_seen > 1] or stepping or timed,
             key=lambda r: (r.steps.step_interval_ns or 0, r.rank),
         )
         return timed[(len(timed) - 1) // 2] if timed else self.ranks[0]

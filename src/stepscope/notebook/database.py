@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from stepscope.analyses.tables.catalog import TABLES
@@ -48,8 +50,9 @@ class Database:
         for lock in LOCKS:
             self._connection.execute(lock)
 
-    def query(self, sql: str) -> ArrowTable:
-        """The answer. What is wrong with the SQL is said as DuckDB says it."""
+    def query(self, sql: str, most_s: float | None = None) -> ArrowTable:
+        """The answer, which takes `most_s` seconds at most. What is wrong with the SQL is said as
+        DuckDB says it."""
         if not sql.strip(" \t\r\n;"):
             raise UsageError(
                 'there is no SQL to run; try "select name, sum(dur_ns) from kernels group by 1 '
@@ -59,9 +62,16 @@ class Database:
         for name, table in self._build(named_tables(sql)).items():
             self._connection.register(name, table)
         try:
-            relation = self._connection.sql(sql)
-            # A statement that answers nothing, such as CREATE VIEW, may give no relation at all.
-            return arrow().table({}) if relation is None else tidied(relation.to_arrow_table())
+            with self._ended_after(most_s):
+                relation = self._connection.sql(sql)
+                # A statement that answers nothing, such as CREATE VIEW, may give no relation at
+                # all.
+                return arrow().table({}) if relation is None else tidied(relation.to_arrow_table())
+        except self._duckdb.InterruptException:
+            raise UsageError(
+                f"the SQL ran for {most_s:g} s and was ended. Ask for less: a limit, one step or "
+                "one rank"
+            ) from None
         except self._duckdb.PermissionException as problem:
             raise UsageError(
                 f"{_message(problem)}\nQueries see the run's tables and nothing else: "
@@ -75,6 +85,20 @@ class Database:
         except (self._duckdb.Error, UnicodeError) as problem:
             schema = schema_words(named_tables(sql))
             raise UsageError("\n".join(filter(None, (_message(problem), schema)))) from None
+
+    @contextmanager
+    def _ended_after(self, most_s: float | None) -> Iterator[None]:
+        """SQL may go on for ever."""
+        if most_s is None:
+            yield
+            return
+        timer = threading.Timer(most_s, self._connection.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def close(self) -> None:
         self._connection.close()

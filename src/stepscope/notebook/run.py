@@ -172,11 +172,12 @@ class Run:
     def findings(self) -> Table:
         return self._tables["findings"]
 
-    def query(self, sql: str) -> Table:
-        """The answer to SQL over the tables. Views made by one query are there for the next."""
+    def query(self, sql: str, *, most_s: float | None = None) -> Table:
+        """The answer to SQL over the tables. Views made by one query are there for the next. SQL
+        that runs for longer than `most_s` seconds is ended."""
         if self._database is None:
             self._database = Database(self._build)
-        rows = self._database.query(sql)
+        rows = self._database.query(sql, most_s)
         return Table("answer", lambda: rows)
 
     def plot_step(self) -> Any:

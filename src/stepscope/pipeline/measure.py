@@ -25,6 +25,7 @@ from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.find_db import SearchedConvolutions, together_of
 from stepscope.core.recordings.nccl import NcclLog
@@ -36,7 +37,7 @@ from stepscope.pipeline.contexts import RankContexts, context_of
 from stepscope.pipeline.options import BytesRead, FilesRead
 from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
 from stepscope.readers import cache
-from stepscope.readers.inputs import assign_ranks
+from stepscope.readers.inputs import IN_RUN, assign_ranks
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 from stepscope.rules.case import Case, case_of
@@ -47,6 +48,8 @@ MAX_LETTERS = 80
 MAX_SHORTENED = 1.5
 """A log's step over the profiled one, beyond which they are not the same steps:
 a profiler costs time, it does not give any."""
+SURE = ("distributedInfo", IN_RUN)
+"""What tells a rank of a job of several, and not a file's name alone."""
 MAX_NAMED = 8
 """Problems listed when there is nothing else to say: those of a job are mostly the same one."""
 
@@ -155,6 +158,7 @@ def measure_job(
         notes=(
             *(f"left out: {problem}" for problem in problems),
             *notes,
+            *_strangers(ranks, metas),
             *_hardware_notes(contexts.hardware, [result for _, result in readable]),
             *step.notes,
             *(() if exchanged.matched is None else exchanged.matched.notes),
@@ -165,6 +169,28 @@ def measure_job(
         lateness=exchanged.lateness,
         case_of=_case_maker(ranks, contexts, searched),
     )
+
+
+def _strangers(ranks: Sequence[_Rank], metas: Sequence[TraceMeta]) -> Iterator[str]:
+    """Traces that do not say that they are of a job of several, and exchanged nothing with the
+    others: a folder of different runs looks like that."""
+    unsure = {meta.path for meta in metas if meta.rank_source not in SURE}
+    silent = [rank for rank in ranks if rank.collective_records is None]
+    # Several ranks in one file were recorded together.
+    strangers = [
+        rank.facts.rank for rank in silent if rank.source.part is None and rank.facts.path in unsure
+    ]
+    if len(ranks) < 2 or not strangers:
+        return
+    if len(silent) == len(ranks):
+        yield (
+            f"nothing shows that these {len(ranks)} traces are of one run: no collective was "
+            "recorded. If they are not, give each alone"
+        )
+        return
+    numbers = number_ranges(strangers)
+    which = f"rank {numbers} records" if len(strangers) == 1 else f"ranks {numbers} record"
+    yield f"{which} no collective, and others do: are the traces of one run?"
 
 
 class _Rank(Struct, frozen=True, kw_only=True):

@@ -286,11 +286,14 @@ def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
     for root, folders, names in os.walk(folder, onerror=refused):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if (
-                name.startswith(".")
-                or name.endswith(CACHE_SUFFIX)
-                or not Path(root, name).is_file()
-            ):
+            if name.startswith(".") or name.endswith(CACHE_SUFFIX):
+                continue
+            if not Path(root, name).is_file():
+                if TRACE_NAME.search(name):
+                    notes.append(
+                        f"{Path(root, name)} was left out: a link that leads nowhere, a pipe or a "
+                        "device"
+                    )
                 continue
             count += 1
             if count > MAX_FILES:

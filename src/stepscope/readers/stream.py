@@ -170,6 +170,8 @@ class Stream:
                         "again without --long"
                     )
             if not parts:
+                if not self.text_bytes:
+                    self.problem = self.problem or "the zstd data is empty or cut off"
                 return
             yield b"".join(parts)
 

@@ -46,7 +46,7 @@ def source_formats(inputs: FoundSources) -> Iterator[FileFormat]:
 
 
 def source_words(inputs: FoundSources) -> list[str]:
-    """A line for each file of what the user named."""
+    """A line for each file of what the user named; of a run without any, one for the run."""
     lines = []
     for sources in (inputs.logs, inputs.sources, inputs.others):
         for source in sources[:MOST_NAMED]:
@@ -56,4 +56,7 @@ def source_words(inputs: FoundSources) -> list[str]:
     num_more = len(inputs.sources) + len(inputs.others) + len(inputs.logs) - len(lines)
     if num_more > 0:
         lines.append(f"and {num_more} more")
+    if not lines and inputs.run is not None:
+        recorded = f"a recorded run of {len(inputs.run.ranks)} rank(s)"
+        lines = [f"{clean(str(inputs.run.path))}: {recorded}; the profiler recorded no step of it"]
     return [*lines, *inputs.notes]

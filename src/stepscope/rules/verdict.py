@@ -69,6 +69,9 @@ OPTIONS = (
 always recorded."""
 _ANY = re.compile("|".join(re.escape(words) for words, _ in OPTIONS))
 _OURS = dict(OPTIONS)
+MOST_UNEXPLAINED = 0.5
+"""Of the step, idle with no cause recorded, from which no kernel or copy is the limit, whatever the
+replay says: it takes the time before them for theirs."""
 LEAST_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest
 part of the step is named."""
@@ -221,8 +224,10 @@ def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) ->
     lost = 0.0 if rank.launches is None else rank.launches.lost_share
     if lost and lead <= lost:
         return f"{lost:.0%} of the device's events were lost, and the next bound is no further off"
-    if bound in ("compute", "memory") and parts["idle_other"] > max(MOST_IDLE, lead):
-        idle = f"{parts['idle_other']:.0%} of the step"
+    unexplained = parts["idle_other"]
+    is_much = bound in KERNELS and unexplained > max(MOST_IDLE, lead)
+    if is_much or (bound in (*KERNELS, "transfer") and unexplained > MOST_UNEXPLAINED):
+        idle = f"{unexplained:.0%} of the step"
         if rank.steps.where == "host":
             return f"{idle} is outside operators, with no cause recorded"
         return f"the device idles for {idle} with no cause recorded"

@@ -9,6 +9,8 @@ import pytest
 
 from stepscope.analyses.collectives.hang import find_hang
 from stepscope.core.recordings.flight import Hang
+from stepscope.readers.flight.dump import read
+from stepscope.readers.source import Source
 from tests.flight_dumps import (
     NCCL,
     dump_bytes,
@@ -194,6 +196,18 @@ def test_a_receive_that_was_never_posted(tmp_path: Path) -> None:
     assert (hang.kind, hang.at_fault) == ("peer", (1,))
     assert hang.summary.startswith("Hung: rank 1 did not receive what rank 0 sends (exchange, ")
     assert "rank 1 is in all_reduce 2 of default_pg (exchange, train.py:145)" in hang.summary
+
+
+def test_a_dump_with_another_ranks_number_does_not_wait_for_itself(tmp_path: Path) -> None:
+    sends = [entry(0), entry(1, "send 0->1", sequence=1, state="started")]
+    write_dumps(tmp_path, {1: dump_bytes(sends)})
+    (path,) = tmp_path.iterdir()
+    (recording,) = read([Source(path=path, label=str(path))]).recordings
+
+    assert find_hang(recording.dumps) is None
+    assert f"{path}: it exchanges data with rank 1, which its name says it is: " in str(
+        recording.notes
+    )
 
 
 def test_peers_of_a_group_are_ranks_of_the_group(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.group_families import Families
 from stepscope.analyses.collectives.job import job_comms
@@ -11,7 +12,13 @@ from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.parallel_shape import parallel_shape
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.rank_context import build_context
-from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords
+from stepscope.core.comms import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    CollectiveRecords,
+    ProcessGroup,
+)
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
@@ -157,3 +164,14 @@ def test_fsdp_of_the_lab_gathers_when_needed_in_forward_and_one_ahead_in_backwar
     ]
     # 6 blocks of 3150336 floats and the rest of the model, 33031168.
     assert found.gathers[0].bytes_per_step == 4 * (6 * 3_150_336 + 33_031_168)
+
+
+def test_each_of_thousands_of_groups_has_its_name() -> None:
+    """Looked up, and not looked for among all the others."""
+    groups = tuple(
+        ProcessGroup(name=f"pair {last}", description="", ranks=(last, 0), size=2)
+        for last in range(1, 20_001)
+    )
+    families = Families([replace(collective_records(0, []), groups=groups)])
+    labels = [families.label(family) for family in list(families.groups)]
+    assert labels == [group.name for group in groups]

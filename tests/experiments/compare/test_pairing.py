@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -290,3 +291,9 @@ def test_the_mean_over_ranks_is_a_mean() -> None:
     assert both is not None
     assert [(share.count, share.ns) for share in both.shares] == [(1.0, 200.0)]
     assert both.busy_ns == 200
+
+
+@pytest.mark.parametrize("part", [" ", ":", "_1", " 1/", "x"])
+def test_a_name_that_repeats_what_a_compiler_adds_is_soon_plain(part: str) -> None:
+    name = "## Call CompiledFxGraph" + part * 50_000 + "!"
+    assert plain_name(name) == name

@@ -259,24 +259,16 @@ def peer_disagreements(open_ends: OpenEnds) -> list[Disagreement]:
 
 
 def open_ends_of(dumps: Sequence[FlightDump]) -> OpenEnds:
-    """Sends and receives that have not ended."""
+    """Sends and receives that have not ended. Nobody waits for itself."""
     open_calls: OpenEnds = {}
     for dump in dumps:
         for call in dump.calls:
             is_open = call.state != COMPLETED and not call.is_retired
-            if call.is_p2p and call.ends and is_open and call.op in OTHER:
-                ends = _global_ends(dump.groups[call.group], call.ends)
+            ends = None if dump.is_to_itself(call) else dump.ends_of(call)
+            if call.is_p2p and ends and is_open and call.op in OTHER:
                 label = dump.groups[call.group].label
                 open_calls.setdefault((*ends, call.op), []).append((dump.rank, label, call))
     return open_calls
-
-
-def _global_ends(group: FlightGroup, ends: tuple[int, int]) -> tuple[int, int]:
-    """Ranks of the group as ranks of the world."""
-    ranks = group.ranks
-    if ranks is None or max(ends) >= len(ranks):
-        return ends
-    return ranks[ends[0]], ranks[ends[1]]
 
 
 def calls_at(dump: FlightDump, call: FlightCall) -> int:

@@ -34,6 +34,10 @@ class Families:
                 earlier = self._by_name.get(group.name)
                 if earlier is None or (not earlier.ranks and group.ranks):
                     self._by_name[group.name] = group
+        self._name_of: dict[tuple[int, ...] | str, str] = {}
+        """By a group's ranks, the first that has them: a job may have thousands of groups."""
+        for group in self._by_name.values():
+            self._name_of.setdefault(tuple(sorted(group.ranks)), group.name)
         self._families: dict[tuple[str, tuple[int, ...], int | None], Family] = {}
         sizes = [records.world_size for records in rank_records if records.world_size]
         self.world_size: int | None = max(sizes, default=None)
@@ -68,12 +72,8 @@ class Families:
         """Its description, else the name of its only group."""
         if family.description or family.name:
             return family.description or family.name
-        names = [
-            group.name
-            for group in self._by_name.values()
-            if tuple(sorted(group.ranks)) in self.groups[family]
-        ]
-        return names[0] if len(self.groups[family]) == 1 and names else ""
+        groups = self.groups[family]
+        return self._name_of.get(next(iter(groups)), "") if len(groups) == 1 else ""
 
     def _add(self, description: str, ranks: tuple[int, ...], size: int | None, name: str) -> Family:
         ranks = tuple(sorted(ranks))

@@ -94,6 +94,7 @@ def answering(tool: Callable[..., str]) -> Callable[..., str]:
     """The tool with our sentence in place of our exception, which is what the agent then reads."""
     import functools
 
+    from stepscope.cli.mcp import answers
     from stepscope.errors import StepscopeError
     from stepscope.notebook.extras import need
 
@@ -104,6 +105,6 @@ def answering(tool: Callable[..., str]) -> Callable[..., str]:
         try:
             return tool(**given)
         except StepscopeError as problem:
-            raise refused(str(problem)) from None
+            raise refused(answers.cut(str(problem))) from None
 
     return answer

@@ -16,6 +16,10 @@ from stepscope.cli.mcp import answers
 from stepscope.cli.mcp.roots import Roots
 from stepscope.errors import UsageError
 
+QUERY_S = 60.0
+"""An agent's SQL may go on for ever, and the other tools wait for it."""
+MAX_ROWS_BYTES = 64 << 20
+"""Of an answer, of which 4 kB are told."""
 NOT_COMPARED = 1
 NOTHING_FITS = 1
 VERIFY_EXIT_CODES = (0, 1, 3)
@@ -67,7 +71,13 @@ class Tools:
         with self._lock:
             run = load(self._roots.path(path), jobs=1)
             try:
-                table = json.loads(to_json(run.query(sql).to_arrow()))
+                rows = run.query(sql, most_s=QUERY_S).to_arrow()
+                if rows.nbytes > MAX_ROWS_BYTES:
+                    raise UsageError(
+                        f"the answer has {rows.nbytes >> 20} MiB; ask for less: a limit, a sum, "
+                        "one step or one rank"
+                    )
+                table = json.loads(to_json(rows))
             finally:
                 run.close()
         return answers.rows_answer(table["columns"], table["rows"])

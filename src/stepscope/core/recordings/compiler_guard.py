@@ -43,7 +43,7 @@ MAX_SHOWN = 6
 
 COMPILE_ID = re.compile(r"(?:![\w.]{1,20}/)?[\w.-]{1,40}/\d{1,9}(?:_\d{1,9})?: ")
 COMMENT = re.compile(
-    r"(.{0,300}?)\s*# ([^#]{1,300}?:\d{1,9}) in \S{1,200}(?: \(HINT: (.{1,600}))?", re.DOTALL
+    r"(.{0,300}?)\s{0,99}# ([^#]{1,300}?:\d{1,9}) in \S{1,200}(?: \(HINT: (.{1,600}))?", re.DOTALL
 )
 LOCAL = re.compile(r"\b[LG]\['([A-Za-z_]\w{0,80})'\]")
 TENSOR = re.compile(r"tensor '(.{1,160}?)' (.{1,200})", re.DOTALL)

@@ -104,6 +104,20 @@ class FlightDump(Struct, frozen=True, kw_only=True):
     is_from_start: bool
     """The first that the rank ever issued is among them."""
 
+    def ends_of(self, call: FlightCall) -> tuple[int, int] | None:
+        """Of a send or receive, as ranks of the world: from and to. None for a collective."""
+        ranks = self.groups[call.group].ranks
+        if call.ends is None or ranks is None or max(call.ends) >= len(ranks):
+            return call.ends
+        return ranks[call.ends[0]], ranks[call.ends[1]]
+
+    def is_to_itself(self, call: FlightCall) -> bool:
+        """Whether the other side would be this rank: then the number in the file's name, which is
+        all that tells the rank, is not the rank's."""
+        ends = self.ends_of(call)
+        peers = {"send": 1, "recv": 0}
+        return ends is not None and call.op in peers and ends[peers[call.op]] == self.rank
+
 
 class HangRank(Struct, frozen=True, kw_only=True):
     """Where one rank stands."""

@@ -31,7 +31,9 @@ RECOMPUTE = 3
 _NUMBERED = re.compile(
     r"^(?:triton_\w*?|(?:CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph).*)$"
 )
-_GIVEN = re.compile(r"(?:_\d+)+$|[: ]+\d+/\d+$| \w{20,}(?= ##$)")
+_GIVEN = re.compile(r"(?:_\d{1,20}){1,20}$|[: ]{1,20}\d{1,20}/\d{1,20}$| \w{20,200}(?= ##$)")
+"""Bounded: a stranger's name may repeat any part of it, and an end that is missing would be looked
+for from every place on."""
 
 
 class Sort(Struct, frozen=True, kw_only=True):

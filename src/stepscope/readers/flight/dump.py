@@ -155,6 +155,12 @@ def _rank(source: Source) -> int | None:
 
 
 def _notes(dumps: Sequence[FlightDump]) -> Iterator[str]:
+    for dump in dumps:
+        if any(dump.is_to_itself(call) for call in dump.calls):
+            yield (
+                f"{dump.path}: it exchanges data with rank {dump.rank}, which its name says it is: "
+                "give it the number of its own rank"
+            )
     if not any(dump.has_stacks for dump in dumps) and any(dump.calls for dump in dumps):
         yield (
             "no stacks in these dumps, so no source lines: the JSON form has none; the pickles "

@@ -84,6 +84,7 @@ BY_SUFFIX: tuple[tuple[str, Range], ...] = (
     ("_w", (0, 1e9)),
 )
 """Names end with their units."""
+KINDS = {*LISTS_OF_OBJECTS, *LISTS_OF_TEXTS, *OBJECTS, *TEXTS, *WHOLE, *FINITE}
 MOST_STEP_NS = 2**53
 """A hundred days, and exact as a float."""
 NUM_NAMED = 4
@@ -113,7 +114,7 @@ def wrong_note(where: str, wrong: Sequence[str]) -> str:
 
 
 def _sound(name: str, value: Any, path: str, wrong: list[str]) -> Any:
-    if value is None or isinstance(value, bool):
+    if value is None or (isinstance(value, bool) and not _is_promised(name)):
         return value
     kept = _kept(name, value)
     if kept is None:
@@ -125,6 +126,11 @@ def _sound(name: str, value: Any, path: str, wrong: list[str]) -> Any:
     elif isinstance(kept, list):
         return [_sound("", part, f"{path}[{index}]", wrong) for index, part in enumerate(kept)]
     return kept
+
+
+def _is_promised(name: str) -> bool:
+    """Whether the name promises a kind of value. True is a 1 to Python, and no exit code."""
+    return name in KINDS or any(name.endswith(suffix) for suffix, _ in BY_SUFFIX)
 
 
 def _kept(name: str, value: Any) -> Any:

@@ -22,8 +22,12 @@ from stepscope.core.trace import (
 )
 from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
-from stepscope.readers.trace.columns import COLUMN_DTYPES, Columns
+from stepscope.readers.trace.columns import COLUMN_DTYPES, Codes, Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER
+
+LONGEST_NAME = 4096
+"""Letters of an event's name: templates of kernels have some thousand. Dozens of patterns are tried
+on each name, which takes seconds where one has millions."""
 
 
 def assemble(
@@ -44,9 +48,12 @@ def assemble(
             spare[column.dtype], column = column, ordered
         columns[name] = column
     chunks.clear()
+    names, num_cut = _cut_names(scanner.names.table(), columns)
+    if num_cut:
+        notes = [*notes, f"{num_cut} name(s) longer than {LONGEST_NAME} letters were cut there"]
     return Trace(
         **columns,
-        names=tuple(scanner.names.table()),
+        names=names,
         threads=tuple(_thread(key, scanner) for key in scanner.threads.table()),
         details=tuple(_detail(key) for key in scanner.details.table()),
         collectives=tuple(_collective(key) for key in scanner.collectives.table()),
@@ -82,6 +89,18 @@ def _time_order(start: Int64, dur: Int64) -> Int64 | None:
     tied = order[positions]
     order[positions] = tied[np.lexsort((-dur[tied], start[tied]))]
     return order
+
+
+def _cut_names(table: list[str], columns: dict[str, NDArray[Any]]) -> tuple[tuple[str, ...], int]:
+    """The names, none longer than LONGEST_NAME, and how many were; those that begin alike become
+    one, in the column too."""
+    num_cut = sum(len(name) > LONGEST_NAME for name in table)
+    if not num_cut:
+        return tuple(table), 0
+    codes: Codes[str] = Codes()
+    renumbered = np.array([codes[name[:LONGEST_NAME]] for name in table], columns["name"].dtype)
+    columns["name"] = renumbered[columns["name"]]
+    return tuple(codes.table()), num_cut
 
 
 def _thread(key: tuple[int | str, int | str], scanner: Scanner) -> Thread:

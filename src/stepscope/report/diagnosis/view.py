@@ -59,8 +59,10 @@ their folder, the name of a file where there is little room."""
 MOST_WARNINGS = 2
 DAMAGE = re.compile(
     r"damaged|ends before|ends inside|cut off|could not be read|read only in part|left out: "
+    r"|of one run\b"
 )
-"""Of a note: a file is not whole, so less was judged than was recorded."""
+"""Of a note: a file is not whole, so less was judged than was recorded; or the files may not belong
+together."""
 
 LEAST_RARE = 0.001
 """Of a usual step, from which what only some steps hold is told apart from it."""
@@ -118,7 +120,7 @@ def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Iterat
 
 
 def damage_warnings(notes: Sequence[str]) -> Iterator[Warn]:
-    """Of the notes, that files are not whole: to be read before the verdict."""
+    """Of the notes, that files are not whole, or not of one run: to be read before the verdict."""
     damage = [note for note in notes if DAMAGE.search(note)]
     for note in damage[:MOST_WARNINGS]:
         yield Warn(f"{note[:1].upper()}{note[1:]}{'' if note[-1:] in '.?!' else '.'}")
