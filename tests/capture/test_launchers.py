@@ -64,9 +64,9 @@ def rank_main(rank, folder):
     for _ in range(20):
         ddp(torch.randn(4, 32)).mean().backward()
         mine.step(); mine.zero_grad()
-    # torch's own race at a job's end: gloo's thread wants the interpreter to let its last work go,
-    # and DDP's end holds it while it waits for that thread.
-    time.sleep(0.3)
+    # DDP first: where it has the group last, its end holds the interpreter while it waits for
+    # gloo's thread, which may want it to let its last work go (torch 2.13), and neither goes on.
+    del ddp, mine
     dist.destroy_process_group()
 if __name__ == "__main__":
     import tempfile
@@ -281,6 +281,8 @@ for _ in range(24):
     if late:
         time.sleep(0.12)
     loss.backward(); mine.step(); mine.zero_grad()
+# As above.
+del big, mine
 dist.destroy_process_group()
 """
 
