@@ -26,6 +26,8 @@ from tests.tasks import die_always, die_once, wait_for
 from tests.waiting import until
 
 need("distributed", reason="Dask is not installed: pip install 'stepscope[cluster]'")
+# Dask's scheduler and nannies are in this process, and say so where their folders take a second.
+pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories:UserWarning")
 DEADLINE_S = 240.0
 
 
