@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.jobs import environment, record, script, stepscope
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 pytest.importorskip("torch")
 
@@ -116,7 +116,7 @@ except KeyboardInterrupt:
     )
     until(lambda: list(run.glob("rank-0/window-*.json")))
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LONGEST_S)
     assert (process.returncode, out) == (5, b"stopped by hand\n")
     assert b"measured without the profiler" in err or b"while profiled" in err
 

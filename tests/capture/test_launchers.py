@@ -12,6 +12,7 @@ import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
 from tests.capture.jobs import LOOP, environment, script, stepscope, torchrun
+from tests.waiting import LONGEST_S
 
 torch = pytest.importorskip("torch")
 
@@ -36,7 +37,7 @@ def run(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
         cwd=where,
         env=environment(),

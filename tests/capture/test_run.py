@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.analyses.run.whole_run import rank_whole_run
 from tests.capture.jobs import Ended, environment, record, script, stepscope
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 pytest.importorskip("torch")
 
@@ -192,7 +192,7 @@ def test_python_m_and_a_sitecustomize_of_the_machine(tmp_path: Path) -> None:
     done = subprocess.run(
         stepscope(*words),
         capture_output=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
         cwd=tmp_path,
         env=environment(PYTHONPATH=str(tmp_path)),
@@ -232,7 +232,7 @@ def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> 
         until(lambda: recordings() == 3)
     finally:
         stop.touch()
-        assert process.wait(60) == 0
+        assert process.wait(LONGEST_S) == 0
 
 
 HABITS = """

@@ -14,7 +14,7 @@ import pytest
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
 from tests.capture.jobs import environment, script, stepscope, torchrun
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ def check(
         stepscope(*words),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LONGEST_S,
         check=False,
         env=environment(),
     )
@@ -106,7 +106,7 @@ def test_interrupted_it_takes_the_job_with_it(tmp_path: Path, number: signal.Sig
     )
     until(ready.exists)
     process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    assert process.wait(LONGEST_S) == 128 + number
     assert not _left(str(path))
 
 

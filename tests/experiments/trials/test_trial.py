@@ -30,6 +30,7 @@ from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
 from tests.capture.jobs import LIGHT, torchrun
 from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.waiting import LONGEST_S
 
 JOB = """
 import json, os, sys
@@ -235,7 +236,7 @@ while os.fstat(1).st_size < 50 << 20:
         break
 sys.stdout.write("the end")
 """
-    run_trial(words(code), tmp_path / "run", timeout_s=60)
+    run_trial(words(code), tmp_path / "run", timeout_s=LONGEST_S)
     kept = (tmp_path / "run" / STDOUT_FILE).read_bytes()
     assert len(kept) < 50 << 20
     assert b"are left out)" in kept

@@ -16,6 +16,7 @@ from stepscope.planner.catalog import find_model
 from stepscope.planner.launch.emit import launch_of
 from tests.capture.jobs import LIGHT, torchrun
 from tests.planner.launch.launch_cases import TOY, chosen, job_of, written
+from tests.waiting import LONGEST_S
 
 pytest.importorskip("torch")
 COUNT = f"""
@@ -68,7 +69,7 @@ def started(folder: Path, *command: str) -> dict[str, Any]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=LONGEST_S,
         env=environment,
         check=False,
     )
@@ -117,7 +118,7 @@ def test_the_scripts_have_the_planned_parameters(tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", COUNT, *folders],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
