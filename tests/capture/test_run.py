@@ -59,14 +59,15 @@ def test_the_run_is_accounted_for_from_the_process_start_to_its_end(tmp_path: Pa
 rows = torch.utils.data.TensorDataset(torch.randn(480, 32))
 class SlowStart(torch.utils.data.SequentialSampler):
     def __iter__(self):
-        time.sleep(0.05)
+        time.sleep(0.25)
         return super().__iter__()
 loader = torch.utils.data.DataLoader(rows, batch_size=16, sampler=SlowStart(rows))
 def at(step):
     if step % 20 == 15:
         torch.save(model.state_dict(), sys.argv[0] + ".pt")
     if step % 20 == 5:
-        model.eval(); time.sleep(0.05); model.train()
+        # Far longer than a step of 2 ms on a machine whose cores others take.
+        model.eval(); time.sleep(0.25); model.train()
 step = 0
 for epoch in range(2):
     for (x,) in loader:

@@ -72,7 +72,7 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-train(10**9, at_step=lambda step: time.sleep(0.1 * dist.get_rank()))
+train(10**9, at_step=lambda step: time.sleep(0.3 * dist.get_rank()))
 """
     done = check(tmp_path, text, launcher=torchrun(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
