@@ -199,6 +199,16 @@ def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
     assert MARKED <= len(later) <= MARKED + 2
 
 
+def test_hundreds_of_passes_are_one_step_for_as_long_as_one_has_patience(job: Job) -> None:
+    num = 3 * LEAST_INSTEAD
+    assert num * 2 * MS < PATIENCE_NS
+    for _ in range(4):
+        for _ in range(num):
+            job.backward(job)
+        job.optimizer_step(job.optimizer)
+    assert [row[7] for row in job.rows()] == [num] * 3
+
+
 def test_replayed_graphs_are_steps_where_no_optimizer_steps(job: Job) -> None:
     job.step()
     graph, replay_ns = object(), 100 * MS
