@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from stepscope.analyses.run.metadata import rank_metadata
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.compare.comparability import untaken
@@ -345,6 +346,18 @@ def test_a_job_that_feeds_itself_has_no_number_of_batches(
     made = trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5)
     assert len(made.step_ns) == 25
     assert made.setup.num_batches == told
+
+
+@pytest.mark.parametrize(("is_whole", "told"), [(True, 10), (False, None)])
+def test_parameters_of_a_model_that_was_walked_in_part_are_not_counted(
+    is_whole: bool, told: int | None, tmp_path: Path
+) -> None:
+    """Else one side of a comparison would have fewer than the other."""
+    run = write_run(tmp_path / "run")
+    write_rank(run, 0, models=[{"class": "Net", "num_params": 10, "is_whole": is_whole}])
+    trial = trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5)
+    assert trial.setup.num_parameters == told
+    assert rank_metadata(read_run(run).ranks[0]).num_parameters == told
 
 
 @pytest.mark.parametrize(
