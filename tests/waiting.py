@@ -9,10 +9,13 @@ import pytest
 
 from stepscope.process.table import read_process
 
+LONGEST_S = 600.0
+"""What anything may take that comes by itself: on a machine whose cores others take, torch alone
+may take a minute to be imported."""
 
-def until(is_so: Callable[[], object], seconds: float = 240.0) -> None:
-    """Looks again and again; a test that waits in vain fails. The time is for a machine whose cores
-    others take: torch alone may take a minute to come."""
+
+def until(is_so: Callable[[], object], seconds: float = LONGEST_S) -> None:
+    """Looks again and again; a test that waits in vain fails."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

@@ -22,6 +22,7 @@ from stepscope.readers.system.hardware_file import read_hardware
 from tests.capture.jobs import LIGHT
 from tests.followed_loops import followed_loops
 from tests.ports import free_port
+from tests.waiting import LONGEST_S
 
 RANK = """
 import sys
@@ -55,7 +56,7 @@ def test_two_ranks_agree_on_what_they_measured(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=LONGEST_S) for rank in ranks] == [0, 0]
     first, second = (read_hardware(tmp_path / f"rank-{rank}.json") for rank in range(2))
     assert first.collectives == second.collectives, "every rank has the slowest rank's times"
     assert first.machine.num_ranks == 2

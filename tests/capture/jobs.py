@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.readers.run_folder.folder import RunRecord, read_run
+from tests.waiting import LONGEST_S
 
 LIGHT = (Path(__file__).parents[1] / "light_torch.py").read_text(encoding="utf-8")
 """What a job begins with that needs no more of torch than this."""
@@ -122,7 +123,7 @@ def record(
     done = subprocess.run(
         stepscope(*words),
         capture_output=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
         env=environment(**(env or {})),
     )

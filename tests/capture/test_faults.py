@@ -14,6 +14,7 @@ from stepscope.readers.run_folder.folder import read_run
 from tests.capture.fault_job import FAULTS
 from tests.capture.jobs import WHOLE_LOOP, environment, record, stepscope
 from tests.shared_data import ROOT
+from tests.waiting import LONGEST_S
 
 pytest.importorskip("torch")
 
@@ -40,7 +41,7 @@ def recorded(run: Path, *told: str) -> tuple[int, bytes, str]:
         *told,
     ]
     done = subprocess.run(
-        stepscope(*words), capture_output=True, timeout=120, check=False, env=environment()
+        stepscope(*words), capture_output=True, timeout=LONGEST_S, check=False, env=environment()
     )
     return done.returncode, done.stdout, done.stderr.decode()
 
@@ -99,7 +100,7 @@ def plain(*told: str) -> tuple[int, bytes]:
     done = subprocess.run(
         [sys.executable, str(JOB), *told],
         capture_output=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
         env=environment(),
     )
@@ -256,7 +257,7 @@ def test_a_machine_without_proc_records_all_the_same(tmp_path: Path) -> None:
     done = subprocess.run(
         [*hidden, *stepscope(*words)],
         capture_output=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
         env=environment(),
     )

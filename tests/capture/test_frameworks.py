@@ -14,6 +14,7 @@ import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, read_run
 from tests.capture.jobs import environment, stepscope
+from tests.waiting import LONGEST_S
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.frameworks
@@ -104,7 +105,7 @@ def told(folder: Path, words: list[str]) -> str:
         words,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LONGEST_S,
         check=False,
         cwd=folder,
         env=environment(),

@@ -12,6 +12,7 @@ import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
 from tests.capture.jobs import LOOP, environment, script, stepscope, torchrun
+from tests.waiting import LONGEST_S
 
 torch = pytest.importorskip("torch")
 
@@ -36,7 +37,7 @@ def run(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
         cwd=where,
         env=environment(),
@@ -64,9 +65,9 @@ def rank_main(rank, folder):
     for _ in range(20):
         ddp(torch.randn(4, 32)).mean().backward()
         mine.step(); mine.zero_grad()
-    # torch's own race at a job's end: gloo's thread wants the interpreter to let its last work go,
-    # and DDP's end holds it while it waits for that thread.
-    time.sleep(0.3)
+    # DDP first: where it has the group last, its end holds the interpreter while it waits for
+    # gloo's thread, which may want it to let its last work go (torch 2.13), and neither goes on.
+    del ddp, mine
     dist.destroy_process_group()
 if __name__ == "__main__":
     import tempfile
@@ -279,8 +280,10 @@ mine = torch.optim.SGD(big.parameters(), lr=0.01)
 for _ in range(24):
     loss = big(torch.randn(64, 256)).square().mean()
     if late:
-        time.sleep(0.12)
+        time.sleep(0.3)
     loss.backward(); mine.step(); mine.zero_grad()
+# As above.
+del big, mine
 dist.destroy_process_group()
 """
 

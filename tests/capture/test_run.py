@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.analyses.run.whole_run import rank_whole_run
 from tests.capture.jobs import Ended, environment, record, script, stepscope
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 pytest.importorskip("torch")
 
@@ -59,14 +59,15 @@ def test_the_run_is_accounted_for_from_the_process_start_to_its_end(tmp_path: Pa
 rows = torch.utils.data.TensorDataset(torch.randn(480, 32))
 class SlowStart(torch.utils.data.SequentialSampler):
     def __iter__(self):
-        time.sleep(0.05)
+        time.sleep(0.25)
         return super().__iter__()
 loader = torch.utils.data.DataLoader(rows, batch_size=16, sampler=SlowStart(rows))
 def at(step):
     if step % 20 == 15:
         torch.save(model.state_dict(), sys.argv[0] + ".pt")
     if step % 20 == 5:
-        model.eval(); time.sleep(0.05); model.train()
+        # Far longer than a step of 2 ms on a machine whose cores others take.
+        model.eval(); time.sleep(0.25); model.train()
 step = 0
 for epoch in range(2):
     for (x,) in loader:
@@ -192,7 +193,7 @@ def test_python_m_and_a_sitecustomize_of_the_machine(tmp_path: Path) -> None:
     done = subprocess.run(
         stepscope(*words),
         capture_output=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
         cwd=tmp_path,
         env=environment(PYTHONPATH=str(tmp_path)),
@@ -232,7 +233,7 @@ def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> 
         until(lambda: recordings() == 3)
     finally:
         stop.touch()
-        assert process.wait(60) == 0
+        assert process.wait(LONGEST_S) == 0
 
 
 HABITS = """

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,9 +18,16 @@ from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_st
 from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
 from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, SELDOM
+from stepscope.capture.recording.window import Window
 from stepscope.capture.session import LEAST_INSTEAD, PATIENCE_NS, Session
 from stepscope.protocol.options import Options
-from stepscope.protocol.run_folder import STEP_SUMMARY_COLUMNS, STEP_SUMMARY_FILE, STEPS_FILE
+from stepscope.protocol.run_folder import (
+    CONTROL_FILE,
+    STEP_SUMMARY_COLUMNS,
+    STEP_SUMMARY_FILE,
+    STEPS_FILE,
+    write_json,
+)
 from tests.capture.fakes import MarksOnly
 
 MS = 1_000_000
@@ -192,6 +199,16 @@ def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
     assert MARKED <= len(later) <= MARKED + 2
 
 
+def test_hundreds_of_passes_are_one_step_for_as_long_as_one_has_patience(job: Job) -> None:
+    num = 3 * LEAST_INSTEAD
+    assert num * 2 * MS < PATIENCE_NS
+    for _ in range(4):
+        for _ in range(num):
+            job.backward(job)
+        job.optimizer_step(job.optimizer)
+    assert [row[7] for row in job.rows()] == [num] * 3
+
+
 def test_replayed_graphs_are_steps_where_no_optimizer_steps(job: Job) -> None:
     job.step()
     graph, replay_ns = object(), 100 * MS
@@ -219,6 +236,20 @@ def test_a_long_run_is_written_in_stretches(job: Job, monkeypatch: pytest.Monkey
     told = dict(zip(STEP_SUMMARY_COLUMNS, stretch, strict=True))
     assert (told["first_step"], told["num_steps"]) == (11, 49)
     assert told["save_ns"] == 5 * MS
+
+
+def test_what_is_asked_for_inside_a_recording_is_recorded_after_it(job: Job) -> None:
+    for _ in range(2):
+        job.step()
+    writer, session = job.session.writer, job.session
+    assert writer is not None
+    write_json(session.run / CONTROL_FILE, {"record_from": 40})
+    session.window, opened = cast("Window", object()), session.window
+    writer._obey()
+    session.window = opened
+    assert session.schedule.wanted_step == NEVER
+    writer._obey()
+    assert session.schedule.wanted_step == 40
 
 
 def test_a_handler_that_comes_in_between_does_not_hang(

@@ -204,6 +204,8 @@ def collective() -> None:
         number = torch.ones(1)
         distributed.all_reduce(number)
         distributed.barrier()
+        # Before the group: its end would wait for gloo's thread, which may wait for this one.
+        del model, optimizer
         distributed.destroy_process_group()
     print("reduced", number.item())
 

@@ -23,10 +23,11 @@ from tests.builders import tar_bytes, trace_text, write
 from tests.installed import need
 from tests.shared_data import DEMO
 from tests.tasks import die_always, die_once, wait_for
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 need("distributed", reason="Dask is not installed: pip install 'stepscope[cluster]'")
-DEADLINE_S = 240.0
+# Dask's scheduler and nannies are in this process, and say so where their folders take a second.
+pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories:UserWarning")
 
 
 def local_cluster(num_workers: int) -> Any:
@@ -110,7 +111,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         yield child
     finally:
         child.terminate()
-        child.wait(DEADLINE_S)
+        child.wait(LONGEST_S)
 
 
 def address_in(file: Path) -> str:
@@ -163,7 +164,7 @@ def test_a_cluster_that_loses_its_workers_is_not_waited_for(
         monkeypatch.setattr(workers_module, "IDLE_S", 0.1)
         lone.scale(0)
         with pytest.raises(StepscopeError, match="has no workers"):
-            dict(run_tasks(workers, wait_for, [("/nowhere", DEADLINE_S)]))
+            dict(run_tasks(workers, wait_for, [("/nowhere", LONGEST_S)]))
 
 
 def test_a_cluster_with_another_version_is_refused(

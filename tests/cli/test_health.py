@@ -14,7 +14,7 @@ import pytest
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
 from tests.capture.jobs import environment, script, stepscope, torchrun
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ def check(
         stepscope(*words),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LONGEST_S,
         check=False,
         env=environment(),
     )
@@ -72,7 +72,7 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-train(10**9, at_step=lambda step: time.sleep(0.1 * dist.get_rank()))
+train(10**9, at_step=lambda step: time.sleep(0.3 * dist.get_rank()))
 """
     done = check(tmp_path, text, launcher=torchrun(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
@@ -106,7 +106,7 @@ def test_interrupted_it_takes_the_job_with_it(tmp_path: Path, number: signal.Sig
     )
     until(ready.exists)
     process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    assert process.wait(LONGEST_S) == 128 + number
     assert not _left(str(path))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
+from tests.waiting import LONGEST_S
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_a_stream_that_was_closed_stays_closed_for_the_job_and_ends_nothing(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=LONGEST_S,
     )
     assert done.returncode == 3, done.stderr
     assert told.read_text() == "None"

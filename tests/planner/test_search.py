@@ -26,6 +26,7 @@ from stepscope.planner.layout_parse import parse_layout
 from stepscope.planner.model import Experts, Model
 from stepscope.planner.search import SearchResult, least_memory, search
 from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
+from tests.waiting import LONGEST_S
 
 DENSE = Model(
     name="dense", layers=6, hidden=512, heads=8, kv_heads=2, head_dim=64, ffn_hidden=1536,
@@ -344,7 +345,7 @@ def test_a_script_without_a_guard_may_ask_for_processes(tmp_path: Path) -> None:
     script = tmp_path / "plan.py"
     script.write_text(UNGUARDED)
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, script], capture_output=True, text=True, timeout=LONGEST_S, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 

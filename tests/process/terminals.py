@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stepscope.process.table import processes
 from tests.capture.jobs import environment, stepscope
+from tests.waiting import LONGEST_S
 
 JOB = """
 import os, signal, sys, time
@@ -29,7 +30,6 @@ while True:
 """
 """Says which signals it got, and ends at SIGUSR1: signals are passed on in order, so that whatever
 was to come before has come by then."""
-LONGEST_S = 60.0
 
 SHELL = """
 import fcntl, os, signal, sys, termios
@@ -83,7 +83,7 @@ class Started:
 
     def rest(self) -> tuple[list[str], int, str]:
         """What comes on stdout until nothing of the job is left, the exit code, and stderr."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=LONGEST_S)
         return out.decode().split("\n")[:-1], self.process.returncode, err.decode()
 
     def watchdog(self) -> int:

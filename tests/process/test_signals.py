@@ -19,7 +19,7 @@ from stepscope.process.table import processes, read_process
 from stepscope.process.watchdog import Watchdog
 from tests.capture.jobs import environment, stepscope
 from tests.process.terminals import JOB, Terminal, launcher, python, started
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 HANDLED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGTSTP", "SIGUSR1")
 
@@ -61,7 +61,7 @@ def test_what_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith(b"ready")
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGUSR1)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LONGEST_S)
     assert (out, process.returncode) == (f"got {signal.SIGUSR1}\n".encode(), 3)
 
 
@@ -228,7 +228,7 @@ def test_a_reader_of_stderr_that_has_gone_costs_the_job_nothing(tmp_path: Path) 
         os.close(ours)
         assert (
             subprocess.run(
-                words, stderr=theirs, check=False, env=environment(), timeout=60
+                words, stderr=theirs, check=False, env=environment(), timeout=LONGEST_S
             ).returncode
             == 7
         )

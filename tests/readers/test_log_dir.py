@@ -14,6 +14,7 @@ from stepscope.readers.inputs import find_sources
 from stepscope.readers.log_dir import Written, newest_recordings, of_one_moment
 from tests.builders import event, trace_text, write
 from tests.capture.jobs import LIGHT
+from tests.waiting import LONGEST_S
 
 JOB = """
 import sys, torch
@@ -53,7 +54,7 @@ def train(world: int, where: Path, meeting: Path) -> None:
         for rank in range(world)
     ]
     for process in processes:
-        _, problem = process.communicate(timeout=300)
+        _, problem = process.communicate(timeout=LONGEST_S)
         assert process.returncode == 0, problem
 
 

@@ -65,6 +65,7 @@ class Steps(Protocol):
     marks: Marks
     rows: deque[Row]
     step: int
+    window: Any
 
     def ready_rows(self, *, every: bool = False) -> list[Row]: ...
 
@@ -215,7 +216,8 @@ class Writer:
             changed = path.stat().st_mtime_ns
         except OSError:
             return
-        if changed == self._control_ns:
+        # While one is recorded no other can be asked for: we look again.
+        if changed == self._control_ns or self._session.window is not None:
             return
         self._control_ns = changed
         asked = read_json_object(path)

@@ -1,6 +1,8 @@
 """The job's models and the switches of torch as a whole, read from real objects on the CPU."""
 
+import inspect
 import json
+import time
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +64,11 @@ def test_models_are_walked_for_a_limited_time() -> None:
     times = iter([0, 1, *[10**12] * 20])
     notes = model_notes.model_notes(torch, list(Net().modules()), lambda: next(times))
     assert all(not model["is_whole"] for model in notes["models"])
+
+
+def test_the_time_in_which_others_hold_the_thread_up_does_not_count() -> None:
+    clock = inspect.signature(model_notes.model_notes).parameters["clock"].default
+    assert clock is time.thread_time_ns
 
 
 def test_flags_are_read_without_a_warning() -> None:

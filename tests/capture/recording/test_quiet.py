@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.capture.recording import quiet
 from tests.capture.jobs import environment, record, script
+from tests.waiting import LONGEST_S
 
 torch = pytest.importorskip("torch")
 
@@ -32,7 +33,7 @@ def test_a_recording_adds_nothing_to_the_jobs_stderr(tmp_path: Path) -> None:
     """The job's own profiler, after ours, says what it says without us."""
     words = [sys.executable, str(script(tmp_path, JOB, "plain.py"))]
     plain = subprocess.run(
-        words, capture_output=True, text=True, timeout=120, check=False, env=environment()
+        words, capture_output=True, text=True, timeout=LONGEST_S, check=False, env=environment()
     )
     ended = record(tmp_path, JOB, "--start-step", "8", "--steps", "2")
     (rank,) = ended.run.ranks

@@ -19,6 +19,7 @@ from stepscope.cli.serve.server import Server, is_own_host, server_of
 from stepscope.report.serve import RecordedFiles, index_page
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.shared_data import DEMO, ROOT
+from tests.waiting import LONGEST_S
 
 HOSTILE = "<img src=x onerror=alert(1)>.json"
 
@@ -54,7 +55,7 @@ def server(folder: Path) -> Iterator[Server]:
 def got(
     server: Server, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, str, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LONGEST_S)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()

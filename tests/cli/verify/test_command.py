@@ -831,7 +831,7 @@ def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(
         "--out",
         str(tmp_path / "o"),
         "--timeout",
-        "120",
+        "600",
     ]
     assert run(*words, "--", sys.executable, str(script)) == 2
     assert "num_workers did not take effect" in " ".join(capsys.readouterr().out.split())
@@ -852,7 +852,7 @@ def test_a_real_training_computes_the_same_with_a_worker(
         "--warm-up",
         "5",
         "--timeout",
-        "120",
+        "600",
         "--",
         sys.executable,
         str(script),

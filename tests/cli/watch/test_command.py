@@ -24,7 +24,7 @@ from stepscope.core.live import Alert
 from tests.capture.jobs import environment, script, stepscope
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.ports import free_port, refusing_port
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 ALERT = Alert(kind="silent", ranks=(3,), step=7, words="rank 3: silent for 11 s", at_wall_ns=5)
 
@@ -62,7 +62,7 @@ def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def fetch(port: int, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LONGEST_S) as answer:
         return str(answer.read().decode())
 
 
@@ -193,4 +193,4 @@ def test_a_running_job_is_watched_and_served(tmp_path: Path) -> None:
         assert "steps/s" in told.stdout
     finally:
         stop.touch()
-        assert process.wait(60) == 0
+        assert process.wait(LONGEST_S) == 0

@@ -27,7 +27,7 @@ from tests.capture.jobs import LIGHT, environment, stepscope, torchrun
 from tests.http_receiver import Receiver
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.report.test_live_view import rank, view
-from tests.waiting import until
+from tests.waiting import LONGEST_S, until
 
 ALERT = Alert(
     kind="late-rank",
@@ -212,4 +212,4 @@ def test_a_late_rank_of_a_real_job_is_named_while_it_runs(tmp_path: Path) -> Non
         until(named)
     finally:
         stop.touch()
-        assert process.wait(120) == 0
+        assert process.wait(LONGEST_S) == 0

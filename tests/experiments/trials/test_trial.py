@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from stepscope.analyses.run.metadata import rank_metadata
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.compare.comparability import untaken
@@ -30,6 +31,7 @@ from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
 from tests.capture.jobs import LIGHT, torchrun
 from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.waiting import LONGEST_S
 
 JOB = """
 import json, os, sys
@@ -225,19 +227,19 @@ def test_what_a_job_writes_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepscope.experiments.trials.trial.MOST_OUTPUT_BYTES", 1 << 20)
-    # It goes on until its file was cut, or is far too large, and then says a last word.
+    # It writes more than is kept, and says a last word when its file was cut.
     code = """
-import os, sys
-while os.fstat(1).st_size < 50 << 20:
-    before = os.fstat(1).st_size
+import os, sys, time
+while os.fstat(1).st_size < 2 << 20:
     os.write(1, b"x" * 65536)
-    if os.fstat(1).st_size < before:
-        break
+while os.fstat(1).st_size >= 2 << 20:
+    time.sleep(0.01)
 sys.stdout.write("the end")
 """
-    run_trial(words(code), tmp_path / "run", timeout_s=60)
+    trial = run_trial(words(code), tmp_path / "run", timeout_s=LONGEST_S)
+    assert not trial.is_timed_out
     kept = (tmp_path / "run" / STDOUT_FILE).read_bytes()
-    assert len(kept) < 50 << 20
+    assert len(kept) < 1 << 20
     assert b"are left out)" in kept
     assert b"the end" in kept
 
@@ -344,6 +346,18 @@ def test_a_job_that_feeds_itself_has_no_number_of_batches(
     made = trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5)
     assert len(made.step_ns) == 25
     assert made.setup.num_batches == told
+
+
+@pytest.mark.parametrize(("is_whole", "told"), [(True, 10), (False, None)])
+def test_parameters_of_a_model_that_was_walked_in_part_are_not_counted(
+    is_whole: bool, told: int | None, tmp_path: Path
+) -> None:
+    """Else one side of a comparison would have fewer than the other."""
+    run = write_run(tmp_path / "run")
+    write_rank(run, 0, models=[{"class": "Net", "num_params": 10, "is_whole": is_whole}])
+    trial = trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5)
+    assert trial.setup.num_parameters == told
+    assert rank_metadata(read_run(run).ranks[0]).num_parameters == told
 
 
 @pytest.mark.parametrize(

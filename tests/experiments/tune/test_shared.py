@@ -25,6 +25,7 @@ from stepscope.experiments.tune.tuner import Search
 from stepscope.experiments.tune.workers import GONE_S, Workers
 from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
 from tests.installed import need
+from tests.waiting import LONGEST_S
 
 need("optuna")
 
@@ -110,7 +111,7 @@ def test_two_processes_at_once_share_the_trials_and_one_of_them_proves(tmp_path:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    outputs = [process.communicate(timeout=120) for process in both]
+    outputs = [process.communicate(timeout=LONGEST_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     results = [json.loads(out) for out, _ in outputs]
     assert results[0]["trials"] == results[1]["trials"]

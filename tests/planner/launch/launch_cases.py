@@ -20,6 +20,7 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.launch.emit import TARGETS
 from stepscope.planner.launch.files import Launch
 from stepscope.planner.layout import Layout
+from tests.waiting import LONGEST_S
 
 TOY = {
     "model_type": "llama",
@@ -73,7 +74,7 @@ def read_by(package: str, code: str, *arguments: str) -> Any:
         [sys.executable, "-W", "ignore", "-c", code, *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LONGEST_S,
         env=environment,
         check=False,
     )

@@ -129,7 +129,8 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         optimizers=tuple(_optimizer(options) for options in objects_at(recorded, "optimizers")),
         ddp=_plain(_first(recorded, "ddp")),
         model=_text(model.get("class")),
-        num_parameters=whole(model.get("num_params")),
+        # Of a model that was walked in part, so many were not counted.
+        num_parameters=None if model.get("is_whole") is False else whole(model.get("num_params")),
         device=_device(samples),
         has_device=bool(machine.get("devices")),
         device_id=_device_id(machine),

@@ -177,7 +177,8 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
         seed=_int(equal.get("seed")),
         data=_text(equal.get("data")),
         ends_with=_ends_with(usual),
-        num_parameters=_int(model.get("num_params")),
+        # Of a model that was walked in part, so many were not counted.
+        num_parameters=None if model.get("is_whole") is False else _int(model.get("num_params")),
         model=_text(model.get("wraps")) or _text(model.get("class")),
         dataset=_text(loader.get("dataset")),
         device=_text(devices[0].get("name")) if devices else _text(machine.get("cpu_name")),

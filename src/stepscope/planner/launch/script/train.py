@@ -229,6 +229,9 @@ def main() -> None:
     if rank == 0:
         report(times)
     if dist.is_initialized():
+        # The model first: a DistributedDataParallel that has the group last holds the interpreter
+        # while gloo's thread, which it waits for, wants it (torch 2.13).
+        del model, optimizer, backward
         dist.destroy_process_group()
 
 
