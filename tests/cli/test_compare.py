@@ -29,8 +29,10 @@ def called(*words: str | Path) -> int:
     return compare.run(read_options(compare.Options, given, "compare", ""))
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
-    assert called(*words, "--format", "json") == 0
+def printed(
+    capsys: pytest.CaptureFixture[str], *words: str | Path, exit_code: int = 0
+) -> dict[str, Any]:
+    assert called(*words, "--format", "json") == exit_code
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [error.message for error in VALIDATOR.iter_errors(told)] == []
     return told
@@ -192,6 +194,7 @@ def test_a_page_and_a_comment_are_written(
 def test_a_trace_that_was_cut_is_told_of_however_it_comes(
     jobs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A diagnosis has no step time of it, and so a comparison has none."""
     whole = Path(jobs[1]) / "rank0.json"
     cut = tmp_path / "cut.json"
     cut.write_text(whole.read_text(encoding="utf-8")[:-900], encoding="utf-8")
@@ -200,7 +203,9 @@ def test_a_trace_that_was_cut_is_told_of_however_it_comes(
         to_json(diagnose([str(cut)], Options(use_cache=False, jobs=1))), encoding="utf-8"
     )
     for path in (cut, kept):
-        notes = printed(capsys, whole, path)["notes"]
+        told = printed(capsys, whole, path, exit_code=1)
+        assert told["after"]["step_ms"] is None
+        notes = told["notes"]
         assert any(note.startswith(f"{path}: the file ends before its end") for note in notes), (
             notes
         )

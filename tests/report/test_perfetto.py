@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
+from stepscope.readers.perfetto.args import INPUTS, LAUNCH
 from tests.builders import event, kernel, trace_text, write
 from tests.shared_data import DEMO, SHARED, needs_shared
 
@@ -322,12 +323,19 @@ def test_both_forms_hold_the_same(demo: Read, tmp_path: Path) -> None:
     theirs = {other.tracks[track]: points for track, points in other.points.items()}
     assert theirs == ours
     args = {
-        (name, start): args for _, name, start, _, args, *_ in demo.slices if "correlation" in args
+        (name, start): {key: _parsed(key, value) for key, value in args.items()}
+        for _, name, start, _, args, *_ in demo.slices
+        if "correlation" in args
     }
     others = {
         (name, start): args for _, name, start, _, args, *_ in other.slices if "correlation" in args
     }
     assert others == args
+
+
+def _parsed(key: str, value: Any) -> Any:
+    """Inputs and sizes of launches are JSON, in the one form as a text."""
+    return json.loads(value, parse_float=Decimal) if key in (*LAUNCH, *INPUTS) else value
 
 
 @needs_shared

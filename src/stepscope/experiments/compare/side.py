@@ -111,7 +111,9 @@ def side_of(
     """From a diagnosis with all its facts. `steps` are the unprofiled ones of a run folder."""
     facts = diagnosis.facts
     rank = facts.median_rank if facts.ranks else None
-    is_step_interval = rank is not None and rank.steps.is_step_interval
+    # What the diagnosis does not take for a step is none here either.
+    is_known = diagnosis.step.profiled_ms is not None
+    is_step_interval = rank is not None and rank.steps.is_step_interval and is_known
     step = run_step(facts) if rank is not None else None
     return CompareSide(
         label=label,

@@ -25,7 +25,7 @@ from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
 from stepscope.readers.trace.columns import COLUMN_DTYPES, Codes, Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER
 
-LONGEST_NAME = 4096
+LONGEST_NAME = 1 << 16
 """Letters of an event's name: templates of kernels have some thousand. Dozens of patterns are tried
 on each name, which takes seconds where one has millions."""
 
