@@ -3,8 +3,10 @@ stays what it was."""
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,38 @@ def test_what_a_loader_takes_is_left_to_its_own_hook(session: Session) -> None:
 def test_an_iterator_of_the_jobs_own_stays_what_it_is(session: Session) -> None:
     own = Own()
     assert iter(own) is own
+
+
+class Listed(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter([0, 1, 2])
+
+
+def test_an_iterator_that_can_be_copied_and_measured_still_can(session: Session) -> None:
+    assert operator.length_hint(iter(Listed())) == 3
+    assert list(copy.copy(iter(Listed()))) == [0, 1, 2]
+
+
+class Answering(IterableDataset[str]):
+    def __iter__(self) -> Generator[str, str, None]:
+        word = "nothing"
+        while True:
+            try:
+                word = yield word
+            except KeyError as problem:
+                word = f"caught {problem}"
+
+
+def test_what_the_job_sends_and_throws_reaches_its_generator(session: Session) -> None:
+    batches: Any = iter(Answering())
+    assert batches.__name__ == "__iter__"
+    assert next(batches) == "nothing"
+    assert batches.send("hello") == "hello"
+    assert batches.throw(KeyError("k")) == "caught 'k'"
+    with pytest.raises(ValueError, match="bad"):
+        batches.throw(ValueError("bad"))
+    assert list(batches) == []
+    assert session.guard.is_on
 
 
 def test_a_loop_that_ends_early_closes_what_it_took_from(session: Session) -> None:

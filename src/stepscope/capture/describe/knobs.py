@@ -187,7 +187,11 @@ def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
 def splits_itself(dataset: Any) -> bool:
     """Whether the code of its classes asks which worker it runs in, as one must that gives each
     worker samples of its own. Their code is read, not run."""
-    own = [vars(kind) for kind in type(dataset).__mro__ if not kind.__module__.startswith("torch.")]
+    own = [
+        vars(kind)
+        for kind in type(dataset).__mro__
+        if not str(kind.__module__).startswith("torch.")
+    ]
     codes = [
         value.__code__
         for names in own

@@ -1,8 +1,9 @@
 """Hooks on datasets that the training loop iterates itself, with no DataLoader around them.
 
 A DataLoader's batches are seen by its own hook. Of the rest only what `__iter__` returns is known,
-and only a plain generator or an iterator of Python's own can be replaced by one that looks the
-same: an object of the job's may have methods that the loop calls.
+and only a generator can be replaced by one that does the same. Any other iterator may be more to
+the job: an object with methods of its own, a list's iterator that is pickled or asked how long it
+is.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from threading import get_ident
-from types import FunctionType
+from types import FunctionType, GeneratorType
 from typing import Any
 
 from stepscope.capture.guard import Guard
@@ -20,7 +21,6 @@ from stepscope.capture.hooks.patches import replace
 from stepscope.capture.session import Session
 from stepscope.capture.tape import WAITED
 
-PLAIN = ("builtins", "itertools")
 LOADING = ("/torch/utils/data/", "/torch/utils/data/_utils/")
 """Whoever is called from these files feeds a DataLoader, which is timed as a whole."""
 MOST_FRAMES = 40
@@ -57,43 +57,43 @@ class Datasets:
 
         @functools.wraps(original)
         def wrapper(dataset: Any) -> Any:
-            thread = get_ident()
-            if thread in busy or not guard.is_on:
-                return original(dataset)
-            busy.add(thread)
-            try:
-                batches = original(dataset)
-            finally:
-                busy.discard(thread)
-            if type(batches).__module__ in PLAIN and not _feeds_loader():
-                return self._timed(dataset, batches)
+            batches = original(dataset)
+            is_plain = type(batches) is GeneratorType
+            if is_plain and guard.is_on and get_ident() not in busy and not _feeds_loader():
+                timed: Any = self._timed(dataset, batches)
+                timed.__name__, timed.__qualname__ = batches.__name__, batches.__qualname__
+                return timed
             return batches
 
         return wrapper
 
-    def _timed(self, dataset: Any, batches: Any) -> Generator[Any, Any, Any]:
+    def _timed(self, dataset: Any, batches: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """As `yield from batches` does: what is sent and thrown goes on to them."""
         name = f"enumerate(IterableDataset)#{type(dataset).__name__}.__next__"
         clock, own_clock, busy = time.perf_counter_ns, time.thread_time_ns, self._busy
-        try:
-            while True:
-                thread, begun, own_begun = get_ident(), clock(), own_clock()
-                is_outermost, batch, is_over = thread not in busy, None, False
-                busy.add(thread)
-                try:
-                    batch = next(batches)
-                except StopIteration as end:
-                    is_over = True
-                    return end.value
-                finally:
-                    if is_outermost:
-                        busy.discard(thread)
-                        own_ns = None if is_over else own_clock() - own_begun
-                        self._took(dataset, batch, name, begun, clock(), own_ns)
-                yield batch
-        finally:
-            close: Callable[[], object] | None = getattr(batches, "close", None)
-            if close is not None:
-                close()
+        sent, thrown = None, None
+        while True:
+            thread, begun, own_begun = get_ident(), clock(), own_clock()
+            is_outermost, batch, is_over = thread not in busy, None, False
+            busy.add(thread)
+            try:
+                batch = batches.send(sent) if thrown is None else batches.throw(thrown)
+            except StopIteration as end:
+                is_over = True
+                return end.value
+            finally:
+                if is_outermost:
+                    busy.discard(thread)
+                    own_ns = None if is_over else own_clock() - own_begun
+                    self._took(dataset, batch, name, begun, clock(), own_ns)
+            sent, thrown = None, None
+            try:
+                sent = yield batch
+            except GeneratorExit:
+                batches.close()
+                raise
+            except BaseException as problem:  # noqa: BLE001 - whatever the job throws is for its own generator
+                thrown = problem
 
     def _note(
         self, dataset: Any, batch: Any, name: str, begun: int, ended: int, own_ns: int | None

@@ -2,7 +2,8 @@
 
 What it sees: the loader's `__next__` of a single-process DataLoader iterator on the thread that
 drives the device, with the time the device stood idle meanwhile. A run recorded by `stepscope run`
-shows as much of an `IterableDataset` that the training loop iterates without a DataLoader.
+shows as much of an `IterableDataset` that the training loop iterates without a DataLoader, where
+its `__iter__` is a generator.
 
 Why it costs: while the process loads, decodes and collates the next batch it launches nothing; the
 device finishes what it has and stands still. Nothing of that work needs to happen between two
