@@ -8,6 +8,7 @@ Its jobs are dictionaries of knobs; what the timing asks of them are our setting
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class GivenJob(Job):
         return _settings({**self.base.said(), **self.changes[code]})
 
     def build(self, settings: Settings) -> Run:
+        # Its datasets hold functions, which only a forked worker has.
+        multiprocessing.set_start_method("fork", force=True)
         step = self.make(settings.said())
         return GivenRun(step=step, settings=step.settings)
 
