@@ -118,6 +118,19 @@ def test_nchw_layout_sees_depthwise_convolutions_that_nothing_turns() -> None:
     assert 2.2 < finding_of(case, proposal).predicted_speedup < 3.2
 
 
+def test_a_compiler_turns_depthwise_convolutions_that_nothing_turns_now() -> None:
+    """A convolution of 128 channels out is wide enough for it; 64 alone are not."""
+    dims = "[[64, 64, 112, 112], [128, 64, 1, 1]]"
+    wide = launch("aten::cudnn_convolution", "s1688gemm_tf32", 60.0, dims, FULL_TYPES)
+    depthwise = thin("aten::_conv_depthwise2d", 240.0, side=3)
+    assert nchw_layout.turned_by_compiler(case_of_steps(depthwise, depthwise)) is None
+    case = case_of_steps(depthwise, wide)
+    turned = nchw_layout.turned_by_compiler(case)
+    assert turned is not None
+    times = turned(case.graph).task_ns
+    assert times[0] == pytest.approx(nchw_layout.POLICY.thin_factor * case.graph.task_ns[0])
+
+
 def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> None:
     case = case_of_steps(
         *[

@@ -185,7 +185,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 @once_a_case
 def turned_by_compiler(case: Case) -> Change | None:
     """What torch.compile does to the convolutions themselves; None where it leaves their layout, or
-    it is right already."""
+    none of them gains by it."""
     graph, table = case.graph, case.table
     if not is_turned_by_compiler(table):
         return None
@@ -197,10 +197,10 @@ def turned_by_compiler(case: Case) -> Change | None:
     # Signals and volumes are left as they are.
     flat = table.where(is_flat)
     turning = _turning(table) & flat
-    if not turning.any():
-        return None
     times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.context.roofs)
     times[turning] = _left_of_turns(graph, table, turning)
+    if not (flat & (times < graph.task_ns)).any():
+        return None
     turned = _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
     launches = np.where(flat, _more_launches(table, np.zeros(len(graph), np.bool_)), 0.0)
     return lambda before: with_operators(turned(before), table, launches)
