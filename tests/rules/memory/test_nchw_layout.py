@@ -4,8 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
 from stepscope.rules.memory import nchw_layout, unfused_pointwise
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.host_ranges import INNER_LAUNCH
 from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
@@ -13,6 +16,7 @@ IMAGES = "[[64, 64, 112, 112], [64]]"
 TYPES = '["c10::BFloat16", "float"]'
 FULL, FULL_TYPES = "[[64, 64, 112, 112], [64, 64, 3, 3]]", '["float", "float"]'
 FULL_STRIDES = "[[802816, 12544, 112, 1], [576, 9, 3, 1]]"
+BN = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>"
 NCHW, NHWC = "[[802816, 12544, 112, 1], [1]]", "[[802816, 1, 7168, 64], [1]]"
 
 
@@ -114,6 +118,19 @@ def test_nchw_layout_sees_depthwise_convolutions_that_nothing_turns() -> None:
     assert 2.2 < finding_of(case, proposal).predicted_speedup < 3.2
 
 
+def test_a_compiler_turns_depthwise_convolutions_that_nothing_turns_now() -> None:
+    """A convolution of 128 channels out is wide enough for it; 64 alone are not."""
+    dims = "[[64, 64, 112, 112], [128, 64, 1, 1]]"
+    wide = launch("aten::cudnn_convolution", "s1688gemm_tf32", 60.0, dims, FULL_TYPES)
+    depthwise = thin("aten::_conv_depthwise2d", 240.0, side=3)
+    assert nchw_layout.turned_by_compiler(case_of_steps(depthwise, depthwise)) is None
+    case = case_of_steps(depthwise, wide)
+    turned = nchw_layout.turned_by_compiler(case)
+    assert turned is not None
+    times = turned(case.graph).task_ns
+    assert times[0] == pytest.approx(nchw_layout.POLICY.thin_factor * case.graph.task_ns[0])
+
+
 def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> None:
     case = case_of_steps(
         *[
@@ -129,18 +146,46 @@ def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> N
         assert finding_of(case, proposal).predicted_speedup < 1.0  # and the finding says so
 
 
+def work_of(graph: Graph) -> float:
+    return float(graph.call_parts["work"].sum())
+
+
+def added_work(case: Case, proposal: Proposal) -> float:
+    """Of the host, in ns."""
+    return work_of(proposal.change(case.graph)) - work_of(case.graph)
+
+
 def test_nchw_layout_adds_launches_in_fp32_without_tensor_cores() -> None:
-    kernel = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw"
+    kernel = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_g1_ffma"
     full = launch("aten::cudnn_convolution", kernel, 20.0, FULL, FULL_TYPES, strides=FULL_STRIDES)
     dims, strides = "[[64, 64, 112, 112], [64]]", NCHW
     batch_norm = launch(
-        "aten::cudnn_batch_norm", "bn_fw_tr", 60.0, dims, '["float", "float"]', strides=strides
+        "aten::cudnn_batch_norm", BN, 60.0, dims, '["float", "float"]', strides=strides
     )
     case = case_of_steps(*[full, batch_norm] * 4, host_us=200.0)
     proposal = nchw_layout.propose(case)
     assert isinstance(proposal, Proposal)
-    # 8 launches a step become 18, and the host is the limit; a fill takes the middle one's time.
-    assert 0.4 < finding_of(case, proposal).predicted_speedup < 0.7
+    # 6 turns and 4 fills more a step, each a part of one of 8 operators; the host is the limit.
+    more = (6 * nchw_layout.POLICY.turn_launch + 4 * INNER_LAUNCH) / 8
+    assert added_work(case, proposal) == pytest.approx(more * work_of(case.graph), rel=0.1)
+    assert finding_of(case, proposal).predicted_speedup < 0.95
+
+
+def test_nchw_layout_turns_each_group_of_a_convolution_in_fp32() -> None:
+    kernel = "void implicit_convolve_sgemm<float, float, 128, 6, 7>"
+
+    def host_ns(channels: int) -> float:
+        dims = f"[[64, 64, 112, 112], [64, {channels}, 3, 3]]"
+        full = launch(
+            "aten::cudnn_convolution", kernel, 20.0, dims, FULL_TYPES, strides=FULL_STRIDES
+        )
+        case = case_of_steps(*[full, norm(NCHW, 760.0)] * 4, host_us=200.0)
+        proposal = nchw_layout.propose(case)
+        assert isinstance(proposal, Proposal)
+        return added_work(case, proposal)
+
+    assert host_ns(4) == pytest.approx(16 * host_ns(64))
+    assert host_ns(64) > 0
 
 
 @pytest.mark.parametrize(

@@ -64,14 +64,22 @@ def _is_transposed(table: TaskTable, op: int) -> bool:
     return flag_at(inputs, BACKWARD_TRANSPOSED) is True
 
 
+def num_groups(table: TaskTable, op: int) -> int:
+    """1 where the channels are not split, or that is not known."""
+    pair = image_and_weight(table, op)
+    if pair is None or not is_grouped(table, op):
+        return 1
+    image, weight = pair
+    return max(image.dims[1] // max(weight.dims[1], 1), 1)
+
+
 def least_channels(table: TaskTable, op: int) -> int:
     """Of a group, in or out; 0 when not known."""
     pair = image_and_weight(table, op)
     if pair is None:
         return 0
-    image, weight = pair
-    groups = max(image.dims[1] // max(weight.dims[1], 1), 1) if is_grouped(table, op) else 1
-    return min(weight.dims[1], weight.dims[0] // groups)
+    _, weight = pair
+    return min(weight.dims[1], weight.dims[0] // num_groups(table, op))
 
 
 def layout_of(table: TaskTable, op: int, row: int) -> Layout:
