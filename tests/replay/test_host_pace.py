@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from stepscope.replay.host_pace import likely_pace
+from stepscope.replay.host_pace import likely_pace, wait_probability
 
 US = 1_000.0
 
@@ -57,3 +57,25 @@ def test_from_device_to_host_the_pace_has_no_jump() -> None:
 
 def test_no_pace_is_beyond_what_hosts_are() -> None:
     assert likely_pace(host_alone, 10 * US).factor == pytest.approx(0.5, rel=0.05)
+
+
+def test_the_longer_a_step_the_likelier_it_waits_for_its_loader() -> None:
+    likely = [wait_probability(host_alone, step_us * US, 200 * US) for step_us in range(80, 180, 5)]
+    assert all(shorter < longer for shorter, longer in itertools.pairwise(likely))
+    assert likely[0] < 0.05
+    assert 0.1 < wait_probability(host_alone, 110 * US, 200 * US) < 0.3, "an ordinary host"
+    assert likely[-1] > 0.9
+
+
+def test_a_host_that_the_device_hides_must_be_much_slower_to_lengthen_the_step() -> None:
+    def hidden(factor: float) -> float:
+        return max(100 * US, 50 * US * factor)
+
+    of_host, of_device = (
+        wait_probability(each, 115 * US, 150 * US) for each in (host_alone, hidden)
+    )
+    assert of_device > 0.9 > of_host
+
+
+def test_a_step_shorter_than_any_loader_could_bring_waits_for_none() -> None:
+    assert 0.0 <= wait_probability(host_alone, 10 * US, 200 * US) < 0.01

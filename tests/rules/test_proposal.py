@@ -153,6 +153,7 @@ def test_no_finding_promises_a_slower_step(
         host_bounds=None,
         step_interval_ns=step_interval_ns,
         speedups=lambda speedup: (speedup, speedup),
+        weighted=lambda paced, free: free,
     )
     proposal = JobProposal(
         code="x",

@@ -16,6 +16,7 @@ from stepscope.core.trace import NONE
 from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import with_part_ns, without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
+from stepscope.replay.host_pace import likely_pace
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
 from stepscope.replay.resources import FREE, TaskKinds, counted_once
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
@@ -34,9 +35,9 @@ OF_ONE_RANK = ("data", "host", "transfer", "compute", "memory")
 MIN_SLOPE = 0.5
 """Of a collective's longer time that the step must grow by:
 else it is not the collectives that it waits for."""
-MIN_COST, MAX_COST = 0.5, 3.0
-"""Times the usual cost of recording, between which it is looked for:
-nine of ten hosts lie well within."""
+MIN_COST = 0.5
+"""Times the usual cost of recording, down to which it is looked for: that of nine of ten hosts is
+more."""
 MAX_STRETCH = 4.0
 """Times the recorded host time, with the profiler's usual cost taken off:
 a host slower than that is not what was recorded."""
@@ -112,24 +113,25 @@ def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
 
     One step time cannot determine two unknowns, the hosts' time and the collectives'. The hosts' is
     known better: the profiler's cost follows from their speed (`usual_cost_ns`). So that is taken
-    off first. If the step is still too long, recording cost more, up to MAX_COST times as much. If
-    it is too short and the step waits for collectives, these took longer than the recording shows;
-    else recording cost less, down to MIN_COST.
+    off first. If the step is still too long, the hosts were faster in the run, as far as it depends
+    on them (`host_pace.py`). If it is too short and the step waits for collectives, these took
+    longer than the recording shows; else recording cost less, down to MIN_COST.
 
     A step that takes longer than its recording, though nothing is recorded for free: a recording of
     few steps lets the hosts run ahead on the device's backlog, and hides what they take. Then no
     host is taken to run ahead: each waits for its device once a step, and its time is fitted so.
     """
     usual = _at_cost(recorded, 1.0)
-    if (
-        step_ns is None
-        or play_job(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND
-    ):
-        # Nothing to fit to, or device and network limit the step,
-        # which says nothing about the hosts' time.
+    if step_ns is None:
         return usual
     if play_job(usual).step_interval_ns >= step_ns * (1 - CLOSE):
-        return _bisected(recorded, step_ns, 1.0, MAX_COST)
+        pace = likely_pace(
+            lambda factor: play_job(_scaled(usual, factor)).step_interval_ns, step_ns
+        )
+        return _scaled(usual, pace.factor)
+    if play_job(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND:
+        # Device and network limit the step, which says nothing about the hosts' time.
+        return usual
     if play_job(recorded).step_interval_ns < step_ns:
         return _in_turns(
             with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns
@@ -137,7 +139,7 @@ def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
     slower = calibrated(usual, step_ns)
     if play_job(slower).step_interval_ns >= step_ns * (1 - CLOSE):
         return slower
-    return calibrated(_bisected(recorded, step_ns, MIN_COST, 1.0), step_ns)
+    return calibrated(_bisected(recorded, step_ns), step_ns)
 
 
 def waiting_each_step(graph: Graph) -> Graph:
@@ -162,13 +164,13 @@ def _with_moving(job_graph: JobGraph, factor: float) -> JobGraph:
     return replace(job_graph, moving_ns=job_graph.moving_ns * factor)
 
 
-def _bisected(job_graph: JobGraph, step_ns: float, low: float, high: float) -> JobGraph:
-    """The cost at which the step is met; the highest where none is."""
+def _bisected(job_graph: JobGraph, step_ns: float) -> JobGraph:
+    """Recording cost less than usual: as much as the step is met with, where any is."""
 
     def is_cheap(factor: float) -> bool:
         return play_job(_at_cost(job_graph, factor)).step_interval_ns > step_ns
 
-    _, factor = bisect(is_cheap, low, high, 10)
+    _, factor = bisect(is_cheap, MIN_COST, 1.0, 10)
     return _at_cost(job_graph, factor)
 
 

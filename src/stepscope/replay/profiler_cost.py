@@ -20,7 +20,7 @@ from stepscope.core.trace import Bool, Float64, Int64
 from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
-from stepscope.replay.host_pace import likely_pace
+from stepscope.replay.host_pace import likely_pace, wait_probability
 from stepscope.replay.simulate import play
 
 USUAL_COST_NS = 2_100.0
@@ -205,6 +205,18 @@ def _at_likely_pace(
     )
     fitted = _fitted(likely, cost_ns, step_ns)
     return fitted if pace.open_share < LEAST_OPEN else replace(fitted, bounds=(quick, slow))
+
+
+def loader_probability(graph: Graph, step_ns: float, recorded_ns: float, copies: Bool) -> float:
+    """That the run's step is as long as its loader takes for a batch and not as its host takes,
+    where no recorded step waits for one."""
+    left = without_cost(graph, usual_cost_ns(graph))
+    parts = list(graph.call_parts)
+    return wait_probability(
+        lambda factor: play(_scaled(left, parts, factor, copies)).step_interval_ns,
+        step_ns,
+        recorded_ns,
+    )
 
 
 def _host_ns(graph: Graph) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
@@ -24,7 +23,13 @@ from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph, blocking_launches, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
 from stepscope.replay.kinds import task_kinds
-from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
+from stepscope.replay.profiler_cost import (
+    USUAL_COST_NS,
+    fit,
+    loader_probability,
+    usual_cost_ns,
+    without_cost,
+)
 from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
 from stepscope.rules.partition_verdict import is_blind
@@ -59,10 +64,10 @@ class Case:
     paced_by_loader: bool = False
     """Worker processes bring the batches and the run waits for them: a step that does the rest
     faster waits longer."""
-    may_wait: bool = False
-    """Worker processes bring the batches, and whether the run waits for them is open: recorded
-    steps, which took longer, did not, and the run's is longer than theirs without what recording
-    usually costs."""
+    wait_probability: float = 0.0
+    """That the run waits for worker processes, where that is open: recorded steps, which took
+    longer, did not, and the run's is longer than theirs without what recording usually costs. Else
+    its host is slower than usual."""
     unprofiled_ns: float | None
     """Of a step of that graph."""
     metadata: RankMetadata | None = None
@@ -121,9 +126,13 @@ class Case:
         return None if self.metadata is None else self.metadata.stalls.get(kind)
 
     def speedup(self, changed: Graph) -> float:
-        """How much faster the step is with a changed graph: time before / time after; in the middle
-        where it may wait for its input."""
-        return math.sqrt(math.prod(self.speedups(changed)))
+        """How much faster the step is with a changed graph: time before / time after."""
+        return self.weighted(*self.speedups(changed))
+
+    def weighted(self, paced: float, free: float) -> float:
+        """One gain of the two that `speedups` gives: each by how likely it is."""
+        gain: float = paced**self.wait_probability * free ** (1 - self.wait_probability)
+        return gain
 
     def speedups(self, changed: Graph) -> tuple[float, float]:
         """If the input limits the step as far as it may, and if it does not; one and the same where
@@ -133,9 +142,9 @@ class Case:
             changed.call_parts["input"] is graph.call_parts["input"]
             for graph in (self.graph, *(self.host_bounds or ()))
         )
-        if is_input_kept and (self.paced_by_loader or self.may_wait):
+        if is_input_kept and (self.paced_by_loader or self.wait_probability):
             paced = max(after, self.step_interval_ns)
-        if not self.may_wait:
+        if not self.wait_probability:
             after = paced
         return self.step_interval_ns / paced, self.step_interval_ns / after
 
@@ -191,10 +200,11 @@ def case_of(
         measured["input"] = wait_ns
     if starved and unprofiled is None and step_ns is not None:
         measured |= _unrecorded_wait(context, graph)
-    may_wait = False
+    wait_probability = 0.0
     if not starved and unprofiled is None and step_ns is not None and not graph.on_host:
         starved = _waits_unprofiled(context, graph, step_ns)
-        may_wait = not starved and _may_wait(context, graph, step_ns, step_interval)
+        if not starved and _may_wait(context, graph, step_ns, step_interval):
+            wait_probability = loader_probability(graph, step_ns, step_interval, kinds.transfer)
     starved = starved or waits
     if graph.on_host:
         fitted = fit_on_host(graph, step_ns, measured)
@@ -225,7 +235,7 @@ def case_of(
         host_bounds=fitted.bounds,
         kinds=kinds,
         paced_by_loader=starved,
-        may_wait=may_wait,
+        wait_probability=wait_probability,
         unprofiled_ns=fitted.step_interval_ns,
         metadata=metadata,
         searched=searched,
@@ -255,7 +265,7 @@ def _waits_unprofiled(context: RankContext, graph: Graph, step_ns: float) -> boo
 def _may_wait(context: RankContext, graph: Graph, step_ns: float, recorded_ns: float) -> bool:
     """Fetches that found their batches ready say only that the loader keeps up with the recorded
     step. Where the run's is much shorter, and still longer than the recorded one without the usual
-    cost of recording, the profiler cost less than usual or the run waits for its workers."""
+    cost of recording, the host is slower than usual or the run waits for its workers."""
     if len(fetch_times(context.trace, context.host)) == 0 or step_ns > SLOWED * recorded_ns:
         return False
     rest = play(without_cost(graph, usual_cost_ns(graph)))

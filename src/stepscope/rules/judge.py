@@ -160,7 +160,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         changed += [hopeful(quick), cautious(slow)]
     least = 0.0 if proposal.may_slow else 1.0
     both = [gain for job_graph in changed for gain in job.speedups(job_graph)]
-    step_gain = max(least, math.sqrt(both[0] * both[1]))
+    step_gain = max(least, job.weighted(both[0], both[1]))
     rare_gain = _rare_gain(job, proposal.rare_ns)
     gains = [max(least, gain) * rare_gain for gain in both]
     # A batch k times as large gives k times the samples of a step: in doubt is how long that takes.

@@ -11,11 +11,12 @@ Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by 
 of workers and of cores is not in a trace: that is why the range is wide. A profiler slows the step,
 and a loader that is nearly enough then all but keeps up: given the unprofiled step (`--step-ms`),
 one recorded wait will do where the rest of the step, without what recording cost, is too short for
-it. Where none waits, a rest that is too short may also be a profiler that cost less than usual: it
-is named as what it may be, with a range that begins at no gain, and other gains lie in the middle
-of what a loader that limits the run leaves and what they give without; else it says that it does
-not know. A run recorded by `stepscope run` shows what
-its unprofiled steps wait, how many cores the workers use, and what more of them would bring.
+it. Where none waits, a rest that is too short may as well be a host that was slower in the run: the
+gain is weighted by how likely it is that the loader is what the step waits for, its range begins at
+no gain, and other gains lie between what a loader that limits the run leaves and what they give
+without, by the same weight; else it says that it does not know. A run recorded by `stepscope run`
+shows what its unprofiled steps wait, how many cores the workers use, and what more of them would
+bring.
 
 What to do: look at the cores first. If the workers and other jobs leave some idle, raise
 `num_workers` to the cores per rank. If they are all busy, make a batch cheaper: decode smaller,
@@ -128,7 +129,7 @@ def _nearly_enough(case: Case) -> Proposal | Abstention | None:
         return None
     if case.step_interval_ns > SLOWED * recorded_ns:
         return None
-    if case.may_wait:
+    if case.wait_probability:
         return _may_fall_short(case, recorded_ns, num_fetches)
     return Abstention(
         code=CODE,
@@ -140,31 +141,35 @@ def _nearly_enough(case: Case) -> Proposal | Abstention | None:
 
 
 def _may_fall_short(case: Case, recorded_ns: float, num_fetches: int) -> Proposal:
-    """What the step takes longer than the recording says is the workers' doing, if it is not that
-    the profiler cost less than it usually does."""
+    """What the step takes longer than the recording says is the workers' doing or the host's, which
+    was slower in the run: the gain is weighted by how likely the one is."""
     step_ms, recorded_ms = case.step_interval_ns / 1e6, recorded_ns / 1e6
-    rest_ms = play(_without_wait(case, case.graph)).step_interval_ns / 1e6
+    rest_ms = play(_without_wait(case, case.graph, 1.0)).step_interval_ns / 1e6
     return Proposal(
         summary=f"The loader's workers may fall short: a step takes {step_ms:.1f} ms, where about "
         f"{rest_ms:.1f} were recorded beside the profiler's usual cost.",
         action=_action(case.metadata, None, _times(step_ms, step_ms - rest_ms)),
         evidence=(
             f"{num_fetches} fetches found their batch ready, at {recorded_ms:.1f} ms a step",
-            "stepscope run times the wait; until then it may as well be nothing",
+            (
+                f"that they fall short is {case.wait_probability:.0%} likely, else the host was "
+                "slower in the run; stepscope run times the wait"
+            ),
         ),
-        change=lambda graph: _without_wait(case, graph),
+        change=lambda graph: _without_wait(case, graph, case.wait_probability),
         cautious=lambda graph: graph,
+        hopeful=lambda graph: _without_wait(case, graph, 1.0),
     )
 
 
-def _without_wait(case: Case, graph: Graph) -> Graph:
+def _without_wait(case: Case, graph: Graph, share: float) -> Graph:
     """The host's time is what was recorded less the usual cost of that, for what was fitted to the
-    whole step."""
+    whole step; as far towards it as that share of its logarithm."""
     recorded = case.recorded
     assert recorded is not None
     usual = without_cost(recorded, usual_cost_ns(recorded)).call_parts["work"]
     fitted = np.maximum(case.graph.call_parts["work"], 1.0)
-    shorter = graph.call_parts["work"] * np.minimum(usual / fitted, 1.0)
+    shorter = graph.call_parts["work"] * np.minimum(usual / fitted, 1.0) ** share
     return with_part_ns(with_input(graph, 1.0), "work", shorter)
 
 
