@@ -97,6 +97,17 @@ def diagnosed(
         return diagnose_job(measure_job(found.sources, step_ns=step_ns, contexts=contexts))
 
 
+def repaired(truth: dict[str, Any]) -> list[str]:
+    """The causes that a fixed run is without. Where the fix is of the innocent suspect, the true
+    cause is still there; and where another fix of the cause gave more (TF32 for fp32, and then
+    bf16), so is a part of it."""
+    best = max((way["speedup"] for way in truth.get("also", {}).values()), default=0.0)
+    if "cause_speedup" in truth or best > BLAME * truth.get("speedup", best):
+        return []
+    causes: list[str] = truth.get("causes", [])
+    return causes
+
+
 def score(
     folder: Path,
     name: str,
@@ -121,8 +132,7 @@ def score(
     paths = traces(folder, name, "fixed")
     if paths:
         fixed = diagnosed(paths, truth.get("fixed_ms") if with_step_ms else None, hardware)
-        # Where the fix is of the innocent suspect, the true cause is still there.
-        accused = [*([] if "cause_speedup" in truth else causes), *truth.get("no_gain_from", [])]
+        accused = [*repaired(truth), *truth.get("no_gain_from", [])]
         blamed += [
             f"fixed: {f.code} {f.predicted_speedup:.2f}"
             for f in fixed.findings
@@ -187,7 +197,7 @@ def wrong_claims(
             *(b for b, share in whole.verdict.shares.items() if share >= most - TIE),
         }
     wrong = [] if degraded.verdict.bound in bounds else [f"bound {degraded.verdict.bound}"]
-    innocent = {*truth.get("no_gain_from", [])} | ({*truth.get("causes", [])} if fixed else set())
+    innocent = {*truth.get("no_gain_from", [])} | ({*repaired(truth)} if fixed else set())
     expected = {finding.code for finding in whole.findings} | (
         {*truth.get("causes", [])} - innocent
     )

@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import DeviceProperties, OpInputs, TraceMeta
@@ -35,6 +35,8 @@ class Launch:
     node: str | None = None
     """The backward node it runs in; `again` when it is a forward operator run again there."""
     again: bool = False
+    within: str | None = None
+    """The operator that it is a part of."""
 
 
 def launch(
@@ -49,6 +51,7 @@ def launch(
     sequence: int = -1,
     node: str | None = None,
     again: bool = False,
+    within: str | None = None,
 ) -> Launch:
     detail = (
         None
@@ -56,8 +59,22 @@ def launch(
         else OpInputs(dims=dims, types=types, strides=strides, concrete=concrete)
     )
     return Launch(
-        op=name, kernel=kernel, us=us, detail=detail, sequence=sequence, node=node, again=again
+        op=name,
+        kernel=kernel,
+        us=us,
+        detail=detail,
+        sequence=sequence,
+        node=node,
+        again=again,
+        within=within,
     )
+
+
+def recomputed(*launches: Launch) -> list[Launch]:
+    """Forward operators, and the same again in a backward node."""
+    first = [replace(one, sequence=5) for one in launches]
+    again = [replace(one, sequence=9, node="MmBackward0", again=True) for one in launches]
+    return first + again
 
 
 def case_of_steps(
@@ -87,6 +104,9 @@ def case_of_steps(
                         fwd_thread=1,
                     )
                 )
+                start, end = start + 2, end - 2
+            if one.within is not None:
+                events.append(op(one.within, start, end))
                 start, end = start + 2, end - 2
             seq = one.sequence if one.node is None or one.again else -1
             events.append(op(one.op, start, end, detail=one.detail, sequence=seq, fwd_thread=0))

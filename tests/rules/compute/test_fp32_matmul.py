@@ -65,6 +65,20 @@ def test_fp32_matmul_is_silent_on_tensor_core_kernels() -> None:
     assert fp32_matmul.propose(case_of_steps(*[tf32, half] * 3)) is None
 
 
+def test_autocast_has_products_that_are_in_tf32_in_bf16_too() -> None:
+    tf32 = launch("aten::mm", "cutlass_80_tensorop_s1688gemm_128x256_nt_align4", 1400.0, *WIDE)
+    case = case_of_steps(*[tf32] * 5, launch("aten::mm", SGEMM, 5400.0, *WIDE))
+    proposal = fp32_matmul.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert (proposal.change(case.graph).task_ns < 800_000).all()  # 360 us and the casts
+    assert proposal.listed_last
+    assert "7.0 ms of matrix products a step run in TF32" in proposal.summary
+    alone = tf32_off.propose(case)
+    assert isinstance(alone, Proposal)
+    in_tf32 = case.graph.task_ns == 1_400_000
+    assert (alone.change(case.graph).task_ns[in_tf32] == 1_400_000).all()
+
+
 def test_fp32_matmul_asks_for_shapes() -> None:
     word = fp32_matmul.propose(case_of_steps(*[launch("aten::mm", SGEMM, 500.0)] * 6, shapes=False))
     assert isinstance(word, Abstention)

@@ -4,10 +4,11 @@ from stepscope.core.trace import OpInputs, TraceMeta
 from stepscope.hardware.lookup import find_spec
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.memory import dtype_casts
+from stepscope.rules.memory.dtype_casts import weight_casts
 from stepscope.rules.proposal import Proposal
 from tests.ranges import left_open
 from tests.rules.judging import finding_of
-from tests.rules.steps import H200, Launch, case_of_steps, launch
+from tests.rules.steps import H200, Launch, case_of_steps, launch, recomputed
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
 WEIGHT, CASTS = "[[16384, 4096], [16384, 4096], []]", '["c10::BFloat16", "float", "Scalar"]'
@@ -95,6 +96,36 @@ def test_dtype_casts_leaves_activations_alone() -> None:
     activations = "[[1024, 4096], [1024, 4096], []]"
     case = gathering([cast(dims=activations), product()] * 8, gathers=1)
     assert dtype_casts.propose(case) is None
+
+
+def test_dtype_casts_takes_no_activation_that_gathers_a_gradient_for_a_weight() -> None:
+    """As the embeddings before frozen layers do, so that recomputation has one."""
+    activations = "[[4, 256, 4096], [4, 256, 4096], []]"
+    case = gathering([cast(dims=activations), product()] * 8, gathers=1, shape="[[4, 256, 4096]]")
+    assert not weight_casts(case).again.any()
+
+
+def test_dtype_casts_removes_those_of_a_frozen_weight_and_bias_from_recomputation_too() -> None:
+    bias = cast(us=5.0, dims="[[16384], [16384], []]")
+    dims = "[[16384], [1024, 4096], [4096, 16384]]"
+    layer = launch(
+        "aten::addmm",
+        "nvjet_sm90_tst_256x128_64x4",
+        200.0,
+        dims,
+        '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]',
+        strides="[[1], [4096, 1], [1, 4096]]",
+    )
+    trained = launch("torch::autograd::AccumulateGrad", "add", 2.0, "[[64, 4096]]", '["float"]')
+    casts = weight_casts(case_of_steps(*recomputed(cast(), bias, layer), trained))
+    assert casts.frozen[:7].tolist() == [True, True, False, True, True, False, False]
+
+
+def test_dtype_casts_cannot_spare_a_trained_weights_cast_in_recomputation() -> None:
+    trained = launch("torch::autograd::AccumulateGrad", "add", 2.0, "[[16384, 4096]]", '["float"]')
+    casts = weight_casts(case_of_steps(*recomputed(cast(), product()), trained))
+    assert casts.once[:5].tolist() == [True, False, True, False, False]
+    assert not casts.again.any()
 
 
 def test_dtype_casts_asks_for_shapes() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.rules.case import Case
 from stepscope.rules.shared.autocast import Autocast, under_autocast
-from tests.rules.steps import Launch, case_of_steps, launch
+from tests.rules.steps import Launch, case_of_steps, launch, recomputed
 
 SGEMM, STREAM = "cutlass_80_simt_sgemm_128x256_8x4_nt_align1", "vectorized_elementwise_kernel"
 ROWS, WIDTH = 8192, 1024
@@ -66,6 +68,16 @@ def test_a_norm_after_a_layer_has_its_input_cast_unless_a_residual_was_added() -
     assert launches_of(layer(), over("aten::gelu"), norm())[-1] == ACTIVATION
     added = launches_of(norm(), layer(), over("aten::add", tensors=2), norm())
     assert added[-1] == 0.0
+
+
+def test_a_pass_that_recomputes_casts_again_and_the_first_has_no_gradient() -> None:
+    loss = replace(over("aten::mul"), node="MulBackward0")
+    both_passes = recomputed(norm(), layer(), over("aten::gelu"))
+    _, cast = autocast(*both_passes[:3], loss, *both_passes[3:])
+    both = WEIGHT_AND_BIAS + ACTIVATION
+    assert cast.launches[:7].tolist() == [0.0, both / 2, 0.0, 0.0, 0.0, both, 0.0]
+    assert 0 < cast.cast_ns[1] < cast.cast_ns[5]
+    assert cast.narrow[[2, 6]].all()
 
 
 def test_shared_weights_are_cast_once() -> None:

@@ -2,7 +2,9 @@
 
 What it sees: GEMM, convolution and attention kernels whose inputs are fp32 and that use no tensor
 cores (sgemm, simt, ffma). Where there are none, convolutions over 16-bit numbers for which cuDNN
-took such a kernel, as `implicit_convolve_sgemm`.
+took such a kernel, as `implicit_convolve_sgemm`. Products that are in TF32 already are no fault,
+but autocast has them in bf16 as well; where they are most, it is listed last: it is another
+training of what the job has chosen.
 
 Why it costs: on an H200 the vector units do 67 TFLOP/s, the tensor cores 495 in TF32 and 989 in
 bf16. Products that keep the device busy become that much shorter; those that wait for the host do
@@ -10,7 +12,8 @@ not, and autocast adds casts, each a kernel and a launch, going forward and back
 and bias, and of what a layer norm, a sum of residuals or a softmax gives in fp32. What lies between
 products is half as wide and its kernels half as long. Where the host is the limit, or what is cast
 is larger than what is multiplied, the step becomes slower. Grouped convolutions that cuDNN took
-group by group, a launch for each, mostly become one kernel.
+group by group, a launch for each, mostly become one kernel. What recomputation runs again is cast
+again, weights and all.
 Convolutions of fewer than 80 channels in a group fill a part of the tensor cores' tiles, and those
 over NCHW are turned first; the products of a recurrent layer stay a kernel for each step.
 
@@ -37,8 +40,10 @@ from stepscope.rules.shared.vector_products import (
     at_precision,
     find_half_convolutions,
     find_products,
+    tf32_tasks,
     without_autocast,
 )
+from stepscope.rules.task_table import per_step_ms
 
 CODE = "fp32-matmul"
 BOUND = "compute"
@@ -61,8 +66,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if roofs is None or half is None or products is None:
         return _out_of_autocast(case) or ask_for_products(case, CODE)
     change = at_precision(case, roofs, products, half)
+    slow_ms = per_step_ms(graph, products.slow)
+    tf32_ms = per_step_ms(graph, tf32_tasks(case.table))
+    mostly_tf32 = tf32_ms > slow_ms
     return Proposal(
-        summary=products.summary,
+        summary=products.summary
+        if not mostly_tf32
+        else f"{tf32_ms:.1f} ms of matrix products a step run in TF32, {slow_ms:.1f} ms without "
+        "tensor cores.",
         action=f"torch.autocast('cuda', dtype=torch.{DTYPES[half]}) around forward and loss",
         evidence=(
             products.evidence,
@@ -72,6 +83,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         change=change,
         changes_numerics=True,
         may_slow=True,
+        listed_last=mostly_tf32,
     )
 
 

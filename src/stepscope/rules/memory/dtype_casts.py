@@ -1,8 +1,9 @@
 """Weights are cast to another type again and again, though they change once a step at most.
 
 What it sees: copies between floating-point types over tensors that have the shape of a weight: one
-that gathers a gradient, or that a linear layer or a convolution multiplies by. A weight cast more
-often than it gathers gradients is cast needlessly, and so is one that gathers none (frozen). Casts
+that gathers a gradient, or that a linear layer or a convolution multiplies by or adds. A weight
+cast more often than it gathers gradients is cast needlessly, and so is one that gathers none
+(frozen): autocast keeps no cast of it, and one is made at each use, in recomputation again. Casts
 of activations are left alone: their values are new each time.
 
 Why it costs: every cast reads the weight and writes a copy, its backward casts the gradient back,
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from math import prod
 
 import numpy as np
 from msgspec import Struct, field
@@ -70,7 +72,8 @@ class WeightCasts(Struct, frozen=True, kw_only=True):
     frozen: Bool
     """Of a weight that never changes."""
     once: Bool
-    """Of a weight that was changed since."""
+    """Of a weight that was changed since, or in a pass that recomputes: autocast's cache lasts as
+    long as its `with`."""
     sums: Bool
     """Additions of gradients, each the gradient of one cast, in the wider type."""
 
@@ -78,6 +81,12 @@ class WeightCasts(Struct, frozen=True, kw_only=True):
 class _Shapes(Struct):
     weights: set[Shape] = field(default_factory=set)
     inputs: set[Shape] = field(default_factory=set)
+
+    def is_input(self, shape: Shape) -> bool:
+        """Linear layers take their input as a matrix, whatever dimensions it has before its
+        last. Where the first layers are frozen it may gather a gradient, as a weight does."""
+        as_matrix = (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape
+        return shape in self.inputs or as_matrix in self.inputs
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -121,20 +130,28 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
+def trained_weights(case: Case) -> Counter[Shape]:
+    """How many gradients of each weight's shape were gathered in the replayed time."""
+    shapes = _product_shapes(case.table)
+    gathered = _gathered(case, case.graph, case.table)
+    return Counter({shape: n for shape, n in gathered.items() if not shapes.is_input(shape)})
+
+
 @once_a_case
 def weight_casts(case: Case) -> WeightCasts:
     """Sort the casts of weights by how often each weight gathers a gradient."""
     graph, table = case.graph, case.table
-    gathered = _gathered(case, graph, table)
+    gathered = trained_weights(case)
     shapes = _product_shapes(table)
-    weights = (set(gathered) | shapes.weights) - shapes.inputs
-    down, up = _casts(table, weights)
+    frozen_too = {shape for shape in shapes.weights if not shapes.is_input(shape)}
+    down, up, recomputed = _casts(table, set(gathered) | frozen_too)
     again, frozen, once = (np.zeros(len(graph), np.bool_) for _ in range(3))
     repeated: set[Shape] = set()
     for shape, tasks in down.items():
         if not gathered[shape] and not up[shape] and gathered:
-            frozen[tasks] = True
+            frozen[tasks + recomputed[shape]] = True
             continue
+        once[recomputed[shape]] = True
         times = max(round(len(tasks) / gathered[shape]), 1) if gathered[shape] else 1
         if times > 1:
             repeated.add(shape)
@@ -168,8 +185,11 @@ def _product_shapes(table: TaskTable) -> _Shapes:
         if positions is None or inputs is None:
             continue
         entered, weight = (operand(inputs, position) for position in positions)
+        bias = operand(inputs, 0) if positions[0] else None
         if entered is not None:
             shapes.inputs.add(entered.dims)
+        if bias is not None and len(bias.dims) == 1:
+            shapes.weights.add(bias.dims)
         if weight is None:
             continue
         strides = inputs.strides[positions[1]] if inputs.strides else ()
@@ -181,22 +201,26 @@ def _product_shapes(table: TaskTable) -> _Shapes:
 
 def _casts(
     table: TaskTable, weights: set[Shape]
-) -> tuple[dict[Shape, list[int]], dict[Shape, list[int]]]:
-    """Tasks that narrow a tensor of a weight's shape going forward, and that widen one going back,
-    in order."""
+) -> tuple[dict[Shape, list[int]], dict[Shape, list[int]], dict[Shape, list[int]]]:
+    """Tasks that narrow a tensor of a weight's shape going forward, that widen one going back, and
+    that narrow one going forward again, in order."""
     down: dict[Shape, list[int]] = defaultdict(list)
     up: dict[Shape, list[int]] = defaultdict(list)
+    recomputed: dict[Shape, list[int]] = defaultdict(list)
     casts = [table.once(cast_of, op) for op in table.example.tolist()]
     is_cast = np.array([cast is not None and cast[0] in weights for cast in casts], np.bool_)
-    for task in np.flatnonzero(is_cast[table.alike] & ~table.recomputed).tolist():
+    for task in np.flatnonzero(is_cast[table.alike]).tolist():
         cast = casts[table.alike[task]]
         assert cast is not None
         shape, to, source = cast
-        if to in HALVES and not table.backward[task] and not table.optimizer[task]:
+        if table.recomputed[task]:
+            if to in HALVES:
+                recomputed[shape].append(task)
+        elif to in HALVES and not table.backward[task] and not table.optimizer[task]:
             down[shape].append(task)
         elif source in HALVES and table.backward[task]:
             up[shape].append(task)
-    return down, up
+    return down, up, recomputed
 
 
 def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:

@@ -15,6 +15,7 @@ import re
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stepscope.analyses.grouping import is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -141,6 +142,8 @@ class _Casts(Struct, frozen=True, kw_only=True):
     """Elements of each."""
     parameters: tuple[int, ...] = ()
     narrow: bool = False
+    is_done_again: bool = False
+    """By a pass that recomputes it for its gradient, so that this one has none."""
 
 
 def under_autocast(case: Case, roofs: DevicePeaks) -> Autocast:
@@ -166,12 +169,13 @@ def under_autocast(case: Case, roofs: DevicePeaks) -> Autocast:
 
 
 def _cost(roofs: DevicePeaks, casts: _Casts, once: float) -> tuple[float, float]:
-    """Launches and time of an operator's casts, there and back; `once` of the parameters' are not
-    done before."""
-    launches = 2 * (len(casts.activations) + once * len(casts.parameters))
-    cast_ns = sum(_both_ways_ns(roofs, numel) for numel in casts.activations)
-    cast_ns += once * sum(_both_ways_ns(roofs, numel) for numel in casts.parameters)
-    return launches, cast_ns
+    """Launches and time of an operator's casts, there and, where it has a gradient, back; `once` of
+    the parameters' are not done before."""
+    back = not casts.is_done_again
+    launches = (1 + back) * (len(casts.activations) + once * len(casts.parameters))
+    spent_ns = sum(cast_ns(roofs, numel, back=back) for numel in casts.activations)
+    spent_ns += once * sum(cast_ns(roofs, numel, back=back) for numel in casts.parameters)
+    return launches, spent_ns
 
 
 def _with_parents(case: Case, ops: Int64, of_ops: list[bool]) -> Bool:
@@ -197,38 +201,46 @@ def _with_parents(case: Case, ops: Int64, of_ops: list[bool]) -> Bool:
     return result
 
 
-def _both_ways_ns(roofs: DevicePeaks, numel: int) -> float:
+def cast_ns(roofs: DevicePeaks, numel: int, *, back: bool) -> float:
     """A tensor going forward, and its gradient going back."""
     moving = roofs.traffic_ns(float(CAST_BYTES * numel))
     measured = roofs.stream_share(STREAM_SHARE) / STREAM_SHARE
-    fixed = fixed_ns(roofs, NARROWING_FIXED_NS + WIDENING_FIXED_NS)
-    return fixed + moving / measured * (1 / NARROWING_SHARE + 1 / WIDENING_SHARE)
+    fixed = fixed_ns(roofs, NARROWING_FIXED_NS + back * WIDENING_FIXED_NS)
+    return fixed + moving / measured * (1 / NARROWING_SHARE + back / WIDENING_SHARE)
 
 
 def _share_cast_once(case: Case, casts: dict[int, _Casts]) -> float:
-    """Of the parameters that products read, those that are others than before in the step: no more
+    """Of the parameters that products read, those that are others than before in the pass: no more
     than have a gradient."""
-    used = sum(len(of_op.parameters) for of_op in casts.values())
+    used = sum(len(of_op.parameters) for of_op in casts.values() if not of_op.is_done_again)
     gradients = int(matching(case.replayed, GRADIENT).sum())
     return min(1.0, gradients / used) if gradients and used else 1.0
 
 
 def _casts_by_op(case: Case) -> dict[int, _Casts]:
-    """Of each operator of the forward pass with a kernel of its own, in order."""
+    """Of each operator of the forward pass with a kernel of its own, and of those that backward
+    runs again, in order."""
     graph, table = case.graph, case.table
-    forward = ~table.backward & ~table.optimizer & (table.op != NONE)
+    is_pass = ~table.backward | table.recomputed
+    forward = is_pass & ~table.optimizer & (table.op != NONE)
     ops, first = np.unique(table.op[forward], return_index=True)
-    steps = graph.task_step[forward][first].tolist()
+    # What comes after backward work begins anew, with what was there before the step or was kept.
+    passes = graph.task_step + np.cumsum(table.backward & ~table.recomputed)
+    passes_of = passes[forward][first].tolist()
     alike = table.alike[forward][first].tolist()
+    again = table.recomputed[forward][first].tolist()
+    of_again = set(table.alike[table.recomputed].tolist())
     kinds: dict[int, _Kind] = {}
     result: dict[int, _Casts] = {}
-    types, last_step = _Types(), NONE
-    for op, step, number in zip(ops.tolist(), steps, alike, strict=True):
-        if step != last_step:
-            types, last_step = _Types(), step
+    types, last_pass = _Types(), NONE
+    for op, of_pass, number, is_again in zip(ops.tolist(), passes_of, alike, again, strict=True):
+        if of_pass != last_pass:
+            types, last_pass = _Types(), of_pass
         if number not in kinds:
             kinds[number] = _kind(table, op)
-        result[op] = _casts(kinds[number], types)
+        casts = _casts(kinds[number], types)
+        is_done_again = not is_again and number in of_again
+        result[op] = replace(casts, is_done_again=True) if is_done_again else casts
     return result
 
 

@@ -79,7 +79,7 @@ def find_half_convolutions(case: Case) -> VectorProducts | None:
 
 def _found(case: Case, slow: Bool, what: str) -> VectorProducts | None:
     graph, table = case.graph, case.table
-    sized = slow & table.is_matrix & ~np.isnan(table.flops)
+    sized = slow & _is_sized(table)
     spent_ms = per_step_ms(graph, slow)
     if not sized.any() or spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
@@ -107,6 +107,20 @@ def _vector_matrix_tasks(table: TaskTable) -> Bool:
     return chosen
 
 
+def tf32_tasks(table: TaskTable) -> Bool:
+    """Kernels that round fp32 numbers to TF32, and the helpers launched with them."""
+    in_tf32 = np.array([precision == "tf32" for precision in table.precision], np.bool_)
+    matrix = table.of_category("gemm", "convolution", "attention")
+    known = in_tf32 & matrix & table.is_matrix & (table.op != NONE)
+    chosen: Bool = matrix & is_among(table.op, table.op[known])
+    return chosen
+
+
+def _is_sized(table: TaskTable) -> Bool:
+    known: Bool = table.is_matrix & ~np.isnan(table.flops)
+    return known
+
+
 def ask_for_products(case: Case, code: str) -> Abstention | None:
     if case.context.trace.meta.has_shapes and case.context.roofs is not None:
         return None
@@ -119,10 +133,14 @@ def ask_for_products(case: Case, code: str) -> Abstention | None:
 def at_precision(
     case: Case, roofs: DevicePeaks, products: VectorProducts, precision: str
 ) -> Change:
-    """Products at that precision's rate; in 16 bits with half the traffic and the casts."""
+    """Products at that precision's rate; in 16 bits those that are in TF32 as well, with half the
+    traffic and the casts."""
     graph, table, slow, sized = case.graph, case.table, products.slow, products.sized
-    times = _times(graph, table, roofs, slow, sized, precision)
     whole = _groups_at_once(case, graph, sized)
+    if precision != "tf32":
+        in_tf32 = tf32_tasks(table)
+        slow, sized = slow | in_tf32, sized | (in_tf32 & _is_sized(table))
+    times = _times(graph, table, roofs, slow, sized, precision)
     if precision == "tf32":
         return lambda before: whole(replace(before, task_ns=_faster(graph, before, slow, times)))
     cast = under_autocast(case, roofs)
