@@ -15,7 +15,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -160,6 +160,12 @@ def parse_json_lines(data: bytes) -> Iterator[Any]:
 def as_object(value: object) -> dict[str, Any]:
     """An object of a foreign file; empty where it is another value."""
     return value if isinstance(value, dict) else {}
+
+
+def objects_at(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in the list of this name; none where it is no list."""
+    items = values.get(name)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def as_text(value: object) -> str | None:

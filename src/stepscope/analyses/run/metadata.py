@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import structs
 
 from stepscope.analyses.run.own_time import own_times
-from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.run.stalls import saves_of, stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.out_of_memory import RecordedFailure
@@ -23,7 +22,7 @@ from stepscope.core.recordings.system import PortSeries
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
 from stepscope.protocol.port_counters import counter_of
 from stepscope.protocol.run_folder import stock_steps
-from stepscope.protocol.untrusted import as_object, as_text, finite, whole
+from stepscope.protocol.untrusted import as_object, as_text, finite, objects_at, whole
 from stepscope.readers.network.port_samples import PortSamples
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 

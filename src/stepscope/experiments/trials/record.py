@@ -29,6 +29,7 @@ from stepscope.protocol.untrusted import (
     MAX_JSON_BYTES,
     as_object,
     as_text,
+    objects_at,
     read_json_object,
     read_regular,
     read_tail,
@@ -161,13 +162,13 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     if first is None:
         return Setup()
     recorded, equal = first.metadata, _object(first.folder / EQUAL_FILE)
-    loaders = _dicts(recorded.get("loaders"))
+    loaders = objects_at(recorded, "loaders")
     # A DataLoader that nobody keeps is gone once its iterator is made: that tells the same.
     alone = loaders[0] if len(loaders) == 1 else as_object(recorded.get("loader_iter"))
     loader = next((loader for loader in loaders if loader.get("is_feeding")), alone)
-    model = next(iter(_dicts(recorded.get("models"))), {})
+    model = next(iter(objects_at(recorded, "models")), {})
     machine = as_object(recorded.get("machine"))
-    devices = _dicts(machine.get("devices"))
+    devices = objects_at(machine, "devices")
     rows = [] if paced is None else [row for row in paced.rows if row["state"] == 0]
     usual = unprofiled.usual_rows(rows)
     num_batches = statistics.fmean([row["num_batches"] or 0 for row in usual] or [0])
@@ -268,10 +269,6 @@ def _tail(path: Path) -> str:
 
 def _object(path: Path) -> dict[str, Any]:
     return sound_object(read_json_object(path))[0]
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _int(value: Any) -> int | None:
