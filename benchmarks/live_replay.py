@@ -58,7 +58,6 @@ def _tail(rank: Rank, rows: list[Any], samples: list[Any], wall_ns: int) -> Rank
         stretches=(),
         samples=tuple(samples),
         new_rows=tuple(rows),
-        new_stretches=(),
         new_samples=tuple(samples),
         num_windows=0,
         sign_wall_ns=wall_ns,

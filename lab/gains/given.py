@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.gains.job import Job, Settings
+from lab.gains.job import Settings, TimedJob
 from lab.measure import Run
 
 FILE = "BOARD"
@@ -39,7 +39,7 @@ class GivenRun(Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenJob(Job):
+class GivenJob(TimedJob):
     make: Callable[[dict[str, Any]], Any]
 
     def changed(self, code: str) -> Settings:
@@ -52,7 +52,7 @@ class GivenJob(Job):
         return GivenRun(step=step, settings=step.settings)
 
 
-def given_jobs() -> Mapping[str, Job]:
+def given_jobs() -> Mapping[str, GivenJob]:
     """Of the file that the environment names; none where it names none."""
     path = os.environ.get(FILE)
     if not path:
@@ -65,12 +65,9 @@ def given_jobs() -> Mapping[str, Job]:
     return {name: _job(*given) for name, given in module.JOBS.items()}
 
 
-def _job(make: Any, changes: Mapping[str, Mapping[str, Any]]) -> Job:
+def _job(make: Any, changes: Mapping[str, Mapping[str, Any]]) -> GivenJob:
     return GivenJob(
         make=make,
-        model=_unused,
-        inputs=_unused,
-        loss=_unused,
         base=_settings(make.base),
         changes={
             code: {knob: value for knob, value in change.items() if knob != SAMPLES}
@@ -78,10 +75,6 @@ def _job(make: Any, changes: Mapping[str, Mapping[str, Any]]) -> Job:
         },
         samples={code: change.get(SAMPLES, 1) for code, change in changes.items()},
     )
-
-
-def _unused(*_: object) -> Any:
-    raise NotImplementedError
 
 
 def _settings(knobs: Mapping[str, Any]) -> Settings:

@@ -8,6 +8,7 @@ import os
 import random
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -58,19 +59,30 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """`changes` maps a code of the rules (CODE#WAY for a second way) to the settings it replaces.
+class TimedJob(ABC):
+    """What the timing asks of a job.
 
+    `changes` maps a code of the rules (CODE#WAY for a second way) to the settings it replaces;
     `samples` of a change says how many times the base's samples its step takes.
     """
 
-    model: Callable[[Settings], nn.Module]
-    inputs: Callable[[int], tuple[Tensor, ...]]
-    loss: Callable[[Callable[..., Any], tuple[Tensor, ...]], Tensor]
     base: Settings
     changes: Mapping[str, Mapping[str, Any]]
     samples: Mapping[str, int] | None = None
     stacks: bool = False  # record Python's calls, too
+
+    @abstractmethod
+    def changed(self, code: str) -> Settings: ...
+
+    @abstractmethod
+    def build(self, settings: Settings) -> Run: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(TimedJob):
+    model: Callable[[Settings], nn.Module]
+    inputs: Callable[[int], tuple[Tensor, ...]]
+    loss: Callable[[Callable[..., Any], tuple[Tensor, ...]], Tensor]
 
     def changed(self, code: str) -> Settings:
         return replace(self.base, **self.changes[code])
@@ -260,7 +272,7 @@ def _spin(ms: float) -> None:
         sum(range(200))
 
 
-def compiled(job: Job) -> dict[str, Settings]:
+def compiled(job: TimedJob) -> dict[str, Settings]:
     """Those of the job's settings that compile something, by the change's code or "base"."""
     each = {"base": job.base, **{code: job.changed(code) for code in job.changes}}
     return {

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lab.gains.job import Job, Settings
+from lab.gains.job import Settings, TimedJob
 from lab.measure import Run, clear, record, settle
 
 BLOCKS, BLOCK_S, MOST = 4, 0.2, 60
@@ -70,7 +70,7 @@ def _steps(run: Run, num_steps: int) -> None:
 
 
 def measure(
-    job: Job, name: str, out: Path, *, deadline: float, traces_of_changes: bool
+    job: TimedJob, name: str, out: Path, *, deadline: float, traces_of_changes: bool
 ) -> dict[str, Any]:
     """Changes that begin after `deadline` (`time.monotonic()`) are left out; the trace is not.
 
@@ -107,13 +107,13 @@ def measure(
     return row
 
 
-def _record(run: Run, job: Job, settings: Settings, path: Path, *, warm: int = 0) -> None:
+def _record(run: Run, job: TimedJob, settings: Settings, path: Path, *, warm: int = 0) -> None:
     num_steps = STACK_STEPS if job.stacks else STEPS
     warm = max(warm, 3 * (settings.workers or 0))
     record(run, path, warm, active=num_steps, stacks=job.stacks)
 
 
-def _change(job: Job, code: str, base: Run) -> dict[str, Any]:
+def _change(job: TimedJob, code: str, base: Run) -> dict[str, Any]:
     """Base, change, base, change, base, all after the change was built and compiled."""
     clear()
     settings = job.changed(code)

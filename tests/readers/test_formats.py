@@ -12,7 +12,7 @@ import pytest
 from stepscope.errors import StepscopeError
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import format_of, formats_of, head_of
-from stepscope.readers.formats import FORMATS, JUDGED, KINDS
+from stepscope.readers.formats import AUXILIARY, COMMS, FORMATS, JUDGED, TRACE
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO, SHARED, needs_shared
@@ -46,7 +46,7 @@ def test_each_format_has_a_reader_and_says_how_to_record_it(each: object) -> Non
     from stepscope.readers.formats import Format
 
     assert isinstance(each, Format)
-    assert each.kind in KINDS
+    assert each.kind in (TRACE, *AUXILIARY, COMMS)
     assert set(each.judges) <= set(JUDGED)
     assert each.judges
     assert each.record.strip()

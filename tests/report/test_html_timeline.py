@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
-from stepscope.analyses.timeline.step import timeline_of
+from stepscope.analyses.timeline.step import Shared, draw
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE
@@ -30,9 +30,7 @@ MOST_BYTES = 1_500_000
 def demo() -> Timeline:
     trace = read_trace(Source(path=DEMO, label="demo"), use_cache=False)
     context = build_context(trace, None)
-    timeline = timeline_of(trace, measure_rank(context, 0), context=context, most=3000)
-    assert timeline is not None
-    return timeline
+    return draw(Shared(context, measure_rank(context, 0), None), most=3000)
 
 
 def decoded(values: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -30,7 +30,7 @@ from stepscope.analyses.steps.projection import (
     op_rows,
     phases,
 )
-from stepscope.analyses.steps.range_projection import project, projection_rows
+from stepscope.analyses.steps.range_projection import median_lengths, project
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RangeRow, RankFacts, Steps
 from stepscope.core.trace import NONE, Int64, Kind, Trace
@@ -142,9 +142,9 @@ def _projected(trace: Trace, links: Links, rows: tuple[RangeRow, ...]) -> tuple[
     """The rows of marks with their extent on the device."""
     if not rows:
         return rows
-    projections = projection_rows(trace, project(trace, links, trace.is_kind(Kind.MARK)))
-    median = {row.name: round(row.median_ns) for row in projections}
-    return tuple(replace(row, projected_ns=median.get(row.name)) for row in rows)
+    lengths = median_lengths(trace, project(trace, links, trace.is_kind(Kind.MARK)))
+    projected = {name: round(length) for name, length in lengths.items()}
+    return tuple(replace(row, projected_ns=projected.get(row.name)) for row in rows)
 
 
 class _RecorderOptions(Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ class Device(Struct, frozen=True, kw_only=True):
         l2_bytes = getattr(self.properties, "L2_cache_size", 0) if self.kind == "cuda" else 0
         return int(l2_bytes) or USUAL_CACHE_BYTES
 
-    def warm_up(self, seconds: float = WARM_UP_S) -> None:
+    def warm_up(self) -> None:
         """Keeps a GPU busy until its clocks have risen.
 
         An idle one starts at a fraction of them.
@@ -52,7 +52,7 @@ class Device(Struct, frozen=True, kw_only=True):
         if self.kind != "cuda":
             return
         matrix = self.torch.randn(4096, 4096, device=self.torch_device, dtype=self.torch.bfloat16)
-        until = time.perf_counter() + seconds
+        until = time.perf_counter() + WARM_UP_S
         while time.perf_counter() < until:
             for _ in range(20):
                 self.torch.mm(matrix, matrix)

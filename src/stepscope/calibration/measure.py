@@ -44,11 +44,9 @@ HOW = {
 }
 
 
-def empty(
-    machine: Machine, made_by: str, how: str, measured_at: datetime | None = None
-) -> Calibrated:
+def empty(machine: Machine, made_by: str, how: str) -> Calibrated:
     """A hardware file of today with nothing measured yet."""
-    date = (measured_at or datetime.now(timezone.utc)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Calibrated(schema=SCHEMA, made_by=made_by, date=date, how=how, machine=machine)
 
 
@@ -214,9 +212,7 @@ NUM_ROUNDS = 20_000
 REPEATS = 9
 
 
-def measure_launch(
-    device: Device, point_s: float, now: Callable[[], float] = time.perf_counter
-) -> Launch:
+def measure_launch(device: Device, point_s: float) -> Launch:
     torch = device.torch
     value = torch.zeros(1, device=device.torch_device)
 
@@ -229,18 +225,17 @@ def measure_launch(
     for _ in range(REPEATS):
         if device.kind == "cuda":
             torch.cuda.synchronize()
-        start = now()
+        start = time.perf_counter()
         for _ in range(NUM_LAUNCHES):
             call()
-        samples.append(max((now() - start) / NUM_LAUNCHES, 1e-9))
+        samples.append(max((time.perf_counter() - start) / NUM_LAUNCHES, 1e-9))
     floor = device.timer.time(call, point_s) if device.kind == "cuda" else None
     return Launch(host=timing(samples), device=floor)
 
 
-def measure_host(device: Device, point_s: float, timer: HostTimer | None = None) -> HostSpeed:
-    timer = timer or HostTimer()
-    torch = device.torch
-    few = torch.ones(8)
+def measure_host(device: Device, point_s: float) -> HostSpeed:
+    timer = HostTimer()
+    few = device.torch.ones(8)
     return HostSpeed(
         python_ops_per_s=NUM_ROUNDS / timer.time(plain_python, point_s).seconds,
         torch_ops_per_s=1 / timer.time(lambda: few + few, point_s).seconds,

@@ -95,5 +95,5 @@ def _frame(axes: Any, x: str, y: str, title: str) -> None:
     axes.grid(visible=True, alpha=0.3)
 
 
-def _between(low: float, high: float, count: int = 200) -> list[float]:
-    return [low * (high / low) ** (index / (count - 1)) for index in range(count)]
+def _between(low: float, high: float) -> list[float]:
+    return [low * (high / low) ** (index / 199) for index in range(200)]

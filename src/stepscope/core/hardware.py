@@ -34,6 +34,14 @@ class DeviceSpec:
     """One direction, all links of that kind together: nvlink, xgmi, pcie."""
     num_sms: int | None = None
 
+    def rates(self, source: str) -> DeviceRates:
+        return DeviceRates(
+            device=self.name,
+            source=source,
+            peak_flops={name: figure.value for name, figure in self.peak_flops.items()},
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s.value,
+        )
+
 
 class DeviceRates(Struct, frozen=True, kw_only=True):
     """What arithmetic and memory can give at most on one device."""

@@ -15,7 +15,7 @@ from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.curves import Curve, memory_curve, peak_memory, run_curves
 from stepscope.analyses.tables.views import profiler_views
-from stepscope.analyses.timeline.step import Shared, draw, timeline_of
+from stepscope.analyses.timeline.step import Shared, draw
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.hardware import DeviceRates
@@ -107,10 +107,7 @@ def _more_timelines(recording: Recording, shared: Shared) -> Iterator[Timeline]:
     for rank in list(chosen.values())[:MOST_OTHER_RANKS]:
         source = _source_of(rank, sources)
         if source is not None:
-            other = recording.context(source)
-            timeline = timeline_of(other.trace, rank, context=other, most=MORE_SLICES)
-            if timeline is not None:
-                yield timeline
+            yield draw(Shared(recording.context(source), rank, None), most=MORE_SLICES)
 
 
 def _host_flame(context: RankContext, facts: RankFacts) -> tuple[Stack, ...]:

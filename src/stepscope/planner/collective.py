@@ -187,10 +187,10 @@ def links_of_group(cluster: Cluster, num_ranks: int, constants: Constants = DEFA
     )
 
 
-def collective(cluster: Cluster, asked: Asked, constants: Constants = DEFAULT) -> Collective:
+def collective(cluster: Cluster, asked: Asked) -> Collective:
     """Every way at the size that was asked for, and where the fastest changes."""
     check(cluster, asked)
-    links = links_of_group(cluster, asked.num_ranks, constants)
+    links = links_of_group(cluster, asked.num_ranks, DEFAULT)
     ways = sorted(_best_of_each(asked, links, cluster), key=lambda way: way.seconds)
     return Collective(
         asked=asked,

@@ -56,10 +56,11 @@ class Fields:
             )
         return value
 
-    def word(self, name: str, default: str = "") -> str:
+    def word(self, name: str) -> str:
+        """A word; empty where there is none."""
         value = self.values.get(name)
         if value is None:
-            return default
+            return ""
         if not isinstance(value, str):
             raise InputError(f"{self.where}: {name} must be a word, not {self._shown(value)}")
         return value

@@ -100,11 +100,6 @@ class OwnedJob:
         self._watchdog.watch(self.process)
         self._first = first_process(self.process.pid)
 
-    def exit_code(self) -> int | None:
-        """As a shell tells it; None while it runs."""
-        code = self.process.poll()
-        return None if code is None else _shell_code(code)
-
     def end(self, grace_s: float | None = None) -> None:
         """Asks every process of the job to end, and ends those that have not after a while."""
         # A second Ctrl-C must not leave half of it behind.

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.protocol.json_text import json_text
-from stepscope.protocol.untrusted import read_json_object
+from stepscope.protocol.untrusted import as_object, read_json_object
 from stepscope.protocol.whole_write import write_whole
 
 SCHEMA = "stepscope.run/1"
@@ -152,17 +152,12 @@ def stock_steps(num_workers: object, prefetch_factor: object) -> int:
 
 def read_options(run: Path) -> dict[str, Any]:
     """What was asked of the capture; empty where nothing can be read."""
-    return _object_in(run, "options")
+    return as_object(read_json_object(run / RUN_FILE).get("options"))
 
 
 def read_settings(run: Path) -> dict[str, Any]:
     """What a trial lays over the job's own settings, by the names of protocol.settings.SETTINGS."""
-    return _object_in(run, "settings")
-
-
-def _object_in(run: Path, name: str) -> dict[str, Any]:
-    held = read_json_object(run / RUN_FILE).get(name)
-    return held if isinstance(held, dict) else {}
+    return as_object(read_json_object(run / RUN_FILE).get("settings"))
 
 
 def step_summary_path(rank_folder: Path) -> Path:

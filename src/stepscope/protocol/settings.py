@@ -219,15 +219,3 @@ def environment_of(knobs: Mapping[str, Any]) -> dict[str, str]:
         for variable in SETTINGS[name].environment:
             variables[variable] = str(int(value)) if isinstance(value, bool) else str(value)
     return variables
-
-
-def table() -> str:
-    """The settings as a table in Markdown, for docs/settings.md."""
-    lines = ["| setting | values | what it sets | numbers | fixes |", "|---|---|---|---|---|"]
-    for setting in SETTINGS.values():
-        codes = ", ".join(f"`{code}`" for code in setting.fixes)
-        lines.append(
-            f"| `{setting.name}` | {setting.values} | {setting.words} | {setting.numerics} | "
-            f"{codes} |"
-        )
-    return "\n".join(lines)

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -135,10 +135,9 @@ def parse_json(data: bytes | str, *, is_strict: bool = False) -> Any:
 def parse_json_object(data: bytes | str) -> dict[str, Any]:
     """The same of an object; empty where the text is no JSON or holds another value."""
     try:
-        value = parse_json(data)
+        return as_object(parse_json(data))
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def read_json_object(path: Path, most_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
@@ -156,6 +155,22 @@ def parse_json_lines(data: bytes) -> Iterator[Any]:
             yield parse_json(line)
         except ValueError:
             continue
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """An object of a foreign file; empty where it is another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_at(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in the list of this name; none where it is no list."""
+    items = values.get(name)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def as_text(value: object) -> str | None:
+    """A text of a foreign file; None where it is another value."""
+    return value if isinstance(value, str) else None
 
 
 def finite(value: object, low: float = -LARGEST_FLOAT, high: float = LARGEST_FLOAT) -> float | None:

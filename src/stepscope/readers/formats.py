@@ -42,7 +42,6 @@ LOGS = (COMPILER, TRAINING)
 """Kinds that share a file: whatever a job writes to its output."""
 AUXILIARY = (KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING)
 """What other tools record, by the fields of `core.recordings.auxiliary.Auxiliary`."""
-KINDS = (TRACE, *AUXILIARY, COMMS)
 KINETO, NCCL = "kineto", "nccl-log"
 
 

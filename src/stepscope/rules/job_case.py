@@ -90,13 +90,6 @@ class JobCase:
         mask: Bool = kinds.arithmetic | kinds.memory
         return mask
 
-    def per_step(self, index: int, entries: Bool) -> float:
-        """How many of these entries a step has, over the steps that were recorded whole."""
-        steps = self.rank_records[index].step
-        inside = entries & (steps != NONE)
-        recorded = distinct(steps[(steps != NONE)])
-        return float(inside.sum()) / max(len(recorded), 1)
-
 
 class JobProposal(Fix, frozen=True, kw_only=True):
     """The job's, and what the fix does to the job's graph."""

@@ -9,9 +9,10 @@ import numpy as np
 from msgspec import Struct, field
 
 from stepscope.analyses.rank_context import RankContext
-from stepscope.core.trace import NONE, Bool, Float64, Int16, Int64, OpInputs, Trace
+from stepscope.core.trace import NONE, Bool, Float64, Int16, Int64, Trace
 from stepscope.replay.graph import Graph
-from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
+from stepscope.workload.inputs import inputs_of
+from stepscope.workload.model import ParsedInputs, Work, work_of
 
 Column = TypeVar("Column", Bool, Float64, Int16, Int64)
 Answer = TypeVar("Answer")
@@ -72,10 +73,7 @@ class TaskTable(Struct, frozen=True, kw_only=True):
         """The operator's recorded inputs."""
         detail = NONE if op == NONE else int(self.trace.detail[op])
         if detail not in self._inputs:
-            recorded = None if detail == NONE else self.trace.details[detail]
-            self._inputs[detail] = (
-                parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
-            )
+            self._inputs[detail] = None if detail == NONE else inputs_of(self.trace, op)
         return self._inputs[detail]
 
     def key(self, op: int) -> tuple[int, int]:

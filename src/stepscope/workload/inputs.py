@@ -24,7 +24,7 @@ from typing import TypeGuard
 import msgspec
 from msgspec import Struct
 
-from stepscope.core.trace import OpInputs
+from stepscope.core.trace import NONE, OpInputs, Trace
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -49,6 +49,12 @@ class ParsedInputs(Struct, frozen=True, kw_only=True):
     types: tuple[str, ...]
     strides: tuple[Shape | Shapes, ...]
     concrete: tuple[str, ...]
+
+
+def inputs_of(trace: Trace, op: int) -> ParsedInputs | None:
+    """The operator's recorded inputs; `None` as below, and where none were recorded."""
+    recorded = None if trace.detail[op] == NONE else trace.details[trace.detail[op]]
+    return parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
 
 
 @lru_cache(maxsize=MAX_PARSED)

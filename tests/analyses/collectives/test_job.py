@@ -45,12 +45,9 @@ def test_late_rank_is_a_straggler_and_others_are_not() -> None:
         rank_records.append(collective_records(rank, calls, world_size=3))
     matched = match(rank_records)
     facts = [rank_facts({"compute": 40.0, "comms_transfer": 20.0}, rank=rank) for rank in range(3)]
-    found = job_comms(
-        facts, rank_records, matched, lateness(rank_records, matched), replayed=(0, 2)
-    )
+    found = job_comms(facts, rank_records, matched, lateness(rank_records, matched))
     assert [one.is_straggler for one in found.ranks] == [False, False, True]
     assert [one.late_ns for one in found.ranks] == [0, 0, 9 * MS]
-    assert [one.replayed for one in found.ranks] == [True, False, True]
     assert [one.offset_ns for one in found.ranks] == [0, 0, 0]
     assert found.world_size == 3
     assert found.clock_noise_ns is not None

@@ -31,7 +31,6 @@ def tail(rank: int, rows: list[dict[str, int | None]], **notes: object) -> RankT
         stretches=(),
         samples=(),
         new_rows=tuple(rows),
-        new_stretches=(),
         new_samples=(),
         num_windows=0,
         sign_wall_ns=0,

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.analyses.links import link
 from stepscope.analyses.steps import range_projection
-from stepscope.analyses.steps.range_projection import ProjectionRow, project, projection_rows
+from stepscope.analyses.steps.range_projection import median_lengths, project
 from stepscope.core.trace import NONE, Kind
 from stepscope.pipeline.measure import measure_file
 from stepscope.readers.nsys import sqlite as nsys_sqlite
@@ -19,9 +19,16 @@ from tests.nsys_files import TID, Export
 from tests.shared_data import DEMO
 
 
-def rows_of(export: Export) -> dict[str, ProjectionRow]:
+def lengths_of(export: Export) -> tuple[dict[str, list[int]], dict[str, float]]:
+    """By name, of each range that contains work, and their median."""
     trace = nsys_sqlite.read(Source(path=export.close(), label="run"))
-    return {row.name: row for row in projection_rows(trace, project(trace, link(trace)))}
+    projections = project(trace, link(trace), trace.is_kind(Kind.MARK, Kind.OP))
+    lengths: dict[str, list[int]] = {}
+    for at, length in zip(
+        projections.ranges, projections.end_ns - projections.start_ns, strict=True
+    ):
+        lengths.setdefault(trace.names[trace.name[at]], []).append(int(length))
+    return lengths, median_lengths(trace, projections)
 
 
 @pytest.mark.parametrize("pairs_at_once", [4_000_000, 2])
@@ -52,44 +59,24 @@ def test_projection_runs_from_the_first_work_launched_inside_to_the_last(
     export.fill(10_000, 10_050, 6, 8)
     export.range(3_000, 3_100, "inner")
     export.range(3_000, 3_050, "idle")
-    rows = rows_of(export)
-    assert set(rows) == {"outer", "inner"}
-    assert rows["outer"] == ProjectionRow(
-        name="outer",
-        instances=1,
-        total_proj_ns=2_100,
-        total_range_ns=1_000,
-        min_ns=2_100,
-        median_ns=2_100,
-        max_ns=2_100,
-        num_ops=3,
-    )
-    assert rows["inner"] == ProjectionRow(
-        name="inner",
-        instances=2,
-        total_proj_ns=950,
-        total_range_ns=300,
-        min_ns=50,
-        median_ns=475,
-        max_ns=900,
-        num_ops=3,
-    )
+    lengths, medians = lengths_of(export)
+    assert lengths == {"outer": [2_100], "inner": [900, 50]}
+    assert medians == {"outer": 2_100, "inner": 475}
 
 
-def test_graph_is_one_op_and_all_of_its_kernels_count(tmp_path: Path) -> None:
+def test_all_kernels_of_a_graph_count(tmp_path: Path) -> None:
     export = Export(tmp_path / "run.sqlite")
     export.range(0, 100, "replay")
     export.call(10, 20, 1, "cudaGraphLaunch_v10000")
     export.kernel(200, 300, 1)
     export.kernel(400, 700, 1)
-    row = rows_of(export)["replay"]
-    assert (row.total_proj_ns, row.num_ops) == (500, 1)
+    assert lengths_of(export)[0] == {"replay": [500]}
 
 
 def test_a_trace_without_ranges_or_work_projects_nothing(tmp_path: Path) -> None:
     export = Export(tmp_path / "run.sqlite")
     export.range(0, 100, "alone")
-    assert rows_of(export) == {}
+    assert lengths_of(export) == ({}, {})
 
 
 def test_a_ranks_marks_tell_their_extent() -> None:

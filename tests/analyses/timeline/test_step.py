@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.intervals import union
+from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
 from stepscope.analyses.timeline import gaps as timeline_gaps
 from stepscope.analyses.timeline.rows import join_small, rows_of
-from stepscope.analyses.timeline.step import timeline_of
+from stepscope.analyses.timeline.step import MAX_SLICES, Shared, draw
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.timeline import Timeline
 from stepscope.core.trace import NONE, Kind, Trace
@@ -39,9 +39,14 @@ def read(path: Path) -> tuple[Trace, RankFacts]:
     return trace, measure_rank(build_context(trace, None), 3)
 
 
-def drawn(trace: Trace, facts: RankFacts, **more: int) -> Timeline:
-    timeline = timeline_of(trace, facts, **more)  # type: ignore[arg-type]
-    assert timeline is not None
+def drawn(
+    trace: Trace,
+    facts: RankFacts,
+    *,
+    waiting: Intervals | None = None,
+    most: int = MAX_SLICES,
+) -> Timeline:
+    timeline = draw(Shared(build_context(trace, None), facts, waiting), most=most)
     timeline.self_check()
     return timeline
 
@@ -228,9 +233,7 @@ def test_waiting_for_other_ranks_is_taken_from_communication() -> None:
     trace = two_steps()
     facts = measure_rank(build_context(trace, None), 0)
     waiting = union(np.array([972 * US]), np.array([980 * US]))
-    timeline = timeline_of(trace, facts, waiting=waiting)
-    assert timeline is not None
-    timeline.self_check()
+    timeline = drawn(trace, facts, waiting=waiting)
     assert (timeline.part_ns("comms_wait"), timeline.part_ns("comms_transfer")) == (8 * US, 12 * US)
     assert timeline.gaps.waits_split
 
@@ -250,11 +253,6 @@ def test_a_host_that_runs_ahead_is_shown_from_its_first_launch_at_most_a_step_be
         trace = steps(launch)
         timeline = drawn(trace, measure_rank(build_context(trace, None), 0))
         assert (timeline.low_ns, timeline.window) == (low, (1000, 1500))
-
-
-def test_a_trace_without_steps_has_no_timeline() -> None:
-    trace = trace_of()
-    assert timeline_of(trace, measure_rank(build_context(trace, None), 0)) is None
 
 
 def test_a_run_on_the_host_alone_is_drawn_too() -> None:

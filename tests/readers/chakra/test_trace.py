@@ -48,7 +48,7 @@ def read_bytes(tmp_path: Path, data: bytes, name: str = "et.json") -> TrainingLo
 
 
 def only(log: TrainingLog) -> ExecutionGraph:
-    (graph,) = log.graphs
+    (graph,) = log.recordings[0].graphs
     return graph
 
 

@@ -53,7 +53,7 @@ def test_counts_of_a_real_run_are_taken_as_they_stand(tmp_path: Path) -> None:
         11,
         2,
     )
-    assert {use.cache: (use.hits, use.misses, use.bypassed) for use in report.caches} == {
+    assert {use.cache: (use.hits, use.misses, use.bypassed) for use in report.whole.caches} == {
         "FX graph": (2, 13, 1),
         "AOTAutograd": (0, 12, 0),
     }
@@ -69,7 +69,12 @@ def test_counts_of_a_real_run_are_taken_as_they_stand(tmp_path: Path) -> None:
 
 def test_what_was_not_counted_is_not_zero(tmp_path: Path) -> None:
     report = read(tmp_path, {"graph_break": {ITEM: 1}})
-    assert (report.counted[0].frames, report.counted[0].graphs, report.caches, report.seconds) == (
+    assert (
+        report.counted[0].frames,
+        report.counted[0].graphs,
+        report.whole.caches,
+        report.seconds,
+    ) == (
         None,
         None,
         (),

@@ -338,7 +338,7 @@ def test_a_break_inside_a_package_tells_who_called_it(tmp_path: Path) -> None:
 
 def test_hints_of_inductor_are_counted(tmp_path: Path) -> None:
     report = read(tmp_path, line("Using FallbackKernel: aten.sort", kind="perf_hints") * 3)
-    assert report.hints == (("Using FallbackKernel: aten.sort", 3),)
+    assert report.whole.hints == (("Using FallbackKernel: aten.sort", 3),)
     assert any(table.title == "performance hints" for table in texts_of(report)[0].tables)
 
 

@@ -211,7 +211,7 @@ def test_caches_are_counted_by_what_was_found(tmp_path: Path) -> None:
     text = "".join(
         line({"artifact": {"name": name}, "frame_id": 0, "frame_compile_id": 0}) for name in names
     )
-    by_name = {use.cache: use for use in read(tmp_path, text).caches}
+    by_name = {use.cache: use for use in read(tmp_path, text).whole.caches}
     assert (
         by_name["FX graph"].hits,
         by_name["FX graph"].misses,

@@ -74,18 +74,18 @@ def test_the_same_kernels_in_two_reports_are_counted_once(tmp_path: Path) -> Non
     ]
     for num in (1, 2):
         report = table("".join(parts[: 2 * num]), tmp_path)
-        assert [(one.name, one.count, one.total_ns) for one in report.totals] == [
+        assert [(one.name, one.count, one.total_ns) for one in report.recordings[0].totals] == [
             ("gemm", 10 * num, 1000.0 * num)
         ]
         assert (
             f"{num} table(s) that tell the same again were left out" in report.recordings[0].notes
         )
-    assert table(BY_GRID, tmp_path).totals[0].count == 10
+    assert table(BY_GRID, tmp_path).recordings[0].totals[0].count == 10
 
 
 def test_kernels_are_totalled_with_their_whole_names(tmp_path: Path) -> None:
     report = table(KERNELS, tmp_path)
-    gemm, relu = report.totals
+    gemm, relu = report.recordings[0].totals
     assert (gemm.name, gemm.count, gemm.total_ns) == ("void gemm<(int)4, true>(float *)", 3, 6e6)
     assert relu.mean_ns == 500_000
     assert dict(texts_of(report)[0].lines)["kernels"] == "10.00 ms in 11 launches of 2 kernels"
@@ -130,12 +130,12 @@ def test_one_output_has_several_reports(tmp_path: Path) -> None:
 
 def test_old_names_and_other_units_are_the_same(tmp_path: Path) -> None:
     old = table(OLD, tmp_path)
-    assert [(one.name, one.total_ns, one.mean_ns) for one in old.totals] == [
+    assert [(one.name, one.total_ns, one.mean_ns) for one in old.recordings[0].totals] == [
         ("a", 300, 150),
         ("b", 100, 100),
     ]
     micro = table(KERNELS.replace("(ns)", "(us)"), tmp_path)
-    assert micro.totals[0].total_ns == 6e9
+    assert micro.recordings[0].totals[0].total_ns == 6e9
 
 
 def test_rows_of_one_kernel_by_grid_are_one(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_rows_of_one_kernel_by_grid_are_one(tmp_path: Path) -> None:
         "75.0,30,3,10.0,10.0,9,11,1.0, 896 1 1, 128 1 1,k\n25.0,10,1,10.0,10.0,10,10,0.0, 1 1 1, "
         "128 1 1,k\n"
     )
-    (total,) = table(text, tmp_path).totals
+    (total,) = table(text, tmp_path).recordings[0].totals
     assert (total.count, total.total_ns, total.mean_ns) == (4, 40, 10)
 
 
@@ -193,7 +193,7 @@ def test_long_lines_and_odd_numbers_are_counted_not_believed(tmp_path: Path) -> 
     report = table(
         head + f"1,7,2,{'x' * (MAX_LINE_BYTES + 10)}\n" + head + "1,7,2,good\n" + odd, tmp_path
     )
-    assert [one.name for one in report.totals] == ["good", "last"]
+    assert [one.name for one in report.recordings[0].totals] == ["good", "last"]
     assert report.recordings[0].notes == (
         "1 line(s) longer than 1024 KiB were left out",
         "3 line(s) of a table were not understood",

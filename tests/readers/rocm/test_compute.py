@@ -147,9 +147,9 @@ def test_panels_and_lists_are_shown(tmp_path: Path) -> None:
         'int)",3,300.0,100.0,90.0,75\nb,x,1,1,1,1\n'
     )
     report = read(tmp_path, top)
-    assert [(one.name, one.count, one.total_ns, one.mean_ns) for one in report.totals] == [
-        ("a(int, int)", 3, 300.0, 100.0)
-    ]
+    assert [
+        (one.name, one.count, one.total_ns, one.mean_ns) for one in report.recordings[0].totals
+    ] == [("a(int, int)", 3, 300.0, 100.0)]
     assert any("1 row(s)" in note for note in report.recordings[0].notes)
 
 

@@ -259,20 +259,22 @@ def test_totals_are_of_kernels(tmp_path: Path) -> None:
     file = tmp_path / "1_kernel_stats.csv"
     file.write_text(STATS)
     report = stats_of(file)
-    assert [(one.name, one.count, one.total_ns, one.mean_ns) for one in report.totals] == [
+    assert [
+        (one.name, one.count, one.total_ns, one.mean_ns) for one in report.recordings[0].totals
+    ] == [
         ("Cijk_A", 4, 2000.0, 500.5),
         ("add", 1, 3000.0, 3000.0),
     ]
     assert texts_of(report)[0].tables[0].rows[0] == ("add", "1", "0.00", "3.0", "60.0%")
     assert any("1 line(s)" in note for note in report.recordings[0].notes)
     file.write_text(STATS.replace("Cijk_A.kd", "hipMalloc").replace('"add"', '"ncclAllReduce"'))
-    assert stats_of(file).totals == ()
+    assert stats_of(file).recordings[0].totals == ()
     file.write_text(
         STATS.replace("Cijk_A.kd", "ncclDevKernel_Generic_1(x)").replace(
             '"add"', '"hip_add(float*)"'
         )
     )
-    assert len(stats_of(file).totals) == 2
+    assert len(stats_of(file).recordings[0].totals) == 2
     file.write_text("a,b\n1,2\n")
     with pytest.raises(FormatError, match="no table of totals"):
         stats_of(file)

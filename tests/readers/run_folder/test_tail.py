@@ -105,7 +105,7 @@ def test_step_summaries_are_followed_under_both_names(tmp_path: Path, name: str)
     add_stretches(rank, [[60, 100, 600_000_000, 1_600_000_000, 9_000_000, 11_000_000, 0]])
     (rank / STEP_SUMMARY_FILE).rename(rank / name)
     (tail,) = Follower(run).look().ranks
-    assert [stretch["first_step"] for stretch in tail.new_stretches] == [60]
+    assert [stretch["first_step"] for stretch in tail.stretches] == [60]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])

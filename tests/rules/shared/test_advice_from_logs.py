@@ -22,6 +22,8 @@ from stepscope.rules.shared import advice_from_logs as job_words
 from tests.recordings import system_report, texts_of, training_log
 from tests.scenarios import FINDINGS
 
+KINDS = {word for name, word in vars(said).items() if name.isupper() and isinstance(word, str)}
+
 GB = 10**9
 FAILED = OutOfMemory(
     line=9,
@@ -42,8 +44,8 @@ def beside_of(*warnings: Said, **more: object) -> Auxiliary:
 
 
 def test_every_kind_has_its_meaning_and_every_advice_a_known_rule() -> None:
-    assert set(MEANS) == set(said.KINDS)
-    assert set(job_words.ADVICE) <= set(said.KINDS)
+    assert set(MEANS) == KINDS
+    assert set(job_words.ADVICE) <= KINDS
     assert {rule for rule, _, _ in job_words.ADVICE.values()} <= set(RULES)
 
 
@@ -62,7 +64,7 @@ def test_a_warning_is_advice_with_its_line_and_no_weight(kind: str) -> None:
 
 
 def test_what_is_no_fault_is_no_advice() -> None:
-    quiet = [kind for kind in said.KINDS if kind not in job_words.ADVICE]
+    quiet = [kind for kind in KINDS if kind not in job_words.ADVICE]
     assert (
         advise(
             beside_of(*(Said(kind=kind, text="x", line=1, num=1, numbers=(1,)) for kind in quiet))

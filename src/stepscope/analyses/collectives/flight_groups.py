@@ -126,7 +126,7 @@ def difference(call: FlightCall, other: FlightCall) -> str | None:
         return "different"
     if _may_differ(call.op):
         return None
-    if _elements(call) != _elements(other):
+    if num_elements(call) != num_elements(other):
         return "sizes"
     return "types" if call.input_types != other.input_types else None
 
@@ -143,7 +143,7 @@ def _family(op: str) -> str:
     return "barrier" if "barrier" in op else op.lstrip("_").lower()
 
 
-def _elements(call: FlightCall) -> int:
+def num_elements(call: FlightCall) -> int:
     """A shape may differ, the number of elements may not."""
     return sum(prod(size) for size in call.input_sizes)
 
@@ -244,7 +244,7 @@ def peer_disagreements(open_ends: OpenEnds) -> list[Disagreement]:
     for (source, target, op), mine in open_ends.items():
         partners = open_ends.get((source, target, RECEIVE), ()) if op == SEND else ()
         for (_, label, send), (_, _, receive) in zip(mine, partners, strict=False):
-            is_sized = _elements(send) != _elements(receive)
+            is_sized = num_elements(send) != num_elements(receive)
             if is_sized or send.input_types != receive.input_types:
                 every.append(
                     Disagreement(

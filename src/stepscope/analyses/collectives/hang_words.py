@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 
-from stepscope.analyses.collectives.flight_groups import Disagreement, Wait, calls_at
+from stepscope.analyses.collectives.flight_groups import (
+    Disagreement,
+    Wait,
+    calls_at,
+    num_elements,
+)
 from stepscope.core.numbers import number_ranges, times
 from stepscope.core.recordings.flight import (
     DEVICE,
@@ -31,9 +35,8 @@ BRANCH = (
 )
 
 
-def ranks_words(ranks: Sequence[int], *, starts: bool = False) -> str:
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return f"{word.capitalize() if starts else word} {number_ranges(ranks)}"
+def ranks_words(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {number_ranges(ranks)}"
 
 
 def at(call: FlightCall) -> str:
@@ -55,7 +58,7 @@ def of_disagreement(
     is_told = len(many) > len(few)
     group = disagreement.group
     if call.is_p2p:
-        units = [_counted(_elements(each)) for each in (call, other)]
+        units = [_counted(num_elements(each)) for each in (call, other)]
         if disagreement.kind == TYPES:
             units = [_types(each) for each in (call, other)]
         what = (
@@ -66,8 +69,8 @@ def of_disagreement(
     elif disagreement.kind == SIZES:
         what = (
             f"in {call_words(call, group)} {ranks_words(few)} {_verb(few, 'has')} "
-            f"{_counted(_elements(other))}{at(other)} and {ranks_words(many)} "
-            f"{_elements(call):,}{at(call)}"
+            f"{_counted(num_elements(other))}{at(other)} and {ranks_words(many)} "
+            f"{num_elements(call):,}{at(call)}"
         )
         action = (
             "give every rank the same number of elements: pad or drop the last batch, and the same "
@@ -117,7 +120,7 @@ def _disagreement_details(
                 f"{many[0]} {times(counts[1])}"
             )
     for call, ranks in disagreement.sides[2:]:
-        yield f"{ranks_words(ranks)}: {call.op}{at(call)}, {_counted(_elements(call))}"
+        yield f"{ranks_words(ranks)}: {call.op}{at(call)}, {_counted(num_elements(call))}"
     if disagreement.missing:
         verb = _verb(disagreement.missing, "has")
         yield f"{ranks_words(disagreement.missing)} {verb} not come to it"
@@ -286,10 +289,6 @@ def _last_detail(rank: int, dumps: Mapping[int, FlightDump], waited: FlightCall)
     seconds = (waited.created_ns - last.created_ns) / 1e9
     # Ranks of several machines have clocks of their own, some milliseconds apart.
     return words if seconds < 0.5 else f"{words}, {seconds:.3g} s before the others came to this"
-
-
-def _elements(call: FlightCall) -> int:
-    return sum(prod(size) for size in call.input_sizes)
 
 
 def _counted(elements: int) -> str:

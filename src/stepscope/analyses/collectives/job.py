@@ -5,7 +5,7 @@ gradients and parameters travel within a step: DDP's buckets, FSDP's gathers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -35,7 +35,6 @@ def job_comms(
     matched: Matched,
     late: Sequence[Lateness],
     *,
-    replayed: Collection[int] = (),
     nccl: NcclLog | None = None,
 ) -> CommsFacts:
     """What the collectives of all ranks show together."""
@@ -55,7 +54,7 @@ def job_comms(
         ),
         num_rows_left_out=max(0, len(rows) - MAX_ROWS),
         fits=link_fits(rows),
-        ranks=_ranks(facts, rank_records, matched, late, replayed, noise),
+        ranks=_ranks(facts, rank_records, matched, late, noise),
         shape=tuple(dimension for _, dimension in shape),
         buckets=next(filter(None, family_buckets), None),
         gathers=tuple(row for family in sharded for row in gathers(rank_records, families, family)),
@@ -77,7 +76,6 @@ def _ranks(
     rank_records: Sequence[CollectiveRecords],
     matched: Matched,
     late: Sequence[Lateness],
-    replayed: Collection[int],
     noise: int,
 ) -> tuple[RankComms, ...]:
     is_compared = len(rank_records) > 1
@@ -100,7 +98,7 @@ def _ranks(
                 share_last=None if mine is None else mine.share_last,
                 offset_ns=matched.offset_ns[rank.rank] if is_aligned else None,
                 overlap_efficiency=overlap_efficiency(rank),
-                replayed=rank.rank in replayed,
+                replayed=False,  # the judging of the job says which
                 is_straggler=most_read
                 and mine is not None
                 and mine.share_last > OFTEN

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stepscope.analyses.intervals import Intervals, bounds, empty, lengths_in, union
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
-from stepscope.core.trace import NONE
+from stepscope.core.trace import NONE, Int64
 
 
 def waiting(records: CollectiveRecords, matched: Matched) -> Intervals:
@@ -17,22 +17,25 @@ def waiting(records: CollectiveRecords, matched: Matched) -> Intervals:
     if not len(records.exposed_of):
         return empty()
     number = matched.of[records.rank][records.exposed_of]
-    has_id = number != NONE
-    last = matched.last_ns[number[has_id]] - matched.offset_ns[records.rank]
-    start = records.exposed_start_ns[has_id]
-    end = np.minimum(records.exposed_end_ns[has_id], last)
-    ahead = end > start
-    return union(start[ahead], end[ahead])
+    return _until_last(
+        number, records.exposed_start_ns, records.exposed_end_ns, matched, records.rank
+    )
 
 
 def until_all_came(records: CollectiveRecords, matched: Matched) -> Intervals:
     """When the rank was in a collective that others had not come to, whatever ran beside it. On its
     own clock."""
     number = matched.of[records.rank]
+    return _until_last(number, records.start_ns, records.end_ns, matched, records.rank)
+
+
+def _until_last(
+    number: Int64, start_ns: Int64, end_ns: Int64, matched: Matched, rank: int
+) -> Intervals:
+    """Of these stretches what lies before the last rank came to their collective."""
     has_id = number != NONE
-    last = matched.last_ns[number[has_id]] - matched.offset_ns[records.rank]
-    start = records.start_ns[has_id]
-    end = np.minimum(records.end_ns[has_id], last)
+    last = matched.last_ns[number[has_id]] - matched.offset_ns[rank]
+    start, end = start_ns[has_id], np.minimum(end_ns[has_id], last)
     ahead = end > start
     return union(start[ahead], end[ahead])
 

@@ -53,7 +53,6 @@ class HostUse(Struct, frozen=True, kw_only=True):
 class _Change(Struct, frozen=True, kw_only=True):
     """What one rank's step takes more than before, in nanoseconds."""
 
-    before: float
     own: float
     outside: float
     """The exchange left out, in which all that wait for a rank seem slower."""
@@ -255,7 +254,6 @@ def _change(
         # The host of a device spins while it waits, and computes nothing.
         computed = 0.0
     return _Change(
-        before=median(step.ranks[rank].own for step in before),
         own=risen("own"),
         outside=risen("outside"),
         parts={name: risen(name) for name in PARTS},

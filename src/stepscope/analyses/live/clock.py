@@ -8,8 +8,7 @@ from typing import Any
 from stepscope.analyses.live.episode import Trouble, over
 from stepscope.analyses.live.level import Level
 from stepscope.analyses.run.health import SLOWED
-from stepscope.analyses.run.samples import objects_at
-from stepscope.protocol.untrusted import finite, whole
+from stepscope.protocol.untrusted import finite, objects_at, whole
 
 LOWER = 0.08
 """Of the clock: kernels bound by arithmetic are slower by as much. The driver's own steps up and

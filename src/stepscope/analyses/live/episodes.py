@@ -3,7 +3,7 @@ more when it is over."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stepscope.analyses.live.episode import Trouble
 from stepscope.core.live import OVER, RAISED, Alert
@@ -51,7 +51,6 @@ class _Episode:
     number: int = 0
     """0 before it is told, and of one that is kept quiet."""
     is_quiet: bool = False
-    others: list[Trouble] = field(default_factory=list)
 
 
 class Episodes:

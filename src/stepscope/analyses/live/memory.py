@@ -12,9 +12,9 @@ from statistics import median
 from typing import Any
 
 from stepscope.analyses.live.episode import Trouble, over
-from stepscope.analyses.run.samples import device_bytes, device_total_bytes, objects_at, rss_bytes
+from stepscope.analyses.run.samples import device_bytes, device_total_bytes, rss_bytes
 from stepscope.analyses.run.trend import kendall_z
-from stepscope.protocol.untrusted import whole
+from stepscope.protocol.untrusted import objects_at, whole
 
 NUM_SAMPLES = 10
 """A second apart: ten that only rise are 4 deviations from a series without a trend."""

@@ -19,8 +19,8 @@ from stepscope.analyses.memory.phases import BACKWARD, FORWARD
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.recordings.memory import ACTIVATIONS, GRADIENTS, INPUTS, TEMPORARY
-from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
-from stepscope.workload.model import parse_inputs
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+from stepscope.workload.inputs import inputs_of
 from stepscope.workload.operands import operand, read_bytes
 
 ACCUMULATE = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -169,8 +169,7 @@ def _on_its_way(
 
 
 def _product_shape(trace: Trace, op: int) -> tuple[int, ...]:
-    recorded = trace.details[trace.detail[op]] if trace.detail[op] != NONE else None
-    inputs = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+    inputs = inputs_of(trace, op)
     if inputs is None:
         return ()
     tensors = [operand(inputs, index) for index in range(len(inputs.dims))]
@@ -180,8 +179,7 @@ def _product_shape(trace: Trace, op: int) -> tuple[int, ...]:
 
 def _first_tensor(trace: Trace, op: int) -> tuple[tuple[int, ...], int] | None:
     """Shape and bytes, in the allocator's blocks, of an operator's first input."""
-    recorded = trace.details[trace.detail[op]] if trace.detail[op] != NONE else None
-    inputs = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+    inputs = inputs_of(trace, op)
     tensor = None if inputs is None else operand(inputs, 0)
     if tensor is None:
         return None

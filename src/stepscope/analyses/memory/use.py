@@ -144,16 +144,9 @@ def _broken_down(
             _beginning(runs, trained, base),
             _end_of_steps(context),
         )
-    use = MemoryUse(
-        source=use.source,
-        label=use.label,
-        peak_bytes=use.peak_bytes,
-        reserved_bytes=use.reserved_bytes,
-        cache_bytes=use.cache_bytes,
-        capacity_bytes=use.capacity_bytes,
-        moment=PeakMoment(
-            phase=at.phase, step=at.step, ms=use.moment.ms, operator=at.operator, module=at.module
-        ),
+    use = replace(
+        use,
+        moment=replace(at, ms=use.moment.ms),
         kinds=held,
         most=_most(spans, kinds, base),
         phases=_phases(events, runs, spans, kinds, alive, use.peak_bytes),

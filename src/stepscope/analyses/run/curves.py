@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.run.samples import objects_at
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
-from stepscope.protocol.untrusted import finite, whole
+from stepscope.protocol.untrusted import finite, objects_at, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
 

@@ -45,20 +45,27 @@ def compare_with_plan(
     )
     is_sure = record.held.get(UNKNOWN, 0) <= (1 - SURE_SHARE) * record.peak_bytes
     rows = [
-        _row(part, size, _at_peak(record, part), _most(record, part), is_sure)
+        memory_row(part, size, _at_peak(record, part), _most(record, part), is_sure=is_sure)
         for part, size in planned.items()
     ]
     others = record.peak_bytes - sum(row.at_peak_bytes or 0 for row in rows)
-    rows.append(_row(OTHERS, None, others, None, is_sure))
+    rows.append(memory_row(OTHERS, None, others, None))
     sizes = [size for size in planned.values() if size is not None]
     whole = sum(sizes) if len(sizes) == len(planned) else None
-    rows.append(_row(TOTAL, whole, record.peak_bytes, record.peak_bytes, True))
+    rows.append(memory_row(TOTAL, whole, record.peak_bytes, record.peak_bytes))
     return tuple(rows)
 
 
-def _row(
-    part: str, planned: int | None, at_peak: int | None, most: int | None, is_sure: bool
+def memory_row(
+    part: str,
+    planned: int | None,
+    at_peak: int | None,
+    most: int | None,
+    *,
+    is_sure: bool = True,
 ) -> RecordedMemoryRow:
+    """What was planned beside what was recorded; no ratio where it is not sure that both are of
+    the same tensors."""
     ratio = planned / most if planned is not None and most and is_sure else None
     return RecordedMemoryRow(
         part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio

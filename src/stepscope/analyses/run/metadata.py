@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import structs
 
 from stepscope.analyses.run.own_time import own_times
-from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.run.stalls import saves_of, stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.out_of_memory import RecordedFailure
@@ -23,7 +22,7 @@ from stepscope.core.recordings.system import PortSeries
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
 from stepscope.protocol.port_counters import counter_of
 from stepscope.protocol.run_folder import stock_steps
-from stepscope.protocol.untrusted import finite, whole
+from stepscope.protocol.untrusted import as_object, as_text, finite, objects_at, whole
 from stepscope.readers.network.port_samples import PortSamples
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
@@ -50,16 +49,16 @@ def run_facts(record: RunRecord) -> RunFacts:
 
 def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
     """Memory that ran out in a process; None where what it wrote is not whole."""
-    message = _text(notes.get("message"))
+    message = as_text(notes.get("message"))
     if message is None:
         return None
-    sizes = {name: whole(size, low=0) for name, size in _dict(notes, "sizes").items()}
+    sizes = {name: whole(size, low=0) for name, size in as_object(notes.get("sizes")).items()}
     return RecordedFailure(
         rank=whole(notes.get("rank"), low=0),
         message=message,
-        where=_text(notes.get("where")),
-        operator=_text(notes.get("operator")),
-        phase=_text(notes.get("phase")),
+        where=as_text(notes.get("where")),
+        operator=as_text(notes.get("operator")),
+        phase=as_text(notes.get("phase")),
         step=whole(notes.get("step"), low=0),
         capacity_bytes=whole(notes.get("capacity_bytes"), low=0),
         held_bytes=whole(notes.get("held_bytes"), low=0),
@@ -68,7 +67,7 @@ def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         passed_bytes=whole(notes.get("passed_bytes"), low=0),
         sizes={name: size for name, size in sizes.items() if size and name in CATEGORIES},
         trained_bytes=whole(notes.get("trained_bytes"), low=0),
-        optimizer=_text(notes.get("optimizer")),
+        optimizer=as_text(notes.get("optimizer")),
         is_fused=notes["is_fused"] if isinstance(notes.get("is_fused"), bool) else None,
         block=whole(notes.get("block"), low=0),
         num_blocks=whole(notes.get("num_blocks"), low=1),
@@ -92,7 +91,7 @@ def _with_other_cores(record: RunRecord, ranks: Sequence[RankMetadata]) -> tuple
 
 
 def _other_cores(record: RankRecord, used: float) -> float | None:
-    cores = finite(_dict(record.metadata, "machine").get("cpu_count"))
+    cores = finite(as_object(record.metadata.get("machine")).get("cpu_count"))
     busy = _median([finite(s.get("machine_cpu_share")) for s in _while_timed(record)])
     if cores is None or busy is None or used <= 0:
         return None
@@ -110,7 +109,7 @@ def _with_own_times(record: RunRecord, ranks: Sequence[RankMetadata]) -> tuple[R
 def rank_metadata(record: RankRecord) -> RankMetadata:
     """What one rank recorded of itself."""
     recorded = record.metadata
-    machine, flags = _dict(recorded, "machine"), _dict(recorded, "flags")
+    machine, flags = as_object(recorded.get("machine")), as_object(recorded.get("flags"))
     model = _first(recorded, "models")
     timed = [row for row in record.rows if row["state"] == 0]
     samples, loader = _while_timed(record), _loader(recorded)
@@ -128,7 +127,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         tf32=_bool(flags.get("matmul_tf32")),
         optimizers=tuple(_optimizer(options) for options in objects_at(recorded, "optimizers")),
         ddp=_plain(_first(recorded, "ddp")),
-        model=_text(model.get("class")),
+        model=as_text(model.get("class")),
         # Of a model that was walked in part, so many were not counted.
         num_parameters=None if model.get("is_whole") is False else whole(model.get("num_params")),
         device=_device(samples),
@@ -159,7 +158,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
 
 def _device_id(machine: Mapping[str, Any]) -> str | None:
     used = (each for each in objects_at(machine, "devices") if each.get("is_used") is True)
-    return next((_text(each.get("uuid")) for each in used), None)
+    return next((as_text(each.get("uuid")) for each in used), None)
 
 
 def _while_timed(record: RankRecord) -> list[Mapping[str, Any]]:
@@ -198,7 +197,7 @@ def _worker_bytes(sample: Mapping[str, Any]) -> float | None:
 def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
     loaders = objects_at(recorded, "loaders")
     feeding = [loader for loader in loaders if loader.get("is_feeding")] or loaders[:1]
-    iterator, batch = _dict(recorded, "loader_iter"), _dict(recorded, "batch")
+    iterator, batch = as_object(recorded.get("loader_iter")), as_object(recorded.get("batch"))
     if not iterator and not feeding:
         return None
     if iterator.get("is_bare"):
@@ -280,11 +279,6 @@ def _measured(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _dict(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = values.get(name)
-    return value if isinstance(value, dict) else {}
-
-
 def _first(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     rows = objects_at(values, name)
     return rows[0] if rows else {}
@@ -297,10 +291,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, float | bool | str | None] | 
 
 def _bool(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def run_ports(run: RunRecord) -> tuple[PortSeries, ...]:

@@ -20,7 +20,7 @@ from stepscope.analyses.run.slow_steps import FIRST, REST, TIMED, Turn, Usual, h
 from stepscope.analyses.run.step_extras import Extra, step_extras
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.core.run import RUN_PARTS
-from stepscope.protocol.untrusted import LARGEST_INT, finite, whole
+from stepscope.protocol.untrusted import LARGEST_INT, as_object, finite, whole
 from stepscope.readers.run_folder.folder import RankRecord
 
 LEAST_EVALUATION = 0.2
@@ -101,8 +101,7 @@ def spans_of(
     rest: Rest,
 ) -> list[Span]:
     rows = [row for row in record.rows if row["end_ns"] is not None]
-    noted = record.metadata.get("first_step")
-    first: Mapping[str, Any] = noted if isinstance(noted, dict) else {}
+    first = as_object(record.metadata.get("first_step"))
     first_ns = min(whole(first.get("end_ns")) or LARGEST_INT, _begin_ns(rows[0]))
     head = _head(first, phases.each[0].usual, ends.begun_ns, max(first_ns, ends.begun_ns))
     spans = [Span(begin_ns=ends.begun_ns, end_ns=ends.begun_ns, parts={}), *_in_turn(head)]

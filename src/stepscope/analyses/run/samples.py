@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stepscope.protocol.untrusted import finite, whole
+from stepscope.protocol.untrusted import finite, objects_at, whole
 from stepscope.readers.run_folder.tail import RankTail
 
 Sample = Mapping[str, Any]
@@ -58,12 +58,6 @@ def last_step(tail: RankTail) -> int | None:
         whole(sample.get("step")) for sample in tail.samples[-1:]
     ]
     return max((step for step in steps if step is not None), default=None)
-
-
-def objects_at(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects in the list of this name; none where it is no list."""
-    items = values.get(name)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:

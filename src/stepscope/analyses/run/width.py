@@ -91,14 +91,23 @@ def mean_parts(ranks: Sequence[RankFacts], step: RunStep) -> dict[str, int | Non
     split = [(rank, parts) for rank in ranks if (parts := rank.typical_parts_ns) is not None]
     if not split or step.ns is None or step.profiled_ns is None:
         return None
+    is_unsplit = any(_is_unsplit(rank, parts) for rank, parts in split)
+    every = [parts for _, parts in split]
+    return mean_of_parts(every, step.ns, step.profiled_ns, is_unsplit=is_unsplit)
+
+
+def mean_of_parts(
+    split: Sequence[Mapping[str, float | None]], step_ns: int, profiled_ns: int, *, is_unsplit: bool
+) -> dict[str, int | None]:
+    """Of ranks' steps. `is_unsplit`: what is waiting and what transfer is not known of each."""
     mean: dict[str, int | None] = {
-        part: round(sum(parts[part] for _, parts in split) / len(split)) for part in PARTS
+        part: round(sum(parts[part] or 0.0 for parts in split) / len(split)) for part in PARTS
     }
-    spread = step.profiled_ns - sum(ns or 0 for ns in mean.values())
-    if any(_is_unsplit(rank, parts) for rank, parts in split):
+    if is_unsplit:
         mean["comms_transfer"] = (mean["comms_transfer"] or 0) + (mean["comms_wait"] or 0)
         mean["comms_wait"] = None
-    return mean | {RANK_SPREAD: spread, UNPROFILED: step.ns - step.profiled_ns}
+    spread = profiled_ns - sum(ns or 0 for ns in mean.values())
+    return mean | {RANK_SPREAD: spread, UNPROFILED: step_ns - profiled_ns}
 
 
 def _is_unsplit(rank: RankFacts, parts: Mapping[str, float]) -> bool:

@@ -26,31 +26,15 @@ class Projections(Struct, frozen=True, kw_only=True):
     ranges: Int64
     start_ns: Int64
     end_ns: Int64
-    num_ops: Int64
-    """Launching calls contained; a CUDA graph's launch is one."""
 
 
-class ProjectionRow(Struct, frozen=True, kw_only=True):
-    """All ranges of a name: nvtx_gpu_proj_sum's columns."""
-
-    name: str
-    instances: int
-    total_proj_ns: int
-    total_range_ns: int
-    min_ns: int
-    median_ns: float
-    max_ns: int
-    num_ops: int
-
-
-def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projections:
-    """Each range's extent on the device; by default of all marks and operators.
-    Ranges without device work have none."""
-    chosen = np.flatnonzero(trace.is_kind(Kind.MARK, Kind.OP) if ranges is None else ranges)
+def project(trace: Trace, links: Links, ranges: Bool) -> Projections:
+    """Each range's extent on the device. Ranges without device work have none."""
+    chosen = np.flatnonzero(ranges)
     calls, first, last = _extents(trace, links)
     low = np.empty(len(chosen), np.int64)
     high = np.empty(len(chosen), np.int64)
-    begin, end, count = np.full_like(low, NOTHING), np.full_like(low, NONE), np.zeros_like(low)
+    begin, end = np.full_like(low, NOTHING), np.full_like(low, NONE)
     for thread in distinct(trace.thread[calls]).tolist():
         mine = np.flatnonzero(trace.thread[chosen] == thread)
         own = np.flatnonzero(trace.thread[calls] == thread)
@@ -66,31 +50,14 @@ def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projectio
             owner, call = owner[inside], call[inside]
             np.minimum.at(begin, owner, first[call])
             np.maximum.at(end, owner, last[call])
-            np.add.at(count, owner, 1)
-    has = count > 0
-    return Projections(ranges=chosen[has], start_ns=begin[has], end_ns=end[has], num_ops=count[has])
+    has = begin != NOTHING
+    return Projections(ranges=chosen[has], start_ns=begin[has], end_ns=end[has])
 
 
-def projection_rows(trace: Trace, projections: Projections) -> tuple[ProjectionRow, ...]:
-    """The summary by name, the longest total first."""
+def median_lengths(trace: Trace, projections: Projections) -> dict[str, float]:
+    """Of all ranges of a name that contain device work, in nanoseconds."""
     length, name = projections.end_ns - projections.start_ns, trace.name[projections.ranges]
-    rows = []
-    for code in distinct(name).tolist():
-        mine = name == code
-        lengths = length[mine]
-        rows.append(
-            ProjectionRow(
-                name=trace.names[code],
-                instances=len(lengths),
-                total_proj_ns=int(lengths.sum()),
-                total_range_ns=int(trace.dur_ns[projections.ranges[mine]].sum()),
-                min_ns=int(lengths.min()),
-                median_ns=median(lengths),
-                max_ns=int(lengths.max()),
-                num_ops=int(projections.num_ops[mine].sum()),
-            )
-        )
-    return tuple(sorted(rows, key=lambda row: -row.total_proj_ns))
+    return {trace.names[code]: median(length[name == code]) for code in distinct(name).tolist()}
 
 
 def _extents(trace: Trace, links: Links) -> tuple[Int64, Int64, Int64]:

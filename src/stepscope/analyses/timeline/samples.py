@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.timeline.tracks import Series
-from stepscope.protocol.untrusted import finite, whole
+from stepscope.protocol.untrusted import finite, objects_at, whole
 from stepscope.readers.run_folder.folder import RankRecord
 
 FAR_NS = 60_000_000_000

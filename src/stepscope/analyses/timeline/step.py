@@ -17,7 +17,7 @@ from stepscope.analyses.grouping import distinct, stable_order
 from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins
 from stepscope.analyses.intervals import Intervals
-from stepscope.analyses.rank_context import RankContext, build_context
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import split_waits
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.analyses.timeline.gaps import gaps_of
@@ -56,31 +56,10 @@ class _Rows(Struct, frozen=True, kw_only=True):
     num_lanes_dropped: int
 
 
-def timeline_of(
-    trace: Trace,
-    facts: RankFacts,
-    *,
-    context: RankContext | None = None,
-    waiting: Intervals | None = None,
-    most: int = MAX_SLICES,
-    step: int | None = None,
-) -> Timeline | None:
-    """The measured step of that number, or the one of median length; None when the trace has no
-    step.
-
-    `context` is the trace's, if the caller has it. `waiting` is when the rank waited for
-    others in a collective (`collectives.waits.waiting`); without it all exposed communication is
-    transfer.
-    """
-    steps = facts.steps
-    if not steps.median_windows:
-        return None
-    context = build_context(trace, None) if context is None else context
-    return draw(Shared(context, facts, waiting), step=step, most=most)
-
-
 class Shared:
-    """What the timelines of one rank's steps share, worked out once."""
+    """What the timelines of one rank's steps share, worked out once. `waiting` is when the rank
+    waited for others in a collective (`collectives.waits.waiting`); without it all exposed
+    communication is transfer."""
 
     def __init__(self, context: RankContext, facts: RankFacts, waiting: Intervals | None) -> None:
         self.context, self.facts, self.waiting = context, facts, waiting
@@ -132,7 +111,7 @@ class Shared:
 
 
 def draw(shared: Shared, *, step: int | None = None, most: int = MAX_SLICES) -> Timeline:
-    """One step of a rank that has steps, as `timeline_of` has it."""
+    """The measured step of that number, or the one of median length, of a rank that has steps."""
     context, facts = shared.context, shared.facts
     trace, steps = context.trace, facts.steps
     step = steps.median_windows[0] if step is None else step

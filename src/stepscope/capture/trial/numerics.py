@@ -62,11 +62,11 @@ class Numerics:
         self._waiting.append((step, self._losses, self._norms))
         self._losses, self._norms = [], []
         if step % EVERY == 0:
-            self._write(is_digest=True)
+            self._write()
 
     def ended(self) -> None:
         if self._is_on:
-            self._write(is_digest=True)
+            self._write()
 
     def _around_backward(self, guard: Guard) -> Callable[[Any], Any]:
         is_compiling, keep = compiling_asker(), guard.watch(self._keep_loss)
@@ -111,7 +111,7 @@ class Numerics:
             self._norms.append(norm)
 
     @without_modes()
-    def _write(self, *, is_digest: bool) -> None:
+    def _write(self) -> None:
         if self._folder is None or not self._waiting:
             return
         params = self._params()
@@ -121,7 +121,7 @@ class Numerics:
             loss = json_number(_mean([float(loss) for loss in losses]))
             grad_norm = json_number(_norm([float(norm) for norm in norms]))
             params_digest = params_norm = None
-            if is_digest and step == last and params:
+            if step == last and params:
                 params_digest = attempt(digest, self._torch, params)
                 params_norm = json_number(attempt(lambda: float(total_norm(self._torch, params))))
             lines.append(json_text((step, loss, grad_norm, params_digest, params_norm)))

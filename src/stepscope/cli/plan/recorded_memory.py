@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.analyses.run.memory_plan import OTHERS, PARTS, SURE_SHARE, TOTAL, compare_with_plan
-from stepscope.core.contract.plan import RecordedMemory
-from stepscope.core.contract.plan import RecordedMemoryRow as Row
+from stepscope.analyses.run.memory_plan import (
+    OTHERS,
+    PARTS,
+    SURE_SHARE,
+    TOTAL,
+    compare_with_plan,
+    memory_row,
+)
+from stepscope.core.contract.plan import RecordedMemory, RecordedMemoryRow
 from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN, MemoryReport
 from stepscope.errors import InputError
 from stepscope.planner.job import TrainingJob
@@ -81,7 +87,7 @@ def compared_memory(
     )
 
 
-def rows_of(account: Account | None, report: MemoryReport) -> tuple[Row, ...]:
+def rows_of(account: Account | None, report: MemoryReport) -> tuple[RecordedMemoryRow, ...]:
     """Parts, then the peak of tensors, then what the allocator had of the device."""
     parts = {} if account is None else {name: round(size) for name, size in account.memory.items()}
     planned: dict[str, int | None] = {part: parts.get(part) for part in PARTS}
@@ -90,39 +96,29 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[Row, ...]:
     sizes = tuple(planned[part] for part in PARTS)
     compared = compare_with_plan(report, *sizes)
     if not compared:
-        compared = tuple(
-            Row(part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None)
-            for p in PARTS
-        )
+        compared = tuple(memory_row(p, planned[p], None, None) for p in PARTS)
     between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]
     rows = [row for row in compared if row.part not in (OTHERS, TOTAL)]
     others = next((row.at_peak_bytes for row in compared if row.part == OTHERS), None)
-    rows.append(_row(OTHERS, between, others, None))
+    rows.append(memory_row(OTHERS, between, others, None))
     held = None if account is None else sum(parts.values()) - parts["slack"] - parts["context"]
     reserved = None if held is None else held + parts["slack"]
     fullest = report.fullest
     assert fullest is not None
-    rows.append(_row(PEAK, held, fullest.peak_bytes, fullest.peak_bytes))
+    rows.append(memory_row(PEAK, held, fullest.peak_bytes, fullest.peak_bytes))
     most_reserved = max(
         (record.reserved_bytes for record in report.records if record.reserved_bytes is not None),
         default=None,
     )
-    rows.append(_row(RESERVED, reserved, fullest.reserved_at_peak_bytes, most_reserved))
+    rows.append(memory_row(RESERVED, reserved, fullest.reserved_at_peak_bytes, most_reserved))
     return tuple(rows)
-
-
-def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) -> Row:
-    ratio = planned / most if planned is not None and most else None
-    return Row(
-        part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio
-    )
 
 
 def notes_of(
     job: TrainingJob,
     account: Account | None,
     report: MemoryReport,
-    rows: Sequence[Row],
+    rows: Sequence[RecordedMemoryRow],
 ) -> list[str]:
     """Why parts may differ though nothing is wrong with either side."""
     record = report.detailed

@@ -205,10 +205,6 @@ class CompilerReport(Struct, frozen=True, kw_only=True):
         return self.whole.breaks
 
     @property
-    def hints(self) -> tuple[tuple[str, int], ...]:
-        return self.whole.hints
-
-    @property
     def counted(self) -> tuple[Counted, ...]:
         return self.whole.counted
 
@@ -217,10 +213,6 @@ class CompilerReport(Struct, frozen=True, kw_only=True):
         """The first line of each compiled kernel whose lines are known."""
         known = (origin for each in self.recordings for origin in each.origins if origin.lines)
         return {origin.kernel: origin.lines[0] for origin in known}
-
-    @property
-    def caches(self) -> tuple[CacheUse, ...]:
-        return self.whole.caches
 
     @property
     def num_processes(self) -> int:

@@ -131,9 +131,6 @@ class Searched(Struct, frozen=True, kw_only=True):
         """None of its solvers is made for it, or the fastest is the naive one."""
         return self.best.is_naive or all(solver.is_generic for solver in self.solvers)
 
-    def named(self, name: str) -> Solver | None:
-        return next((solver for solver in self.solvers if solver.name == name), None)
-
 
 class FindDb(Struct, frozen=True, kw_only=True):
     """One file."""

@@ -35,42 +35,13 @@ MIOPEN_SEARCHES = "MIOpen: searches"
 MIOPEN_TUNES = "MIOpen: tunes"
 MIOPEN_NO_PARAMETERS = "MIOpen: no perf-db"
 MIOPEN_NO_KERNELS = "MIOpen: no kernel db"
-KINDS = (
-    THREADS,
-    UNUSED_PARAMETERS,
-    GRADIENT_STRIDES,
-    WORKERS,
-    FP32_PRODUCTS,
-    FEW_SMS,
-    NO_FLASH,
-    ATTENTION,
-    DATA_PARALLEL,
-    NO_GRAPHS,
-    ANOMALY,
-    NO_DEVICE,
-    NO_AUTOCAST,
-    NO_PINNING,
-    NO_GRADIENT,
-    CHECKPOINTING,
-    NO_EXPANSION,
-    PROFILER,
-    MIOPEN_NAIVE,
-    MIOPEN_LEFT_OUT,
-    MIOPEN_PASSED_OVER,
-    MIOPEN_FAST,
-    MIOPEN_MODE,
-    MIOPEN_SEARCHES,
-    MIOPEN_TUNES,
-    MIOPEN_NO_PARAMETERS,
-    MIOPEN_NO_KERNELS,
-)
 
 
 class Said(Struct, frozen=True, kw_only=True):
     """One warning, however often it was made."""
 
     kind: str
-    """Of KINDS."""
+    """One of the words above."""
     text: str
     """As it is written, cut."""
     line: int

@@ -206,9 +206,5 @@ class KernelReport(Struct, frozen=True, kw_only=True):
         return tuple(kernel for recording in self.recordings for kernel in recording.kernels)
 
     @property
-    def totals(self) -> tuple[KernelTotal, ...]:
-        return tuple(total for recording in self.recordings for total in recording.totals)
-
-    @property
     def find_dbs(self) -> tuple[FindDb, ...]:
         return tuple(file for recording in self.recordings for file in recording.find_dbs)

@@ -114,11 +114,6 @@ class FrameworkLog(Struct, frozen=True, kw_only=True):
     """Words and what they are, of this framework alone."""
     notes: tuple[str, ...] = ()
 
-    @property
-    def phases_ns(self) -> dict[str, int]:
-        """By name, for one step."""
-        return {phase.name: phase.ns for phase in self.phases if not phase.is_micro}
-
 
 class RecordedOperator(Struct, frozen=True, kw_only=True):
     """All calls of one operator in an execution trace."""
@@ -166,10 +161,6 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
     @property
     def logs(self) -> tuple[FrameworkLog, ...]:
         return tuple(log for recording in self.recordings for log in recording.logs)
-
-    @property
-    def graphs(self) -> tuple[ExecutionGraph, ...]:
-        return tuple(graph for recording in self.recordings for graph in recording.graphs)
 
     @property
     def outputs(self) -> tuple[JobOutput, ...]:

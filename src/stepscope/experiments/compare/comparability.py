@@ -54,7 +54,6 @@ TERMS = (
         varies=True,
     ),
 )
-NAMES = tuple(term.name for term in TERMS)
 IMPLIED = {
     "batch-size": ("data", "batches"),
     "world-size": ("data", "batches"),
@@ -62,8 +61,6 @@ IMPLIED = {
     "seed": ("data",),
 }
 """Whoever allows the first allows what follows from it."""
-NUMERICS = "numerics"
-"""Not a term of the setup: whether what is computed may change."""
 
 
 def widened(allowed: Collection[str]) -> frozenset[str]:

@@ -240,8 +240,8 @@ def _name(before: Work | None, after: Work | None) -> str:
     return f"{first} -> {second}"
 
 
-def _few(names: Sequence[str], most: int = 4) -> list[str]:
-    return [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+def _few(names: Sequence[str]) -> list[str]:
+    return [*names[:4], *([f"{len(names) - 4} more"] if len(names) > 4 else [])]
 
 
 def _work(shares: Mapping[int, Share], pieces: Pieces, *, by_kernel: bool) -> Work | None:

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stepscope.analyses.run.width import mean_of_parts
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.contract.codec import decode
 from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, parts_ms, refuse_impossible
 from stepscope.core.diagnosis import unjudged_fixes
-from stepscope.core.facts import PARTS
-from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.knobs import knobs_of_facts
 from stepscope.experiments.compare.side import (
     CompareSide,
@@ -74,20 +73,12 @@ def _ns(ms: float | None) -> float | None:
 def _mean_parts(
     diagnosis: DiagnosisContract, step_ns: float | None
 ) -> dict[str, int | None] | None:
-    """The mean over ranks, and what it leaves of the step time: as analyses.width_run has it for
-    facts."""
     split = [parts for rank in diagnosis.ranks if (parts := _parts_ns(rank)) is not None]
     if not split or step_ns is None or diagnosis.step.profiled_ms is None:
         return None
-    mean: dict[str, int | None] = {
-        part: round(sum(parts[part] or 0.0 for parts in split) / len(split)) for part in PARTS
-    }
-    if any(parts["comms_wait"] is None for parts in split):
-        mean["comms_transfer"] = (mean["comms_transfer"] or 0) + (mean["comms_wait"] or 0)
-        mean["comms_wait"] = None
-    profiled = round(diagnosis.step.profiled_ms * 1e6)
-    spread = profiled - sum(ns or 0 for ns in mean.values())
-    return mean | {RANK_SPREAD: spread, UNPROFILED: round(step_ns) - profiled}
+    is_unsplit = any(parts["comms_wait"] is None for parts in split)
+    profiled_ns = round(diagnosis.step.profiled_ms * 1e6)
+    return mean_of_parts(split, round(step_ns), profiled_ns, is_unsplit=is_unsplit)
 
 
 def _rank_side(rank: Rank, parts: Mapping[str, Any] | None, comms: CommsFacts | None) -> RankSide:

@@ -15,14 +15,7 @@ PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64
 def datasheet_roofs(key: str | None) -> DeviceRates | None:
     """By the datasheet, where the device is surely known."""
     spec = None if key is None else find_spec_by_key(key)
-    if spec is None:
-        return None
-    return DeviceRates(
-        device=spec.name,
-        source=f"datasheet of {spec.name}",
-        peak_flops={name: figure.value for name, figure in spec.peak_flops.items()},
-        bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s.value,
-    )
+    return None if spec is None else spec.rates(f"datasheet of {spec.name}")
 
 
 def floor_of(

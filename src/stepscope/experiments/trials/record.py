@@ -27,6 +27,9 @@ from stepscope.protocol.run_folder import (
 )
 from stepscope.protocol.untrusted import (
     MAX_JSON_BYTES,
+    as_object,
+    as_text,
+    objects_at,
     read_json_object,
     read_regular,
     read_tail,
@@ -98,7 +101,7 @@ def median_rank(run: RunRecord, skipped: int) -> tuple[RankRecord | None, tuple[
 
 def stock_of(rank: RankRecord) -> int:
     """Steps that the loader's stock of ready batches fed."""
-    loader = _dict(rank.metadata.get("loader_iter"))
+    loader = as_object(rank.metadata.get("loader_iter"))
     return stock_steps(loader.get("num_workers"), loader.get("prefetch_factor"))
 
 
@@ -159,13 +162,13 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     if first is None:
         return Setup()
     recorded, equal = first.metadata, _object(first.folder / EQUAL_FILE)
-    loaders = _dicts(recorded.get("loaders"))
+    loaders = objects_at(recorded, "loaders")
     # A DataLoader that nobody keeps is gone once its iterator is made: that tells the same.
-    alone = loaders[0] if len(loaders) == 1 else _dict(recorded.get("loader_iter"))
+    alone = loaders[0] if len(loaders) == 1 else as_object(recorded.get("loader_iter"))
     loader = next((loader for loader in loaders if loader.get("is_feeding")), alone)
-    model = next(iter(_dicts(recorded.get("models"))), {})
-    machine = _dict(recorded.get("machine"))
-    devices = _dicts(machine.get("devices"))
+    model = next(iter(objects_at(recorded, "models")), {})
+    machine = as_object(recorded.get("machine"))
+    devices = objects_at(machine, "devices")
     rows = [] if paced is None else [row for row in paced.rows if row["state"] == 0]
     usual = unprofiled.usual_rows(rows)
     num_batches = statistics.fmean([row["num_batches"] or 0 for row in usual] or [0])
@@ -175,16 +178,16 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
         # Where no loader was seen to give any, batches were not measured: the job feeds itself.
         num_batches=num_batches or None,
         seed=_int(equal.get("seed")),
-        data=_text(equal.get("data")),
+        data=as_text(equal.get("data")),
         ends_with=_ends_with(usual),
         # Of a model that was walked in part, so many were not counted.
         num_parameters=None if model.get("is_whole") is False else _int(model.get("num_params")),
-        model=_text(model.get("wraps")) or _text(model.get("class")),
-        dataset=_text(loader.get("dataset")),
-        device=_text(devices[0].get("name")) if devices else _text(machine.get("cpu_name")),
+        model=as_text(model.get("wraps")) or as_text(model.get("class")),
+        dataset=as_text(loader.get("dataset")),
+        device=as_text(devices[0].get("name")) if devices else as_text(machine.get("cpu_name")),
         versions={
             str(name): str(value)
-            for name, value in _dict(recorded.get("versions")).items()
+            for name, value in as_object(recorded.get("versions")).items()
             if value is not None
         },
     )
@@ -200,9 +203,9 @@ def _taken(run: RunRecord, change: Change) -> tuple[dict[str, int], list[str]]:
     """On how many objects of the first rank each knob was set, and why one was not."""
     # By the names of settings stand counts and words here, not the settings' own values.
     applied = read_json_object(run.ranks[0].folder / APPLIED_FILE) if run.ranks else {}
-    counts, reasons = _dict(applied.get("counts")), _dict(applied.get("reasons"))
+    counts, reasons = as_object(applied.get("counts")), as_object(applied.get("reasons"))
     taken = {name: _int(counts.get(name)) or 0 for name in change.knobs}
-    notes = [f"{name}: {_text(reasons[name]) or ''}" for name in change.knobs if name in reasons]
+    notes = [f"{name}: {as_text(reasons[name]) or ''}" for name in change.knobs if name in reasons]
     return taken, notes
 
 
@@ -226,7 +229,7 @@ def _numerics(path: Path) -> tuple[NumericRow, ...]:
                 step=step,
                 loss=_computed(loss),
                 grad_norm=_computed(grad_norm),
-                parameters=parameters if isinstance(parameters, str) else None,
+                parameters=as_text(parameters),
                 parameter_norm=_computed(parameter_norm),
             )
         )
@@ -268,20 +271,8 @@ def _object(path: Path) -> dict[str, Any]:
     return sound_object(read_json_object(path))[0]
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 MAX_BYTES = 64 << 20

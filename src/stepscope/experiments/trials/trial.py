@@ -96,10 +96,10 @@ def _check_start(words: Sequence[str], folder: Path) -> None:
         )
 
 
-def steps_of(run: RunRecord, warm_up_steps: int = 0) -> tuple[int, ...]:
+def steps_of(run: RunRecord) -> tuple[int, ...]:
     """The usual timed steps of a run that is there already, of the rank whose pace is the
     median."""
-    _, steps, _ = median_rank(run, warm_up_steps)
+    _, steps, _ = median_rank(run, 0)
     return steps
 
 

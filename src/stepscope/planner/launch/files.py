@@ -54,7 +54,7 @@ def refuse(target: str, layout: Layout, reasons: Sequence[str], instead: str = "
     raise UsageError(f"{layout} cannot be written for {target}: {faults}{hint}")
 
 
-def cuts_beyond_data(layout: Layout, *, but: Sequence[str] = ()) -> list[str]:
+def cuts_beyond_data(layout: Layout) -> list[str]:
     """A sentence for each way in which the model itself is cut."""
     words = {
         "tp": f"tp{layout.tp} cuts layers over tensor ranks",
@@ -62,7 +62,7 @@ def cuts_beyond_data(layout: Layout, *, but: Sequence[str] = ()) -> list[str]:
         "cp": f"cp{layout.cp} cuts sequences over context ranks",
         "ep": f"ep{layout.ep} spreads experts over ranks",
     }
-    return [text for name, text in words.items() if name not in but and getattr(layout, name) > 1]
+    return [text for name, text in words.items() if getattr(layout, name) > 1]
 
 
 def torchrun_line(cluster: Cluster, script: str, arguments: Sequence[str] = ()) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.planner.launch.settings import MOST, Counts, Settings
-from stepscope.protocol.untrusted import whole
+from stepscope.protocol.untrusted import as_object, whole
 
 KEYS = (
     "train_batch_size",
@@ -44,7 +44,7 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
     bucket = whole(zero.get("reduce_bucket_size"), 1, MOST_BUCKET)
     if bucket is None and stage and "reduce_bucket_size" not in zero:
         bucket = DEFAULT_BUCKET
-    tensor = _table(config.get("tensor_parallel"))
+    tensor = as_object(config.get("tensor_parallel"))
     return Settings(
         kind="deepspeed",
         where=where,
@@ -68,7 +68,7 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
 def _zero(config: Mapping[str, Any]) -> Mapping[str, Any]:
     given = config.get("zero_optimization")
     # As it was written before stages had numbers.
-    return {"stage": 1} if given is True else _table(given)
+    return {"stage": 1} if given is True else as_object(given)
 
 
 def _refused(config: Mapping[str, Any], zero: Mapping[str, Any]) -> list[str]:
@@ -78,13 +78,9 @@ def _refused(config: Mapping[str, Any], zero: Mapping[str, Any]) -> list[str]:
     return [*BATCHES.refused(config), *wrong, *STAGE.refused(zero), *BUCKETS.refused(zero)]
 
 
-def _table(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _precision(config: Mapping[str, Any]) -> str | None:
     for name, key in (("bf16", "bf16"), ("bf16", "bfloat16"), ("fp16", "fp16")):
-        enabled = _table(config.get(key)).get("enabled")
+        enabled = as_object(config.get(key)).get("enabled")
         if enabled is True:
             return name
         if enabled == "auto":
@@ -94,7 +90,7 @@ def _precision(config: Mapping[str, Any]) -> str | None:
 
 def _offload(zero: Mapping[str, Any]) -> str:
     def is_off(key: str) -> bool:
-        return _table(zero.get(key)).get("device") in ("cpu", "nvme")
+        return as_object(zero.get(key)).get("device") in ("cpu", "nvme")
 
     if is_off("offload_param"):
         return "all"
@@ -102,7 +98,7 @@ def _offload(zero: Mapping[str, Any]) -> str:
 
 
 def _optimizer(config: Mapping[str, Any]) -> str | None:
-    kind = _table(config.get("optimizer")).get("type")
+    kind = as_object(config.get("optimizer")).get("type")
     return OPTIMIZERS.get(kind.casefold()) if isinstance(kind, str) else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.planner.launch.settings import MOST, Counts, Settings
 from stepscope.planner.launch.torchtitan import MODELS, SCHEDULES
-from stepscope.protocol.untrusted import whole
+from stepscope.protocol.untrusted import as_object, whole
 
 SECTIONS = ("parallelism", "training", "activation_checkpoint", "model")
 LOOPED = "interleaved1f1b"
@@ -31,7 +31,7 @@ def is_torchtitan(tables: Mapping[str, Any]) -> bool:
 
 def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
     """What the tables say; what they leave out is torchtitan's default."""
-    cuts, training = _table(tables, "parallelism"), _table(tables, "training")
+    cuts, training = as_object(tables.get("parallelism")), as_object(tables.get("training"))
     notes: list[str] = []
     shard = whole(cuts.get("data_parallel_shard_degree"), -1, MOST)
     copies = whole(cuts.get("data_parallel_replicate_degree"), 1, MOST) or 1
@@ -97,17 +97,12 @@ def _number(text: str) -> int | None:
     return int(text) if text.lstrip("-").isdecimal() and len(text) < 12 else None
 
 
-def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = tables.get(name)
-    return table if isinstance(table, dict) else {}
-
-
 def _degree(cuts: Mapping[str, Any], name: str) -> int:
     return whole(cuts.get(name), 1, MOST) or 1
 
 
 def _recompute(tables: Mapping[str, Any]) -> str:
-    mode = _table(tables, "activation_checkpoint").get("mode", "selective")
+    mode = as_object(tables.get("activation_checkpoint")).get("mode", "selective")
     return mode if mode in ("none", "full") else "selective"
 
 
@@ -128,7 +123,7 @@ def _schedule(cuts: Mapping[str, Any], notes: list[str]) -> tuple[str, int]:
 
 
 def _model(tables: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
-    named = _table(tables, "model")
+    named = as_object(tables.get("model"))
     wanted = (named.get("name"), named.get("flavor"))
     for word, (module, config, flavor) in MODELS.items():
         if wanted == (module, flavor) or named.get("config") == config:

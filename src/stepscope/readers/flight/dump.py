@@ -25,7 +25,7 @@ from stepscope.core.recordings.flight import (
 )
 from stepscope.core.recordings.training_log import TrainingLog, TrainingRecording
 from stepscope.errors import FormatError
-from stepscope.protocol.untrusted import finite, parse_json, whole
+from stepscope.protocol.untrusted import as_object, finite, parse_json, whole
 from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_text
@@ -125,8 +125,7 @@ def _dump(source: Source, most: int, notes: list[str], taken: set[int]) -> Fligh
     if rank is None:
         rank = next(number for number in range(len(taken) + 1) if number not in taken)
         notes.append(f"{source.label}: its name does not tell a rank; taken for rank {rank}")
-    configs = value.get("pg_config")
-    parser = _DumpParser(configs if isinstance(configs, dict) else {})
+    parser = _DumpParser(as_object(value.get("pg_config")))
     calls = [call for entry in entries[-most:] if (call := parser.call(entry)) is not None]
     calls.sort(key=lambda call: call.record)
     if parser.num_unread:

@@ -6,7 +6,7 @@ from typing import Any
 
 from stepscope.core.recordings.stacks import Frame
 from stepscope.errors import FormatError
-from stepscope.protocol.untrusted import parse_json
+from stepscope.protocol.untrusted import as_object, parse_json
 
 MOST_FRAMES = 500
 
@@ -34,7 +34,7 @@ def training_stack(text: str | bytes, pid: int) -> tuple[Frame, ...]:
 
 
 def _frame(frame: Any) -> Frame:
-    frame = frame if isinstance(frame, dict) else {}
+    frame = as_object(frame)
     line = frame.get("line")
     return Frame(
         name=str(frame.get("name") or "?"),

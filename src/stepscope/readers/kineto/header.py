@@ -11,7 +11,7 @@ from typing import Any
 
 from stepscope.core.trace import DeviceProperties, Kind, TraceMeta
 from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD
-from stepscope.protocol.untrusted import MAX_DEPTH, finite
+from stepscope.protocol.untrusted import MAX_DEPTH, as_object, finite, objects_at
 from stepscope.readers.source import Source
 from stepscope.readers.trace.columns import Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER, NUMBER
@@ -98,7 +98,7 @@ def trace_meta(
     source: Source, fields: Mapping[str, Any], chunks: list[Columns], text_bytes: int
 ) -> TraceMeta:
     """The TraceMeta of a file with these fields and these columns."""
-    info = _mapping(fields.get("distributedInfo"))
+    info = as_object(fields.get("distributedInfo"))
     groups = info.get("pg_config")
     rank = _recorded_rank(fields)
     return TraceMeta(
@@ -109,7 +109,7 @@ def trace_meta(
         process_groups=tuple(_plain(g) for g in groups if isinstance(g, dict))
         if isinstance(groups, list)
         else (),
-        devices=_devices(fields.get("deviceProperties")),
+        devices=_devices(fields),
         base_ns=_count(fields.get("baseTimeNanoseconds")) or 0,
         has_shapes=bool(fields.get("record_shapes"))
         or any(bool((c.detail[c.kind == Kind.OP] >= 0).any()) for c in chunks),
@@ -125,14 +125,11 @@ def trace_meta(
 
 
 def _recorded_rank(fields: Mapping[str, Any]) -> int | None:
-    rank = _count(_mapping(fields.get("distributedInfo")).get("rank"))
+    rank = _count(as_object(fields.get("distributedInfo")).get("rank"))
     return rank if rank is not None and rank < 2**31 else None
 
 
-def _devices(value: Any) -> tuple[DeviceProperties, ...]:
-    entries = (
-        [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-    )
+def _devices(fields: Mapping[str, Any]) -> tuple[DeviceProperties, ...]:
     return tuple(
         DeviceProperties(
             index=_count(entry.get("id")) or 0,
@@ -142,17 +139,13 @@ def _devices(value: Any) -> tuple[DeviceProperties, ...]:
             compute_capability=_capability(entry),
             warp_size=_count(entry.get("warpSize")),
         )
-        for entry in entries
+        for entry in objects_at(fields, "deviceProperties")
     )
 
 
 def _capability(entry: Mapping[str, Any]) -> tuple[int, int] | None:
     major, minor = _count(entry.get("computeMajor")), _count(entry.get("computeMinor"))
     return (major, minor) if major is not None and minor is not None else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any) -> int | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import as_object
 
 MAX_SIZE = 1 << 62
 MAX_DEVICES = 64
@@ -90,9 +91,9 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
             "torch.cuda.memory._dump_snapshot writes one"
         )
     by_device: dict[int, DeviceHistory] = {}
-    settings = _dict(snapshot.get("allocator_settings"))
+    settings = as_object(snapshot.get("allocator_settings"))
     if (
-        sum(1 + len(_list(_dict(segment).get("blocks"))) for segment in snapshot["segments"])
+        sum(1 + len(_list(as_object(segment).get("blocks"))) for segment in snapshot["segments"])
         > MAX_BLOCKS
     ):
         raise FormatError(
@@ -139,7 +140,7 @@ def _take_segment(history: DeviceHistory, entry: dict[Any, Any]) -> None:
     segment = Segment(addr, size, entry.get("is_expandable") is True, has_own_pool=has_own_pool)
     end = addr
     for each in _list(entry.get("blocks")):
-        block = _dict(each)
+        block = as_object(each)
         length, start = _int(block.get("size")), _int(block.get("address", end))
         if length is None or start is None:
             history.num_bad += 1
@@ -157,7 +158,7 @@ def _take_segment(history: DeviceHistory, entry: dict[Any, Any]) -> None:
 def _history_frames(block: dict[Any, Any]) -> list[Any]:
     """Of torch 2.0: the allocations a block served, the latest first."""
     history = _list(block.get("history"))
-    return _list(_dict(history[0]).get("frames")) if history else NO_FRAMES
+    return _list(as_object(history[0]).get("frames")) if history else NO_FRAMES
 
 
 def _events(history: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
@@ -188,7 +189,7 @@ def _events(history: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
 def _optimizer_ends(annotations: Any, device: int) -> list[int]:
     ends = []
     for each in _list(annotations):
-        annotation = _dict(each)
+        annotation = as_object(each)
         name, time_us = annotation.get("name"), _int(annotation.get("time_us"))
         is_end = annotation.get("stage") == "END" and annotation.get("device", device) == device
         if (
@@ -207,7 +208,3 @@ def _int(value: Any) -> int | None:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else NO_FRAMES
-
-
-def _dict(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}

@@ -50,7 +50,6 @@ class RankTail(Struct, frozen=True, kw_only=True):
     samples: tuple[dict[str, Any], ...]
     new_rows: tuple[Row, ...]
     """Since the look before; a bounded number, the latest."""
-    new_stretches: tuple[Row, ...]
     new_samples: tuple[dict[str, Any], ...]
     num_windows: int
     """Recordings that are written."""
@@ -146,10 +145,9 @@ class _RankFollower:
         # Of a long run: what the other two files are too full for.
         live = self._live_lines.new()
         rows = _rows([*self._row_lines.new(), *live], STEP_COLUMNS)
-        stretches = _rows(self._stretch_lines.new(), STEP_SUMMARY_COLUMNS)
         samples = sound_objects([*self._sample_lines.new(), *live])
         self._rows.extend(rows)
-        self._stretches.extend(stretches)
+        self._stretches.extend(_rows(self._stretch_lines.new(), STEP_SUMMARY_COLUMNS))
         self._samples.extend(samples)
         self._note_signs(samples)
         problem = self.folder / PROBLEM_FILE
@@ -161,7 +159,6 @@ class _RankFollower:
             stretches=tuple(self._stretches),
             samples=tuple(self._samples),
             new_rows=tuple(rows),
-            new_stretches=tuple(stretches),
             new_samples=tuple(samples),
             num_windows=_num_windows(self.folder),
             sign_wall_ns=self._wall(self._sign_ns),

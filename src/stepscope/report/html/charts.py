@@ -52,14 +52,7 @@ def roofline_chart(rank: RankFacts, measured: DeviceRates | None = None) -> dict
 
 def _datasheet(device: str | None) -> DeviceRates | None:
     spec = next((spec for spec in load_specs() if device in (spec.name, spec.key)), None)
-    if spec is None:
-        return None
-    return DeviceRates(
-        device=spec.name,
-        source="datasheet",
-        peak_flops={name: figure.value for name, figure in spec.peak_flops.items()},
-        bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s.value,
-    )
+    return None if spec is None else spec.rates("datasheet")
 
 
 def rank_chart(diagnosis: Diagnosis, peaks: Mapping[int, float]) -> dict[str, Any] | None:

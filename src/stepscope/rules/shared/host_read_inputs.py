@@ -13,9 +13,9 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.intervals import Intervals, union
-from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 from stepscope.rules.case import Case
-from stepscope.workload.model import parse_inputs
+from stepscope.workload.inputs import inputs_of
 
 TO_SCALAR = re.compile(
     r"^aten::(max|min|mean|sum|norm|linalg_vector_norm|std|var|any|all|prod|amax|amin|median"
@@ -113,10 +113,7 @@ def _can_be_input(trace: Trace, before: int, after: int) -> bool:
 
 def _shape(trace: Trace, event: int) -> tuple[int, ...] | None:
     """Of its first input."""
-    if trace.detail[event] == NONE:
-        return None
-    detail = trace.details[trace.detail[event]]
-    parsed = parse_inputs(detail) if isinstance(detail, OpInputs) else None
+    parsed = inputs_of(trace, event)
     if parsed is None or not parsed.dims:
         return None
     shape = parsed.dims[0]

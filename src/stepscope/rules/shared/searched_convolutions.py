@@ -26,7 +26,7 @@ from stepscope.core.recordings.find_db import (
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.graph import Graph
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.workload.conv import window_dims
+from stepscope.workload.conv import per_dim, window_dims
 from stepscope.workload.inputs import (
     ParsedInputs,
     Shape,
@@ -313,7 +313,7 @@ def _problem(
         return None
     dtype = DTYPES.get(x.dtype)
     padding, stride, dilation = (
-        _per_dim(integers_at(inputs, position), len(x.dims) - 2) for position in positions[:3]
+        per_dim(integers_at(inputs, position), len(x.dims) - 2) for position in positions[:3]
     )
     if (
         dtype is None
@@ -340,12 +340,6 @@ def _problem(
         layout="",
         dtype=dtype,
     )
-
-
-def _per_dim(values: Shape | None, rank: int) -> Shape | None:
-    if values is None or len(values) not in (1, rank):
-        return None
-    return values * rank if len(values) == 1 else values
 
 
 def _layouts(inputs: ParsedInputs, positions: Sequence[int], rank: int) -> frozenset[str]:
