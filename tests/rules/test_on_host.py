@@ -12,19 +12,20 @@ from stepscope.core.trace import Trace
 from stepscope.replay import graph
 from stepscope.rules.case import case_of
 from tests.rules.judging import diagnosed, judge
+from tests.rules.recorded import WORKERS
 from tests.tracing import Event, mark, op, python, trace_of
 
 MS = 1_000_000
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def steps(loading_ms: int, work_ms: int, num: int = 5) -> Trace:
+def steps(loading_ms: int, work_ms: int, num: int = 5, loader: str = LOADER) -> Trace:
     """Each step loads, computes in two operators with a millisecond of Python between them, and
     ends."""
     events: list[Event] = []
     for step in range(num):
         began = now = step * (loading_ms + work_ms + 1) * MS
-        events.append(mark(LOADER, now, now + loading_ms * MS))
+        events.append(mark(loader, now, now + loading_ms * MS))
         now += loading_ms * MS
         half = work_ms * MS // 2
         events += [
@@ -110,6 +111,20 @@ def test_the_measured_wait_goes_before_the_recorded_one() -> None:
     )
     assert case.facts.replayed is not None
     assert case.facts.replayed.shares["data"] == pytest.approx(40 / 51, abs=0.02)
+
+
+def test_the_measured_wait_for_workers_goes_before_the_recorded_one() -> None:
+    """Recorded steps find batches that were made while the profiler started: they wait for 2 ms of
+    13, the run's for 25 of 36."""
+    metadata = known(64, 1.0, wait_ms=25, step_ms=36)
+    metadata = structs.replace(metadata, loader=LoaderKnobs(num_workers=2))
+    recorded = steps(2, 10, loader=WORKERS)
+    case = case_of(build_context(recorded, None), 0, 36 * MS, metadata)
+    assert case.facts.replayed is not None
+    assert case.facts.replayed.shares["data"] == pytest.approx(25 / 36, abs=0.02)
+    (found,) = [each for each in judge(case).findings if each.code == "starved-loader"]
+    assert found.predicted_speedup > 2
+    assert "waits 25.0 ms" in found.summary
 
 
 @pytest.mark.parametrize(

@@ -184,10 +184,12 @@ def case_of(
     waits = bool(timed_waits)
     # Where the wait was timed without the profiler, short fetches that it recorded say no more.
     starved = timed_waits is not False and is_starved(context.trace, context.host, step_interval)
-    wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
-    # On a host alone, batches that no DataLoader brings are not in what was timed.
+    # On a host alone, batches that no DataLoader brings are not in what was timed, and what a
+    # recorded step waits is not the run's: the batches that workers made while the profiler
+    # started are ready. With a device, waits that were recorded are fitted to the step.
+    wait_ns = None if unprofiled is None else unprofiled.wait_ns
     has_loader = unprofiled is not None and bool(unprofiled.num_batches)
-    if wait_ns is not None and ((graph.on_host and has_loader) or waits):
+    if wait_ns is not None and (has_loader if graph.on_host else waits and not starved):
         measured["input"] = wait_ns
     if starved and unprofiled is None and step_ns is not None:
         measured |= _unrecorded_wait(context, graph)
