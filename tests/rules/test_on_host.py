@@ -127,6 +127,49 @@ def test_the_measured_wait_for_workers_goes_before_the_recorded_one() -> None:
     assert "waits 25.0 ms" in found.summary
 
 
+def test_taking_over_a_batch_that_is_ready_is_no_wait_for_workers() -> None:
+    """Of 2 ms in a step of 18, 1.35 for two tensors."""
+    recorded = steps(2, 15, loader=WORKERS)
+    metadata = known(64, 1.0, wait_ms=2, step_ms=18)
+    for num_tensors, is_paced in ((2, False), (0, True)):
+        loader = LoaderKnobs(num_workers=2, batch_tensors=num_tensors, batch_bytes=1000)
+        case = case_of(
+            build_context(recorded, None), 0, 18 * MS, structs.replace(metadata, loader=loader)
+        )
+        assert case.paced_by_loader == is_paced
+        assert ("starved-loader" in {f.code for f in judge(case).findings}) == is_paced
+
+
+def test_what_python_takes_a_step_is_told_of_whole_steps() -> None:
+    """Python runs before a step's first operator, which the first recorded step begins with."""
+    events: list[Event] = []
+    for step in range(3):
+        began = step * 22 * MS
+        events += [
+            op("aten::mm", began + 12 * MS, began + 17 * MS),
+            op("aten::add_", began + 17 * MS + 1000, began + 22 * MS - 1000),
+            mark(f"ProfilerStep#{step}", began, began + 22 * MS - 10),
+        ]
+    (found,) = judge(case_of(build_context(trace_of(*events), None), 0, None)).findings
+    assert found.code == "python-overhead"
+    assert "of its 12.00 ms" in found.summary
+
+
+def test_operators_and_the_time_outside_them_that_are_near_are_mixed() -> None:
+    events: list[Event] = []
+    for step in range(4):
+        began = step * 20 * MS
+        events += [
+            op("aten::mm", began, began + 9_800_000),
+            op("aten::add_", began + 19 * MS, began + 20 * MS - 1000),
+            mark(f"ProfilerStep#{step}", began, began + 20 * MS - 10),
+        ]
+    verdict = diagnosed(case_of(build_context(trace_of(*events), None), 0, None)).verdict
+    assert (verdict.bound, verdict.second) == ("compute", "host")
+    assert verdict.summary.startswith("Mixed: without operators on the CPU the step would be 54%")
+    assert "outside operators 46%" in verdict.summary
+
+
 @pytest.mark.parametrize(
     ("cores", "used", "least", "most"), [(64.0, 1.0, 2.5, 3.0), (2.0, 1.5, 0.99, 1.4)]
 )

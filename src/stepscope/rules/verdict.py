@@ -189,10 +189,20 @@ def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:
         return Verdict(bound="unknown", summary=summary, shares=shares)
     second = second_of(bound, shares, parts)
     name = names_of(rank)[bound] if second is None else "Mixed"
-    beside = "" if second is None else f", without {words[second]} {shares[second]:.0%}"
+    beside = "" if second is None else _beside(rank, second, shares, parts)
     more = _more(rank, bound, parts)
     summary = f"{name}: without {words[bound]} the step {shorter}{beside}{more}"
     return Verdict(bound=bound, second=second, summary=summary, shares=shares)
+
+
+def _beside(rank: RankFacts, second: str, shares: dict[str, float], parts: dict[str, float]) -> str:
+    """The resource that limits the step too, or the part of it that is the largest while nothing is
+    gained without it, as where the step would only wait longer for its input."""
+    part = by_bound(parts).get(second, 0.0)
+    if shares[second] >= LEAST_SHARE or not part:
+        return f", without {words_of(rank)[second]} {shares[second]:.0%}"
+    named = f"{part:.0%} of the recorded step is {part_words_of(rank)[second]}"
+    return f"; {named}, and a step without that alone would be as long"
 
 
 def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
@@ -224,13 +234,13 @@ def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) ->
     lost = 0.0 if rank.launches is None else rank.launches.lost_share
     if lost and lead <= lost:
         return f"{lost:.0%} of the device's events were lost, and the next bound is no further off"
+    if rank.steps.where == "host":
+        # What lies outside operators is a resource of its own there, and has its share.
+        return None
     unexplained = parts["idle_other"]
     is_much = bound in KERNELS and unexplained > max(MOST_IDLE, lead)
     if is_much or (bound in (*KERNELS, "transfer") and unexplained > MOST_UNEXPLAINED):
-        idle = f"{unexplained:.0%} of the step"
-        if rank.steps.where == "host":
-            return f"{idle} is outside operators, with no cause recorded"
-        return f"the device idles for {idle} with no cause recorded"
+        return f"the device idles for {unexplained:.0%} of the step with no cause recorded"
     return None
 
 

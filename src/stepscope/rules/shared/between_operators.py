@@ -75,8 +75,17 @@ def without_work_in(case: Case, graph: Graph, ranges: Intervals, share: float = 
 
 def work_ns_in(case: Case, graph: Graph, ranges: Intervals) -> float:
     """The host's work inside the ranges, per step, as the unprofiled run has it."""
-    work = graph.call_parts["work"] * _share_of_work(case, graph, ranges)
-    return float(work.sum()) / max(graph.num_steps, 1)
+    return per_step_ns(graph, graph.call_parts["work"] * _share_of_work(case, graph, ranges))
+
+
+def per_step_ns(graph: Graph, call_ns: Float64) -> float:
+    """Of the host's time after each call. What a step does before its first call stands with the
+    last call of the one before it: from the first call of the first step to that of the last one
+    all steps are whole."""
+    if graph.num_steps < 2:
+        return float(call_ns.sum())
+    before_last = graph.call_step < graph.num_steps - 1
+    return float(call_ns[before_last].sum()) / (graph.num_steps - 1)
 
 
 @once_a_case
