@@ -7,10 +7,11 @@ import pytest
 from msgspec import structs
 
 from stepscope.analyses.rank_context import build_context
-from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
+from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay import graph
 from stepscope.rules.case import case_of
+from stepscope.rules.without_trace import timed_verdict
 from tests.rules.judging import diagnosed, judge
 from tests.rules.recorded import WORKERS
 from tests.tracing import Event, mark, op, python, trace_of
@@ -125,6 +126,27 @@ def test_the_measured_wait_for_workers_goes_before_the_recorded_one() -> None:
     (found,) = [each for each in judge(case).findings if each.code == "starved-loader"]
     assert found.predicted_speedup > 2
     assert "waits 25.0 ms" in found.summary
+
+
+def test_why_more_workers_give_nothing_is_said_once() -> None:
+    metadata = known(1, 1.0, wait_ms=25, step_ms=36)
+    loader = LoaderKnobs(num_workers=2, batch_tensors=2, batch_bytes=1000)
+    metadata = structs.replace(metadata, loader=loader, children_cores=1.0)
+    recorded = build_context(steps(2, 10, loader=WORKERS), None)
+    diagnosis = diagnosed(case_of(recorded, 0, 36 * MS, metadata), 36 * MS)
+    (note,) = [note for note in diagnosis.notes if "workers fill" in note]
+    assert note.startswith("not judged: data share: 69% of the step, waiting for workers")
+    assert {"starved-loader", "data share"} <= {each.code for each in diagnosis.abstentions}
+
+
+def test_steps_without_a_loader_and_without_a_recording_speak_of_none() -> None:
+    rank = known(4, 1.0, wait_ms=0, step_ms=10)
+    assert rank.steps is not None
+    for num_batches, is_named in ((0, False), (1, True)):
+        steps = structs.replace(rank.steps, num_batches=num_batches)
+        ranks = (structs.replace(rank, steps=steps),)
+        run = RunFacts(path="run", command=("train",), exit_code=0, ranks=ranks)
+        assert ("loader" in timed_verdict(run).summary) == is_named
 
 
 def test_taking_over_a_batch_that_is_ready_is_no_wait_for_workers() -> None:

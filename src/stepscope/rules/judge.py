@@ -224,7 +224,7 @@ def _about_all(job: JobCase) -> list[JobProposal]:
     nothing."""
     if job.is_alone:
         return []
-    has_device = all(case.unprofiled is not None for case in job.cases)
+    has_device = all(not part.graph.on_host for part in job.job_graph.parts)
     rules = job_rules(has_device=has_device)
     proposals = [_signed(rule, rule.propose_job(job)) for rule in rules]
     return [

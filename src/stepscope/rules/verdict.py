@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import (
+    SHARE,
     Abstention,
     Diagnosis,
     Finding,
@@ -302,7 +303,12 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
     """What rules had to say without a gain, and what they could not judge, joined by what they
     lack."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for abstention in _abstentions(judgement, facts):
+    abstentions = _abstentions(judgement, facts)
+    of_shares = [each for each in abstentions if each.code.endswith(SHARE)]
+    for abstention in abstentions:
+        if any(abstention.reason in each.reason for each in of_shares if each is not abstention):
+            # Said with the share of the step that it is about.
+            continue
         alike.setdefault((abstention.reason, abstention.needs), []).append(abstention.code)
     lacking = [
         f"not judged: {', '.join(codes)}: {reason}: {needs}"

@@ -117,10 +117,9 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
             summary=f"Input-bound: {share:.0%} of the step is waiting for input.",
             shares=shares,
         )
-    words = (
-        f"Not known: {_cause(run)}no step was recorded by the profiler; {share:.0%} of a step goes "
-        "by in the loader"
-    )
+    words = f"Not known: {_cause(run)}no step was recorded by the profiler"
+    if rank.steps.num_batches or share:
+        words += f"; {share:.0%} of a step goes by in the loader"
     return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
 
 
