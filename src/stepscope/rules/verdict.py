@@ -202,8 +202,7 @@ def _beside(rank: RankFacts, second: str, shares: dict[str, float], parts: dict[
     part = by_bound(parts).get(second, 0.0)
     if shares[second] >= LEAST_SHARE or not part:
         return f", without {words_of(rank)[second]} {shares[second]:.0%}"
-    named = f"{part:.0%} of the recorded step is {part_words_of(rank)[second]}"
-    return f"; {named}, and a step without that alone would be as long"
+    return f"; {part:.0%} of the recorded step is {part_words_of(rank)[second]}"
 
 
 def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
