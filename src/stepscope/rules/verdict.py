@@ -27,6 +27,7 @@ from stepscope.rules.headline import (
     HOST_WORDS,
     KERNELS,
     UNSEEN,
+    WEAK,
     by_bound,
     is_unseen,
     largest_part,
@@ -37,6 +38,8 @@ from stepscope.rules.headline import (
     second_of,
     words_of,
 )
+from stepscope.rules.imbalance import late_rank
+from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
@@ -174,8 +177,18 @@ def _with_timed(verdict: Verdict, run: RunFacts | None) -> Verdict:
     # Of many steps; the profiler saw a few.
     is_told = timed.bound == "imbalance" or (verdict.bound == "unknown" != timed.bound)
     if not is_told:
-        return verdict
+        return replace(verdict, summary=f"{verdict.summary}{_of_late(run, timed, verdict)}")
     return replace(timed, summary=f"{timed.summary} By the recorded steps: {verdict.summary}")
+
+
+def _of_late(run: RunFacts, timed: Verdict, verdict: Verdict) -> str:
+    """The rank that the others wait for in the timed steps, where the verdict does not lead to
+    it."""
+    late, share = late_by_own_time(run), timed.shares.get("imbalance", 0.0)
+    if late is None or share < WEAK or late_rank.CODE in verdict.summary:
+        return ""
+    waited = f"at least {share:.0%} of the step is waiting for rank {late[0]}"
+    return f" By the steps timed without the profiler {waited}."
 
 
 def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:

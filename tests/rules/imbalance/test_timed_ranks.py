@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.facts import Facts
 from stepscope.core.run import OwnTime, RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.pipeline.recording import Recording
 from stepscope.rules.imbalance import late_rank, uneven_work
+from stepscope.rules.job import Job
+from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import diagnose_without_trace
 from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.rules.recorded import Run
 
 MS = 1_000_000
 
@@ -104,6 +108,40 @@ def test_a_run_folder_without_a_trace_names_the_rank_that_holds_the_others_up(
     assert said.verdict.bound == "imbalance"
     assert said.verdict.shares["imbalance"] == pytest.approx(0.75)
     assert said.holding_up == ((1, "late-rank"),)
+
+
+def test_the_verdict_of_recorded_steps_names_the_rank_that_timed_ones_wait_for() -> None:
+    recorded = Run()
+    for _ in range(4):
+        recorded.step()
+        recorded.launch(9_000)
+        recorded.sync()
+    case = recorded.case()
+    for own_ms, is_named in ((26.0, True), (38.0, False)):
+        timed = UnprofiledSteps(
+            num=50,
+            num_left_out=0,
+            step_ns=40 * MS,
+            low_ns=40 * MS,
+            high_ns=40 * MS,
+            median_ns=40 * MS,
+            slowest_ns=40 * MS,
+            on_device=False,
+            wait_ns=0,
+            backward_ns=None,
+            optimizer_ns=None,
+            num_batches=0,
+            num_backwards=1,
+        )
+        ranks = [
+            RankMetadata(rank=0, own=own(own_ms, longest=0), steps=timed),
+            RankMetadata(rank=1, own=own(40, longest=1), steps=timed),
+        ]
+        facts = Facts(ranks=(case.facts,), run=run_of(*ranks))
+        said = diagnose_job(Job(facts=facts, case_of=lambda index, step_ns: case)).verdict
+        assert said.bound == "compute"
+        words = "By the steps timed without the profiler at least 35% of the step is waiting"
+        assert (f"{words} for rank 1." in said.summary) == is_named
 
 
 def test_ranks_in_step_that_wait_little_are_not_called_uneven() -> None:
