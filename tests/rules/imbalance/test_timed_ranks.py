@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from stepscope.core.facts import Facts
 from stepscope.core.run import OwnTime, RankMetadata, RunFacts, UnprofiledSteps
@@ -12,7 +13,7 @@ from stepscope.pipeline.recording import Recording
 from stepscope.rules.imbalance import late_rank, uneven_work
 from stepscope.rules.job import Job
 from stepscope.rules.verdict import diagnose_job
-from stepscope.rules.without_trace import diagnose_without_trace
+from stepscope.rules.without_trace import diagnose_without_trace, run_notes
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.rules.recorded import Run
 
@@ -54,6 +55,16 @@ def test_a_last_rank_that_changes_is_uneven_work_and_not_late() -> None:
     said = uneven_work.advise_run(run)
     assert said is not None
     assert said.ranks == ()
+
+
+def test_on_a_busy_machine_uneven_times_are_said_and_not_judged() -> None:
+    run = hosts(own(30, longest=0.45), own(36, longest=0.55))
+    assert not any("uneven-work" in note for note in run_notes(run))
+    busy = structs.replace(run.ranks[0], queued_share=0.4)
+    run = run_of(busy, run.ranks[1])
+    assert uneven_work.advise_run(run) is None
+    (note,) = [note for note in run_notes(run) if "uneven-work" in note]
+    assert "20% of the step" in note
 
 
 def test_even_ranks_are_neither() -> None:
