@@ -81,11 +81,11 @@ def work_ns_in(case: Case, graph: Graph, ranges: Intervals) -> float:
 def per_step_ns(graph: Graph, call_ns: Float64) -> float:
     """Of the host's time after each call. What a step does before its first call stands with the
     last call of the one before it: from the first call of the first step to that of the last one
-    all steps are whole."""
-    if graph.num_steps < 2:
-        return float(call_ns.sum())
-    before_last = graph.call_step < graph.num_steps - 1
-    return float(call_ns[before_last].sum()) / (graph.num_steps - 1)
+    all steps are whole. What only the last one holds counts all the same."""
+    steps = max(graph.num_steps, 1)
+    before_last = graph.call_step < steps - 1
+    whole_ns = float(call_ns[before_last].sum()) / max(steps - 1, 1)
+    return max(whole_ns, float(call_ns.sum()) / steps)
 
 
 @once_a_case
