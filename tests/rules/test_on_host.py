@@ -7,10 +7,13 @@ import pytest
 from msgspec import structs
 
 from stepscope.analyses.rank_context import build_context
-from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts, UnprofiledSteps
+from stepscope.core.facts import Facts
+from stepscope.core.run import LoaderKnobs, OwnTime, RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay import graph
 from stepscope.rules.case import case_of
+from stepscope.rules.job import Job
+from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import timed_verdict
 from tests.rules.judging import diagnosed, judge
 from tests.rules.recorded import WORKERS
@@ -175,6 +178,31 @@ def test_what_python_takes_a_step_is_told_of_whole_steps() -> None:
     (found,) = judge(case_of(build_context(trace_of(*events), None), 0, None)).findings
     assert found.code == "python-overhead"
     assert "of its 12.00 ms" in found.summary
+
+
+def test_what_timed_steps_show_is_not_nothing_found() -> None:
+    case = case_of(build_context(steps(0, 100), None), 0, None)
+    assert "nothing found worth more" in diagnosed(case).verdict.summary
+    ranks = [
+        RankMetadata(
+            rank=rank,
+            own=OwnTime(
+                num_steps=50,
+                step_ns=21 * MS,
+                own_ns=18 * MS,
+                loader_ns=0,
+                backward_ns=5 * MS,
+                share_longest=0.5,
+                spread=0.2,
+            ),
+        )
+        for rank in (0, 1)
+    ]
+    run = RunFacts(path="run", command=("train",), exit_code=0, ranks=tuple(ranks))
+    facts = Facts(ranks=(case.facts,), run=run)
+    said = diagnose_job(Job(facts=facts, case_of=lambda index, step_ns: case))
+    assert [each.code for each in said.advice] == ["uneven-work"]
+    assert "nothing found" not in said.verdict.summary
 
 
 def test_operators_and_the_time_outside_them_that_are_near_are_mixed() -> None:

@@ -93,6 +93,8 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     findings, advice = joined(findings, _advice(facts))
     worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
     is_judged = unjudged_fixes(judgement.abstentions) is None
+    # What recordings show is of the step, too.
+    is_judged &= not any((each.weight or 0.0) >= LEAST_SPEEDUP - 1 for each in advice)
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
     judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement))
     diagnosis = Diagnosis(

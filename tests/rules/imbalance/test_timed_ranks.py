@@ -65,6 +65,9 @@ def test_on_a_busy_machine_uneven_times_are_said_and_not_judged() -> None:
     assert uneven_work.advise_run(run) is None
     (note,) = [note for note in run_notes(run) if "uneven-work" in note]
     assert "20% of the step" in note
+    little = run_of(structs.replace(busy, queued_share=0.1), run.ranks[1])
+    assert uneven_work.advise_run(little) is not None, "a tenth of the step is not 20 % of it"
+    assert not any("uneven-work" in note for note in run_notes(little))
 
 
 def test_even_ranks_are_neither() -> None:

@@ -157,7 +157,7 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
 def advise_run(run: RunFacts) -> Advice | None:
     """By steps timed with no profiler: own times that differ, and not on one rank alone."""
     own = _uneven(run)
-    if not own or _is_busy(run):
+    if not own or _may_be_load(run, own[0].spread):
         return None
     most = max(each.share_longest for each in own)
     return Advice(
@@ -179,7 +179,7 @@ def unjudged(run: RunFacts) -> str | None:
     """Why own times that differ are nobody's fault so far: whoever has no core just then comes
     last."""
     own = _uneven(run)
-    if not own or not _is_busy(run):
+    if not own or not _may_be_load(run, own[0].spread):
         return None
     return (
         f"not judged: {CODE}: the longest of the ranks' own times is {own[0].spread:.0%} of the "
@@ -196,6 +196,9 @@ def _uneven(run: RunFacts) -> list[OwnTime]:
     return own
 
 
-def _is_busy(run: RunFacts) -> bool:
+def _may_be_load(run: RunFacts, spread: float) -> bool:
+    """Whether a rank was without a core for as much of the step as their own times differ by: no
+    less than that makes them differ so."""
     rank = run.most_held_up
-    return rank is not None and (rank.held_up_share or 0.0) >= RANGES.least_held_up
+    share = 0.0 if rank is None else rank.held_up_share or 0.0
+    return share >= max(RANGES.least_held_up, spread)
