@@ -130,6 +130,9 @@ def test_what_all_ranks_suffer_from_on_their_hosts_alone_is_found() -> None:
     assert 2.0 < finding.predicted_speedup < 4.0
     late = judge_job(Fleet().job([loading_host(20), loading_host(2, late_ms=18)])).findings
     assert [(each.code, each.ranks) for each in late] == [("late-rank", (0,))]
+    both = judge_job(Fleet().job([loading_host(40), loading_host(15, late_ms=25)])).findings
+    assert [each.code for each in both] == ["late-rank", "serial-loader"]
+    assert both[1].predicted_speedup > both[0].predicted_speedup
 
 
 def beside_a_device(sleeps_ms: int, *, latest_ms: int) -> Trace:
