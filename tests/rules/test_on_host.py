@@ -7,24 +7,29 @@ import pytest
 from msgspec import structs
 
 from stepscope.analyses.rank_context import build_context
-from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
+from stepscope.core.facts import Facts
+from stepscope.core.run import LoaderKnobs, OwnTime, RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay import graph
 from stepscope.rules.case import case_of
+from stepscope.rules.job import Job
+from stepscope.rules.verdict import diagnose_job
+from stepscope.rules.without_trace import timed_verdict
 from tests.rules.judging import diagnosed, judge
+from tests.rules.recorded import WORKERS
 from tests.tracing import Event, mark, op, python, trace_of
 
 MS = 1_000_000
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def steps(loading_ms: int, work_ms: int, num: int = 5) -> Trace:
+def steps(loading_ms: int, work_ms: int, num: int = 5, loader: str = LOADER) -> Trace:
     """Each step loads, computes in two operators with a millisecond of Python between them, and
     ends."""
     events: list[Event] = []
     for step in range(num):
         began = now = step * (loading_ms + work_ms + 1) * MS
-        events.append(mark(LOADER, now, now + loading_ms * MS))
+        events.append(mark(loader, now, now + loading_ms * MS))
         now += loading_ms * MS
         half = work_ms * MS // 2
         events += [
@@ -110,6 +115,109 @@ def test_the_measured_wait_goes_before_the_recorded_one() -> None:
     )
     assert case.facts.replayed is not None
     assert case.facts.replayed.shares["data"] == pytest.approx(40 / 51, abs=0.02)
+
+
+def test_the_measured_wait_for_workers_goes_before_the_recorded_one() -> None:
+    """Recorded steps find batches that were made while the profiler started: they wait for 2 ms of
+    13, the run's for 25 of 36."""
+    metadata = known(64, 1.0, wait_ms=25, step_ms=36)
+    metadata = structs.replace(metadata, loader=LoaderKnobs(num_workers=2))
+    recorded = steps(2, 10, loader=WORKERS)
+    case = case_of(build_context(recorded, None), 0, 36 * MS, metadata)
+    assert case.facts.replayed is not None
+    assert case.facts.replayed.shares["data"] == pytest.approx(25 / 36, abs=0.02)
+    (found,) = [each for each in judge(case).findings if each.code == "starved-loader"]
+    assert found.predicted_speedup > 2
+    assert "waits 25.0 ms" in found.summary
+
+
+def test_why_more_workers_give_nothing_is_said_once() -> None:
+    metadata = known(1, 1.0, wait_ms=25, step_ms=36)
+    loader = LoaderKnobs(num_workers=2, batch_tensors=2, batch_bytes=1000)
+    metadata = structs.replace(metadata, loader=loader, children_cores=1.0)
+    recorded = build_context(steps(2, 10, loader=WORKERS), None)
+    diagnosis = diagnosed(case_of(recorded, 0, 36 * MS, metadata), 36 * MS)
+    (note,) = [note for note in diagnosis.notes if "workers fill" in note]
+    assert note.startswith("not judged: data share: 69% of the step, waiting for workers")
+    assert {"starved-loader", "data share"} <= {each.code for each in diagnosis.abstentions}
+
+
+def test_steps_without_a_loader_and_without_a_recording_speak_of_none() -> None:
+    rank = known(4, 1.0, wait_ms=0, step_ms=10)
+    assert rank.steps is not None
+    for num_batches, is_named in ((0, False), (1, True)):
+        steps = structs.replace(rank.steps, num_batches=num_batches)
+        ranks = (structs.replace(rank, steps=steps),)
+        run = RunFacts(path="run", command=("train",), exit_code=0, ranks=ranks)
+        assert ("loader" in timed_verdict(run).summary) == is_named
+
+
+def test_taking_over_a_batch_that_is_ready_is_no_wait_for_workers() -> None:
+    """Of 2 ms in a step of 18, 1.35 for two tensors."""
+    recorded = steps(2, 15, loader=WORKERS)
+    metadata = known(64, 1.0, wait_ms=2, step_ms=18)
+    for num_tensors, is_paced in ((2, False), (0, True)):
+        loader = LoaderKnobs(num_workers=2, batch_tensors=num_tensors, batch_bytes=1000)
+        case = case_of(
+            build_context(recorded, None), 0, 18 * MS, structs.replace(metadata, loader=loader)
+        )
+        assert case.paced_by_loader == is_paced
+        assert ("starved-loader" in {f.code for f in judge(case).findings}) == is_paced
+
+
+def test_what_python_takes_a_step_is_told_of_whole_steps() -> None:
+    """Python runs before a step's first operator, which the first recorded step begins with."""
+    events: list[Event] = []
+    for step in range(3):
+        began = step * 22 * MS
+        events += [
+            op("aten::mm", began + 12 * MS, began + 17 * MS),
+            op("aten::add_", began + 17 * MS + 1000, began + 22 * MS - 1000),
+            mark(f"ProfilerStep#{step}", began, began + 22 * MS - 10),
+        ]
+    (found,) = judge(case_of(build_context(trace_of(*events), None), 0, None)).findings
+    assert found.code == "python-overhead"
+    assert "of its 12.00 ms" in found.summary
+
+
+def test_what_timed_steps_show_is_not_nothing_found() -> None:
+    case = case_of(build_context(steps(0, 100), None), 0, None)
+    assert "nothing found worth more" in diagnosed(case).verdict.summary
+    ranks = [
+        RankMetadata(
+            rank=rank,
+            own=OwnTime(
+                num_steps=50,
+                step_ns=21 * MS,
+                own_ns=18 * MS,
+                loader_ns=0,
+                backward_ns=5 * MS,
+                share_longest=0.5,
+                spread=0.2,
+            ),
+        )
+        for rank in (0, 1)
+    ]
+    run = RunFacts(path="run", command=("train",), exit_code=0, ranks=tuple(ranks))
+    facts = Facts(ranks=(case.facts,), run=run)
+    said = diagnose_job(Job(facts=facts, case_of=lambda index, step_ns: case))
+    assert [each.code for each in said.advice] == ["uneven-work"]
+    assert "nothing found" not in said.verdict.summary
+
+
+def test_operators_and_the_time_outside_them_that_are_near_are_mixed() -> None:
+    events: list[Event] = []
+    for step in range(4):
+        began = step * 20 * MS
+        events += [
+            op("aten::mm", began, began + 9_800_000),
+            op("aten::add_", began + 19 * MS, began + 20 * MS - 1000),
+            mark(f"ProfilerStep#{step}", began, began + 20 * MS - 10),
+        ]
+    verdict = diagnosed(case_of(build_context(trace_of(*events), None), 0, None)).verdict
+    assert (verdict.bound, verdict.second) == ("compute", "host")
+    assert verdict.summary.startswith("Mixed: without operators on the CPU the step would be 54%")
+    assert "outside operators 46%" in verdict.summary
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from stepscope.core.run import (
     LoaderKnobs,
     RankMetadata,
+    RunFacts,
     RunPart,
     RunPrice,
     Saves,
@@ -14,6 +15,8 @@ from stepscope.core.run import (
     WholeRun,
 )
 from stepscope.rules.run_prices import POLICY, price_of_kept_workers, price_of_saves
+from stepscope.rules.whole_run import with_whole_run
+from stepscope.rules.without_trace import diagnose_without_trace
 
 MS = 1_000_000
 PART = RunPart(what="saves", dur_ns=1000 * MS, num=10)
@@ -80,3 +83,17 @@ def test_the_first_batch_stays_of_an_epoch_start() -> None:
     unseen = price_of_kept_workers(PART, replace(mine, children_cores=None))
     assert unseen is not None
     assert unseen.dur_ns == 800 * MS
+
+
+def test_saves_that_a_full_machine_has_no_core_for_are_to_be_fewer() -> None:
+    for cores_used, is_beside in ((1.0, True), (4.0, False)):
+        # A save that is all on a core: its writer takes as much of the steps, and more.
+        saves = replace(SAVES, once_ns=100 * MS, cpu_ns=390 * MS)
+        mine = replace(ROOMY, cores_used=cores_used, saves=saves)
+        facts = RunFacts(path="run", command=("train",), exit_code=0, ranks=(mine,))
+        whole = with_whole_run(diagnose_without_trace(facts), RUN).facts.whole_run
+        assert whole is not None
+        (advice,) = whole.advice
+        assert ("async_save" in advice.action, advice.likely is not None) == (is_beside, is_beside)
+        assert "less often" in advice.action
+        assert advice.dur_ns == PART.dur_ns

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention, Finding
-from stepscope.core.facts import RangeRow, RankFacts
+from stepscope.core.facts import CallRow, RangeRow, RankFacts
 from stepscope.rules.judge import Judgement
 from stepscope.rules.unanswered import REASONS, unanswered
 from tests import scenarios
@@ -62,8 +62,16 @@ def test_small_operators_of_the_host_are_counted() -> None:
     assert unnamed.reason.endswith("this device's peaks are not known")
 
 
-def _of(rank: RankFacts) -> Abstention:
-    (said,) = unanswered(rank, {"compute": 0.6}, Judgement(findings=(), ladder=()), None)
+def test_batches_that_the_training_process_makes_are_said_to_be() -> None:
+    for iterator, is_own in (("_SingleProcess", True), ("_MultiProcessing", False)):
+        name = f"enumerate(DataLoader)#{iterator}DataLoaderIter.__next__"
+        call = CallRow(name=name, count=3, total_ns=9_000_000, longest_ns=3_000_000)
+        said = _of(replace(RANK, host=replace(RANK.host, loader=(call,))), "data")
+        assert ("making batches in the training process" in said.reason) == is_own
+
+
+def _of(rank: RankFacts, bound: str = "compute") -> Abstention:
+    (said,) = unanswered(rank, {bound: 0.6}, Judgement(findings=(), ladder=()), None)
     return said
 
 

@@ -95,7 +95,7 @@ class OwnTime(Struct, frozen=True, kw_only=True):
 
 class Stalls(Struct, frozen=True, kw_only=True):
     """What some of the steps held beside what all of them do: saves, evaluations, collections of
-    garbage."""
+    garbage, starts of the loader."""
 
     num: int
     """Steps that held one."""

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from stepscope.analyses.host.loader import POLICY as LOADER
-from stepscope.analyses.host.loader import fetch_times, is_starved, waiting_fetches
+from stepscope.analyses.host.loader import fetch_times, is_starved, ready_ns, waiting_fetches
 from stepscope.analyses.host.source_locations import Stacks
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
@@ -41,8 +41,8 @@ Made = TypeVar("Made")
 UNRECORDED_SHARE = 0.25
 """Of what a fetch waits on average: with less of it, the measured steps miss the wait."""
 WAITING_SHARE = 0.05
-"""Of an unprofiled step in next(), from which worker processes do not keep up: a batch that is
-ready takes less."""
+"""Of an unprofiled step in next(), beside what fetching a ready batch takes, from which worker
+processes do not keep up."""
 SLOWED = 0.9
 """Of the recorded step that the unprofiled one takes at most, for its waits to be other ones."""
 
@@ -189,14 +189,16 @@ def case_of(
     kinds = task_kinds(context, graph)
     unprofiled = None if metadata is None else metadata.steps
     measured = {} if unprofiled is None else _measured(unprofiled)
-    timed_waits = None if metadata is None else is_waiting(metadata)
+    timed_waits = None if metadata is None else is_waiting(metadata, _ready_ns(context, metadata))
     waits = bool(timed_waits)
     # Where the wait was timed without the profiler, short fetches that it recorded say no more.
     starved = timed_waits is not False and is_starved(context.trace, context.host, step_interval)
-    wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
-    # On a host alone, batches that no DataLoader brings are not in what was timed.
+    # On a host alone, batches that no DataLoader brings are not in what was timed, and what a
+    # recorded step waits is not the run's: the batches that workers made while the profiler
+    # started are ready. With a device, waits that were recorded are fitted to the step.
+    wait_ns = None if unprofiled is None else unprofiled.wait_ns
     has_loader = unprofiled is not None and bool(unprofiled.num_batches)
-    if wait_ns is not None and ((graph.on_host and has_loader) or waits):
+    if wait_ns is not None and (has_loader if graph.on_host else waits and not starved):
         measured["input"] = wait_ns
     if starved and unprofiled is None and step_ns is not None:
         measured |= _unrecorded_wait(context, graph)
@@ -278,9 +280,17 @@ def _measured(steps: UnprofiledSteps) -> dict[str, float]:
     return {part: float(ns) for part, ns in parts.items() if ns is not None}
 
 
-def is_waiting(metadata: RankMetadata) -> bool | None:
-    """Whether the unprofiled steps wait for worker processes; None where that was not timed."""
+def _ready_ns(context: RankContext, metadata: RankMetadata) -> float:
+    """Of a step's batches, if they are all ready."""
+    num_tensors = None if metadata.loader is None else metadata.loader.batch_tensors
+    num_batches = (None if metadata.steps is None else metadata.steps.num_batches) or 1.0
+    return num_batches * ready_ns(context.trace, context.host, num_tensors)
+
+
+def is_waiting(metadata: RankMetadata, ready_ns: float) -> bool | None:
+    """Whether the unprofiled steps wait for worker processes, longer than it takes to fetch what is
+    ready; None where that was not timed."""
     steps, loader = metadata.steps, metadata.loader
     if steps is None or loader is None or not loader.num_workers or steps.wait_ns is None:
         return None
-    return steps.wait_ns >= WAITING_SHARE * steps.step_ns
+    return steps.wait_ns - ready_ns >= WAITING_SHARE * steps.step_ns

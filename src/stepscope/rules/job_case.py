@@ -162,17 +162,23 @@ def job_case_of(
     ]
     job_graph = calibrated(job_graph_of(graphs, rank_records, matched), median(step_intervals))
     fitted = fit_job(job_graph, None if step_ns is None else float(step_ns))
+    step_interval_ns = play_job(fitted).step_interval_ns
     return JobCase(
         cases=tuple(
-            replace(case, facts=with_waits(case.facts, collective_records, matched))
-            for case, collective_records in zip(cases, rank_records, strict=True)
+            replace(
+                _with_fitted(case, part.graph, step_interval_ns),
+                facts=with_waits(case.facts, collective_records, matched),
+            )
+            for case, part, collective_records in zip(
+                cases, fitted.parts, rank_records, strict=True
+            )
         ),
         rank_records=tuple(rank_records),
         matched=matched,
         lateness=lateness(everyone, matched),
         job_graph=fitted,
         host_bounds=_host_bounds(fitted, cases) if step_ns is None else None,
-        step_interval_ns=play_job(fitted).step_interval_ns,
+        step_interval_ns=step_interval_ns,
         num_ranks=len(everyone),
         nccl=nccl,
     )
@@ -214,6 +220,14 @@ def _host_bounds(job_graph: JobGraph, cases: Sequence[Case]) -> tuple[JobGraph, 
         return None
     quick, slow = (with_graphs(job_graph, [pair[end] for pair in bounds]) for end in (0, 1))
     return quick, slow
+
+
+def _with_fitted(case: Case, graph: Graph, step_interval_ns: float) -> Case:
+    """A rank without a device has no step of its own: its graph is the one that was fitted with the
+    others', and its step theirs."""
+    if not graph.on_host:
+        return case
+    return replace(case, unprofiled=graph, unprofiled_ns=step_interval_ns)
 
 
 def _with_host_graph(case: Case) -> Case:

@@ -224,7 +224,7 @@ def _about_all(job: JobCase) -> list[JobProposal]:
     nothing."""
     if job.is_alone:
         return []
-    has_device = all(case.unprofiled is not None for case in job.cases)
+    has_device = all(not part.graph.on_host for part in job.job_graph.parts)
     rules = job_rules(has_device=has_device)
     proposals = [_signed(rule, rule.propose_job(job)) for rule in rules]
     return [
@@ -326,23 +326,30 @@ def _most_at(location: SourceLocation) -> str:
 
 def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
     """What only the late rank suffers from is said with its lateness, not again as a fault of the
-    job."""
+    job; what gives the other ranks nothing while it is late stands after it."""
     late = next((pair for pair in pairs if pair[0].code == late_rank.CODE), None)
     if late is None or late[0].predicted_speedup < LEAST_SPEEDUP:
         return pairs
     index = job.ranks.index(late[0].ranks[0])
-    kept, reasons = [], []
+    kept: list[Pair] = []
+    reasons: list[str] = []
+    first: int | None = None
     for finding, proposal in pairs:
         if finding.bound in ("host", "data") and finding.predicted_speedup >= LEAST_SPEEDUP:
             changed = proposal.change(job.job_graph)
             elsewhere = with_rank(changed, index, job.job_graph.parts[index].graph)
             is_same = finding.predicted_speedup <= NO_MORE * late[0].predicted_speedup
-            if is_same and job.speedup(elsewhere) < LEAST_SPEEDUP:
-                reasons.append(f"{finding.code} there: {finding.summary}")
-                continue
+            if job.speedup(elsewhere) < LEAST_SPEEDUP:
+                if is_same:
+                    reasons.append(f"{finding.code} there: {finding.summary}")
+                    continue
+                first = len(kept) if first is None else first
         kept.append((finding, proposal))
     explained = (replace(late[0], evidence=(*late[0].evidence, *reasons)), late[1])
-    return [explained if pair[0].code == late_rank.CODE else pair for pair in kept]
+    now = next(at for at, pair in enumerate(kept) if pair[0].code == late_rank.CODE)
+    kept.pop(now)
+    kept.insert(now if first is None else min(now, first), explained)
+    return kept
 
 
 def _with_alternatives(pairs: list[Pair]) -> list[Pair]:

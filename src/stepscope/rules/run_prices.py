@@ -58,15 +58,23 @@ def price_of_kept_workers(part: RunPart, mine: RankMetadata) -> RunPrice | None:
     """The first batch of an epoch has still to be made: in no longer than a worker has for one,
     where workers keep up with the steps. It is likely what they are on a core for one; where epochs
     are too short to see that, half of the most."""
+    stays = first_batch_ns(mine)
+    if stays is None or not part.num:
+        return None
+    return _price(part, most=stays[1], likely=stays[0], least=0.0)
+
+
+def first_batch_ns(mine: RankMetadata) -> tuple[float, float] | None:
+    """What workers that stay take for it, likely and at most."""
     loader, steps = mine.loader, mine.steps
-    if loader is None or not loader.num_workers or steps is None or not part.num:
+    if loader is None or not loader.num_workers or steps is None:
         return None
     batch_ns = steps.step_ns / max(steps.num_batches or 1.0, 1.0)
     most = loader.num_workers * batch_ns
     likely = most / 2
     if mine.children_cores is not None:
         likely = min(mine.children_cores * batch_ns * _stretch(mine), most)
-    return _price(part, most=most, likely=likely, least=0.0)
+    return likely, most
 
 
 def _price(part: RunPart, *, most: float, likely: float, least: float) -> RunPrice:

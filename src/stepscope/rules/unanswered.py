@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from stepscope.analyses.host.loader import SERIAL
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.diagnosis import SHARE, Abstention
@@ -160,7 +161,13 @@ def _by_host(rank: RankFacts, _: str) -> Reason:
     return f"{what}, and no known pattern in it", "with_stack=True, or py-spy: the lines it is in"
 
 
-def _by_loader(_rank: RankFacts, _: str) -> Reason:
+def _by_loader(rank: RankFacts, _: str) -> Reason:
+    if any(SERIAL.search(row.name) for row in rank.host.loader):
+        lines = "with_stack=True, or py-spy: the lines that make them"
+        return (
+            "making batches in the training process",
+            f"cheaper ones, or cores for workers; {lines}",
+        )
     return (
         "waiting for batches whose making was not recorded",
         "with_stack=True, or py-spy: the lines that make them",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import (
+    SHARE,
     Abstention,
     Diagnosis,
     Finding,
@@ -26,6 +27,7 @@ from stepscope.rules.headline import (
     HOST_WORDS,
     KERNELS,
     UNSEEN,
+    WEAK,
     by_bound,
     is_unseen,
     largest_part,
@@ -36,6 +38,8 @@ from stepscope.rules.headline import (
     second_of,
     words_of,
 )
+from stepscope.rules.imbalance import late_rank
+from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
@@ -89,6 +93,8 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     findings, advice = joined(findings, _advice(facts))
     worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
     is_judged = unjudged_fixes(judgement.abstentions) is None
+    # What recordings show is of the step, too.
+    is_judged &= not any((each.weight or 0.0) >= LEAST_SPEEDUP - 1 for each in advice)
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
     judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement))
     diagnosis = Diagnosis(
@@ -173,8 +179,18 @@ def _with_timed(verdict: Verdict, run: RunFacts | None) -> Verdict:
     # Of many steps; the profiler saw a few.
     is_told = timed.bound == "imbalance" or (verdict.bound == "unknown" != timed.bound)
     if not is_told:
-        return verdict
+        return replace(verdict, summary=f"{verdict.summary}{_of_late(run, timed, verdict)}")
     return replace(timed, summary=f"{timed.summary} By the recorded steps: {verdict.summary}")
+
+
+def _of_late(run: RunFacts, timed: Verdict, verdict: Verdict) -> str:
+    """The rank that the others wait for in the timed steps, where the verdict does not lead to
+    it."""
+    late, share = late_by_own_time(run), timed.shares.get("imbalance", 0.0)
+    if late is None or share < WEAK or late_rank.CODE in verdict.summary:
+        return ""
+    waited = f"at least {share:.0%} of the step is waiting for rank {late[0]}"
+    return f" By the steps timed without the profiler {waited}."
 
 
 def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:
@@ -189,10 +205,19 @@ def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:
         return Verdict(bound="unknown", summary=summary, shares=shares)
     second = second_of(bound, shares, parts)
     name = names_of(rank)[bound] if second is None else "Mixed"
-    beside = "" if second is None else f", without {words[second]} {shares[second]:.0%}"
+    beside = "" if second is None else _beside(rank, second, shares, parts)
     more = _more(rank, bound, parts)
     summary = f"{name}: without {words[bound]} the step {shorter}{beside}{more}"
     return Verdict(bound=bound, second=second, summary=summary, shares=shares)
+
+
+def _beside(rank: RankFacts, second: str, shares: dict[str, float], parts: dict[str, float]) -> str:
+    """The resource that limits the step too, or the part of it that is the largest while nothing is
+    gained without it, as where the step would only wait longer for its input."""
+    part = by_bound(parts).get(second, 0.0)
+    if shares[second] >= LEAST_SHARE or not part:
+        return f", without {words_of(rank)[second]} {shares[second]:.0%}"
+    return f"; {part:.0%} of the recorded step is {part_words_of(rank)[second]}"
 
 
 def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
@@ -224,13 +249,13 @@ def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) ->
     lost = 0.0 if rank.launches is None else rank.launches.lost_share
     if lost and lead <= lost:
         return f"{lost:.0%} of the device's events were lost, and the next bound is no further off"
+    if rank.steps.where == "host":
+        # What lies outside operators is a resource of its own there, and has its share.
+        return None
     unexplained = parts["idle_other"]
     is_much = bound in KERNELS and unexplained > max(MOST_IDLE, lead)
     if is_much or (bound in (*KERNELS, "transfer") and unexplained > MOST_UNEXPLAINED):
-        idle = f"{unexplained:.0%} of the step"
-        if rank.steps.where == "host":
-            return f"{idle} is outside operators, with no cause recorded"
-        return f"the device idles for {idle} with no cause recorded"
+        return f"the device idles for {unexplained:.0%} of the step with no cause recorded"
     return None
 
 
@@ -292,7 +317,12 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
     """What rules had to say without a gain, and what they could not judge, joined by what they
     lack."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for abstention in _abstentions(judgement, facts):
+    abstentions = _abstentions(judgement, facts)
+    of_shares = [each for each in abstentions if each.code.endswith(SHARE)]
+    for abstention in abstentions:
+        if any(abstention.reason in each.reason for each in of_shares if each is not abstention):
+            # Said with the share of the step that it is about.
+            continue
         alike.setdefault((abstention.reason, abstention.needs), []).append(abstention.code)
     lacking = [
         f"not judged: {', '.join(codes)}: {reason}: {needs}"

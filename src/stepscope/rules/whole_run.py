@@ -65,8 +65,11 @@ def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:
     }
     for part in run.parts:
         if part.what in actions:
-            price = _price(run, part, mine)
-            yield from _priced(run, part.what, actions[part.what], part.dur_ns, part.num, price)
+            price, action = _price(run, part, mine), actions[part.what]
+            if price is not None and part.what == "saves" and not _is_worth(run, price.dur_ns):
+                # What the writer takes from the steps is all that it spares them.
+                price, action = None, "Save less often"
+            yield from _priced(run, part.what, action, part.dur_ns, part.num, price)
     for slow in run.slow:
         yield from _priced(run, "stalls", _slow(slow), slow.dur_ns, slow.num)
 
@@ -88,12 +91,16 @@ def _priced(
     num: int | None,
     likely: RunPrice | None = None,
 ) -> Iterator[RunAdvice]:
-    if dur_ns < POLICY.least_share * run.dur_ns:
+    if not _is_worth(run, dur_ns):
         return
     hours = None
     if what not in ONCE and num != 1:
         hours = HOURS_A_DAY * dur_ns / (run.dur_ns - run.ns_of(*ONCE))
     yield RunAdvice(what=what, action=action, dur_ns=dur_ns, hours_a_day=hours, likely=likely)
+
+
+def _is_worth(run: WholeRun, dur_ns: int) -> bool:
+    return dur_ns >= POLICY.least_share * run.dur_ns
 
 
 def _saves(num_ranks: int) -> str:

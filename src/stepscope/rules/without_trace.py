@@ -17,6 +17,7 @@ from stepscope.rules.accuracy import POLICY, is_withheld
 from stepscope.rules.advice import advise, advise_run
 from stepscope.rules.comms import shared_device, slow_link
 from stepscope.rules.imbalance.late_rank import late_by_own_time
+from stepscope.rules.imbalance.uneven_work import unjudged
 from stepscope.rules.shared.link_tests import judge_test, reached_words
 
 MOST_TESTS = 3
@@ -117,10 +118,9 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
             summary=f"Input-bound: {share:.0%} of the step is waiting for input.",
             shares=shares,
         )
-    words = (
-        f"Not known: {_cause(run)}no step was recorded by the profiler; {share:.0%} of a step goes "
-        "by in the loader"
-    )
+    words = f"Not known: {_cause(run)}no step was recorded by the profiler"
+    if rank.steps.num_batches or share:
+        words += f"; {share:.0%} of a step goes by in the loader"
     return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
 
 
@@ -162,9 +162,7 @@ def run_notes(run: RunFacts) -> tuple[str, ...]:
         for rank in run.ranks
         if rank.problem is not None
     ]
-    busy = busy_note(run)
-    if busy is not None:
-        notes.append(busy)
+    notes += [note for note in (busy_note(run), unjudged(run)) if note is not None]
     if run.exit_code:
         notes.append(f"the job ended with exit code {run.exit_code}")
     return tuple(notes)

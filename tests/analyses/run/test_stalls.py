@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from stepscope.analyses.run.metadata import rank_metadata
 from stepscope.analyses.run.stalls import saves_of, stalls_of
+from stepscope.analyses.run.step_extras import within_epochs
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.run import Saves, Stalls
 from stepscope.protocol.run_folder import STEP_COLUMNS
@@ -23,11 +25,16 @@ def row(step: int, ms: float, **more: int) -> Row:
 
 
 def found(rows: list[Row], *events: dict[str, Any]) -> dict[str, Stalls]:
+    record = recorded(rows, *events)
+    return stalls_of(record, unprofiled_steps(within_epochs(record)))
+
+
+def recorded(rows: list[Row], *events: dict[str, Any]) -> RankRecord:
     end_ns = 0
     for each in rows:
         end_ns += each["dur_ns"] or 0
         each["end_ns"] = end_ns
-    record = RankRecord(
+    return RankRecord(
         rank=0,
         folder=Path("rank-0"),
         metadata={},
@@ -37,7 +44,6 @@ def found(rows: list[Row], *events: dict[str, Any]) -> dict[str, Stalls]:
         windows={},
         problem=None,
     )
-    return stalls_of(record, unprofiled_steps(rows))
 
 
 def test_a_save_in_every_second_step_is_half_a_save_a_step() -> None:
@@ -46,6 +52,28 @@ def test_a_save_in_every_second_step_is_half_a_save_a_step() -> None:
     assert (stalls.num, stalls.every, stalls.once_ns) == (20, 2.0, 20 * MS)
     assert stalls.step_ns == 10 * MS
     assert stalls.lines == {"train.py(3): main": 1.0}
+
+
+def test_the_start_of_a_loader_is_what_it_adds_to_its_step() -> None:
+    rows = [row(n, 10, wait_ns=2 * MS) for n in range(48)]
+    epochs = []
+    for step in (12, 24, 36):
+        rows[step] |= {"dur_ns": 50 * MS, "wait_ns": 30 * MS}
+        epochs.append({"kind": "epoch", "step": step, "dur_ns": 12 * MS, "wait_ns": 30 * MS})
+    stalls = found(rows, *epochs)["epoch"]
+    assert (stalls.num, stalls.every, stalls.once_ns) == (3, 16.0, 40 * MS)
+    assert stalls.step_ns == 120 * MS // 48
+    assert "epoch" not in found(rows)
+
+
+def test_a_usual_step_begins_no_epoch_unless_most_do() -> None:
+    rows = [row(n, 10 if n % 4 else 50) for n in range(48)]
+    for num_epochs, step_ms in ((12, 10), (40, 20)):
+        steps = range(0, 48, 4) if num_epochs == 12 else range(8, 48)
+        events = tuple({"kind": "epoch", "step": step, "dur_ns": 1} for step in steps)
+        timed = rank_metadata(recorded(rows, *events)).steps
+        assert timed is not None
+        assert timed.step_ns == pytest.approx(step_ms * MS, rel=0.12)
 
 
 def test_a_steps_saves_are_one_and_none_without_a_size() -> None:

@@ -65,6 +65,13 @@ def test_saves_epochs_and_collections_are_named() -> None:
     }
 
 
+def test_collections_that_every_step_holds_are_how_the_job_steps() -> None:
+    rows = [row(n, 170 + n % 3 * 10, gc_ns=(160 + n % 3 * 10) * MS) for n in range(1, 101)]
+    assert accounted(record(rows)).ns_of("gc") == 0
+    rows[74] |= {"dur_ns": 600 * MS, "gc_ns": 590 * MS}
+    assert accounted(record(rows)).ns_of("gc") > 400 * MS
+
+
 def test_logging_is_what_a_step_logs_longer_than_most() -> None:
     rows = [row(n, 30, log_ns=2 * MS) for n in range(1, 101)]
     for at in (19, 39, 59, 79, 99):

@@ -63,6 +63,18 @@ def test_steps_after_a_recording_are_left_out_where_there_are_enough_before() ->
     assert few.num == 54
 
 
+def test_steps_that_something_else_held_up_before_a_recording_are_not_the_runs() -> None:
+    """What stays of a profiler makes no step shorter."""
+    held_up, profiled = rows([16, 19, 15, 21, 17, 18, 20, 16, 15]), row(9, 12 * MS, state=2)
+    after = [row(10 + n, 10 * MS) for n in range(50)]
+    found = unprofiled_steps([*held_up, profiled, *after])
+    assert found is not None
+    assert (found.num, found.step_ns) == (50, 10 * MS)
+    few = unprofiled_steps([*held_up, profiled, *after[:4]])
+    assert few is not None
+    assert few.num == 9
+
+
 def test_a_host_that_runs_ahead_shows_its_own_time() -> None:
     """Four short steps until the device's queue is full; then the host goes at its pace."""
     ahead = rows([20, 6, 5, 5, 4], device_ns=13 * MS, state=1)

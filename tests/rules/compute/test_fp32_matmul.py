@@ -1,3 +1,4 @@
+import dataclasses
 from types import ModuleType
 
 import numpy as np
@@ -129,6 +130,18 @@ def test_groups_that_were_launched_one_by_one_are_launched_together(rule: Module
     proposal = rule.propose(case)
     assert isinstance(proposal, Proposal)
     assert finding_of(case, proposal).predicted_speedup > 3
+
+
+def test_products_that_run_beside_each_other_take_no_more_than_the_step_alone() -> None:
+    """Groups of 5 us, launched every 10: what a host of its own speed would have run at once."""
+    case = grouped(num_streams=8)
+    found = find_products(case)
+    assert found is not None
+    assert "several at a time" not in found.summary
+    longer = dataclasses.replace(case.graph, task_ns=case.graph.task_ns * 4)
+    found = find_products(dataclasses.replace(case, unprofiled=longer))
+    assert found is not None
+    assert found.summary.endswith("products a step, several at a time, run without tensor cores.")
 
 
 def test_casts_cost_launches_where_most_others_are_gone() -> None:

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
+from stepscope.core.run import LoaderKnobs, RankMetadata, Stalls, UnprofiledSteps
+from stepscope.rules.case import case_of
+from tests.rules.judging import judge
 from tests.rules.recorded import Run
+
+MS = 1_000_000
+TIMED = UnprofiledSteps(
+    num=90,
+    num_left_out=0,
+    step_ns=10 * MS,
+    low_ns=10 * MS,
+    high_ns=10 * MS,
+    median_ns=10 * MS,
+    slowest_ns=10 * MS,
+    on_device=False,
+    wait_ns=0,
+    backward_ns=None,
+    optimizer_ns=None,
+    num_batches=1.0,
+    num_backwards=1.0,
+)
 
 
 def epochs(pause_us: int, *, steps: int, lengths: int) -> Run:
@@ -44,3 +67,29 @@ def test_two_batches_fetched_at_once_are_not_a_new_epoch() -> None:
     judgement = run.judged()
     assert judgement.remarks == ()
     assert all(finding.code != "loader-respawn" for finding in judgement.findings)
+
+
+def test_epochs_that_a_run_timed_have_their_price_without_one_in_the_recording() -> None:
+    """40 ms every 13 steps of 10, of which two workers still make the first batch for 2.5."""
+    stalls = Stalls(num=8, every=13.0, once_ns=40 * MS, step_ns=40 * MS // 13)
+    metadata = RankMetadata(
+        rank=0,
+        steps=replace(TIMED, step_ns=10 * MS),
+        loader=LoaderKnobs(num_workers=2),
+        children_cores=0.25,
+        stalls={"epoch": stalls},
+    )
+    run = Run()
+    for _ in range(4):
+        run.step()
+        run.fetch(60)
+        run.launch(9_000)
+        run.sync()
+    context = run.case().context
+    said = judge(case_of(context, 0, 10 * MS, metadata)).findings
+    (found,) = [each for each in said if each.code == "loader-respawn"]
+    assert found.predicted_speedup == pytest.approx(1 + 37.5 / 13 / 10, rel=0.01)
+    kept = LoaderKnobs(num_workers=2, persistent_workers=True)
+    for loader in (kept, LoaderKnobs(num_workers=0)):
+        said = judge(case_of(context, 0, 10 * MS, replace(metadata, loader=loader))).findings
+        assert "loader-respawn" not in {each.code for each in said}

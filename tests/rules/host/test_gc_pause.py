@@ -49,6 +49,20 @@ def test_collections_in_every_step_are_named(frame: str) -> None:
     assert gain(case, said) > 2
 
 
+def test_collections_before_a_steps_first_launch_are_told_of_whole_steps() -> None:
+    run = Recorder()
+    for number in range(3):
+        began = run.now
+        run.work(3000)
+        run.span("Python GC", began, kind=python)
+        for _ in range(50):
+            run.launch("aten::mm", kernel_us=20)
+        run.step(number, began)
+    said = gc_pause.propose(run.case())
+    assert isinstance(said, Proposal)
+    assert "for 3.0 ms a step" in said.summary
+
+
 def test_an_unexplained_stretch_asks_for_stacks() -> None:
     said = gc_pause.propose(collecting(None).case())
     assert isinstance(said, Abstention)

@@ -27,6 +27,7 @@ def test_compiling_in_every_step_is_named() -> None:
     said = recompilation.propose(case)
     assert isinstance(said, Proposal)
     assert gain(case, said) > 3
+    assert "trains: 5.0 ms a step" in said.summary, "the first one lies before the first launch"
 
 
 def test_a_run_that_compiles_nothing_is_left_alone() -> None:

@@ -10,6 +10,7 @@ from stepscope.pipeline.measure import measure_job
 from stepscope.readers.inputs import find_sources
 from stepscope.rules.imbalance.late_rank import propose_job
 from stepscope.rules.job_case import job_case_of_rank
+from stepscope.rules.judge import judge as judge_job
 from stepscope.rules.shared.rank_speed import rank_speeds
 from stepscope.rules.verdict import diagnose_job
 from tests.rules.job_cases import Fleet, ddp, gain
@@ -18,6 +19,7 @@ from tests.shared_data import ROOT
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
 MS = 1_000_000
+SERIAL_NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 def sleepy(*host_us: float) -> Fleet:
@@ -99,6 +101,38 @@ def test_an_even_job_without_a_device_is_bound_by_its_cpu() -> None:
     said = recorded_gloo("fixed").verdict
     assert said.bound == "compute"
     assert said.summary.startswith("CPU-bound: without operators on the CPU")
+
+
+def loading_host(load_ms: int, late_ms: int = 0) -> Trace:
+    """Four steps of one rank on its host alone: it makes a batch, computes, and exchanges its
+    gradients for a millisecond once both have come."""
+    events: list[Event] = []
+    now = 0
+    for step in range(4):
+        began, now = now, now + load_ms * MS
+        events.append(mark(SERIAL_NEXT, began, now))
+        events.append(op("aten::mm", now, now + 5 * MS))
+        came = now + 5 * MS
+        events.append(op("c10d::allreduce_", came, came + MS // 10))
+        done = came + (late_ms + 1) * MS
+        events.append(mark("gloo:all_reduce", came + MS // 20, done, thread="worker"))
+        events.append(op("aten::add_", done + 1000, done + MS))
+        now = done + MS + 1000
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+        now += 1_000
+    return trace_of(*events)
+
+
+def test_what_all_ranks_suffer_from_on_their_hosts_alone_is_found() -> None:
+    job = Fleet().job([loading_host(20), loading_host(20)])
+    (finding,) = judge_job(job).findings
+    assert (finding.code, finding.ranks) == ("serial-loader", (0, 1))
+    assert 2.0 < finding.predicted_speedup < 4.0
+    late = judge_job(Fleet().job([loading_host(20), loading_host(2, late_ms=18)])).findings
+    assert [(each.code, each.ranks) for each in late] == [("late-rank", (0,))]
+    both = judge_job(Fleet().job([loading_host(40), loading_host(15, late_ms=25)])).findings
+    assert [each.code for each in both] == ["late-rank", "serial-loader"]
+    assert both[1].predicted_speedup > both[0].predicted_speedup
 
 
 def beside_a_device(sleeps_ms: int, *, latest_ms: int) -> Trace:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from stepscope.core.facts import Facts
 from stepscope.core.run import OwnTime, RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.pipeline.recording import Recording
 from stepscope.rules.imbalance import late_rank, uneven_work
-from stepscope.rules.without_trace import diagnose_without_trace
+from stepscope.rules.job import Job
+from stepscope.rules.verdict import diagnose_job
+from stepscope.rules.without_trace import diagnose_without_trace, run_notes
 from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.rules.recorded import Run
 
 MS = 1_000_000
 
@@ -50,6 +55,19 @@ def test_a_last_rank_that_changes_is_uneven_work_and_not_late() -> None:
     said = uneven_work.advise_run(run)
     assert said is not None
     assert said.ranks == ()
+
+
+def test_on_a_busy_machine_uneven_times_are_said_and_not_judged() -> None:
+    run = hosts(own(30, longest=0.45), own(36, longest=0.55))
+    assert not any("uneven-work" in note for note in run_notes(run))
+    busy = structs.replace(run.ranks[0], queued_share=0.4)
+    run = run_of(busy, run.ranks[1])
+    assert uneven_work.advise_run(run) is None
+    (note,) = [note for note in run_notes(run) if "uneven-work" in note]
+    assert "20% of the step" in note
+    little = run_of(structs.replace(busy, queued_share=0.1), run.ranks[1])
+    assert uneven_work.advise_run(little) is not None, "a tenth of the step is not 20 % of it"
+    assert not any("uneven-work" in note for note in run_notes(little))
 
 
 def test_even_ranks_are_neither() -> None:
@@ -104,6 +122,40 @@ def test_a_run_folder_without_a_trace_names_the_rank_that_holds_the_others_up(
     assert said.verdict.bound == "imbalance"
     assert said.verdict.shares["imbalance"] == pytest.approx(0.75)
     assert said.holding_up == ((1, "late-rank"),)
+
+
+def test_the_verdict_of_recorded_steps_names_the_rank_that_timed_ones_wait_for() -> None:
+    recorded = Run()
+    for _ in range(4):
+        recorded.step()
+        recorded.launch(9_000)
+        recorded.sync()
+    case = recorded.case()
+    for own_ms, is_named in ((26.0, True), (38.0, False)):
+        timed = UnprofiledSteps(
+            num=50,
+            num_left_out=0,
+            step_ns=40 * MS,
+            low_ns=40 * MS,
+            high_ns=40 * MS,
+            median_ns=40 * MS,
+            slowest_ns=40 * MS,
+            on_device=False,
+            wait_ns=0,
+            backward_ns=None,
+            optimizer_ns=None,
+            num_batches=0,
+            num_backwards=1,
+        )
+        ranks = [
+            RankMetadata(rank=0, own=own(own_ms, longest=0), steps=timed),
+            RankMetadata(rank=1, own=own(40, longest=1), steps=timed),
+        ]
+        facts = Facts(ranks=(case.facts,), run=run_of(*ranks))
+        said = diagnose_job(Job(facts=facts, case_of=lambda index, step_ns: case)).verdict
+        assert said.bound == "compute"
+        words = "By the steps timed without the profiler at least 35% of the step is waiting"
+        assert (f"{words} for rank 1." in said.summary) == is_named
 
 
 def test_ranks_in_step_that_wait_little_are_not_called_uneven() -> None:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from stepscope.analyses.run.own_time import own_times
 from stepscope.analyses.run.stalls import saves_of, stalls_of
+from stepscope.analyses.run.step_extras import within_epochs
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.out_of_memory import RecordedFailure
 from stepscope.core.recordings.memory import CATEGORIES
@@ -113,7 +114,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
     model = _first(recorded, "models")
     timed = [row for row in record.rows if row["state"] == 0]
     samples, loader = _while_timed(record), _loader(recorded)
-    steps = unprofiled_steps(record.rows, _stock(loader))
+    steps = unprofiled_steps(within_epochs(record), _stock(loader))
     return RankMetadata(
         rank=record.rank,
         steps=steps,

@@ -1,5 +1,5 @@
 """What some of a run's steps held beside what all of them do: saves, evaluations, collections of
-garbage."""
+garbage, starts of the loader."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.analyses.run.run_spans import evaluated_ns
+from stepscope.analyses.run.step_extras import Extra, epochs_of, within_epochs
 from stepscope.analyses.steps.unprofiled import Row, middle_rows, usual_rows
 from stepscope.core.run import Saves, Stalls, UnprofiledSteps
 from stepscope.protocol.untrusted import whole
@@ -24,13 +25,20 @@ def stalls_of(record: RankRecord, steps: UnprofiledSteps | None) -> dict[str, St
     """By kind, what they add to a run whose usual step is `steps`, and that is not in it."""
     rows, events = record.rows, record.events
     timed = [row for row in rows if row["state"] == TIMED and row["dur_ns"]]
-    usual = usual_rows(timed)
+    within = {row["step"] for row in within_epochs(record)}
+    usual = usual_rows([row for row in timed if row["step"] in within])
     if steps is None or not usual:
         return {}
     # The run as a whole may be faster or slower than the steps before the recording.
     step_ns = _mean(middle_rows(usual, "dur_ns"), "dur_ns")
     kept = {row["step"] for row in usual}
     others = [row for row in timed if row["step"] not in kept]
+    epochs, wait_ns = epochs_of(record), _mean(usual, "wait_ns")
+    begun = [
+        _beginning(row, epochs[step], step_ns, wait_ns)
+        for row in others
+        if (step := _value(row, "step")) in epochs and not row["num_evals"] and not row["save_ns"]
+    ]
     saves = [_saving(row, step_ns) for row in others if row["save_ns"]]
     evaluated = evaluated_ns(record)
     evaluations = [
@@ -40,6 +48,7 @@ def stalls_of(record: RankRecord, steps: UnprofiledSteps | None) -> dict[str, St
     by_kind = {
         "save": (saves, sum(saves) / len(timed)),
         "evaluation": (evaluations, sum(evaluations) / len(timed)),
+        "epoch": (begun, sum(begun) / len(timed)),
         "gc": (collections, _collected_ns(usual)),
     }
     scale = steps.step_ns / step_ns
@@ -81,6 +90,13 @@ def _saving(row: Row, step_ns: float) -> float:
     """Of a step's saves, what makes it longer than the usual one: a save that waits for the device
     waits for what the step does anyway."""
     return max(0.0, min(_value(row, "save_ns"), _value(row, "dur_ns") - step_ns))
+
+
+def _beginning(row: Row, epoch: Extra, step_ns: float, wait_ns: float) -> float:
+    """Of a step that begins an epoch, what starting the loader and waiting for its first batch
+    makes it longer than the usual one."""
+    longer = epoch.iter_ns + max(epoch.first_wait_ns - wait_ns, 0.0)
+    return max(0.0, min(longer, _value(row, "dur_ns") - step_ns))
 
 
 def _collected_ns(usual: Sequence[Row]) -> float:

@@ -32,7 +32,7 @@ class Extra(Struct, frozen=True, kw_only=True):
 
 def step_extras(record: RankRecord, phases: Phases) -> dict[int, Extra]:
     """By step; those of which nothing is known are not there."""
-    extras = _epochs(record)
+    extras = epochs_of(record)
     for step, ns in _compiled(record, phases).items():
         extras[step] = replace(extras.get(step, Extra()), compile_ns=ns)
     for step, ns in _leads(record, phases).items():
@@ -40,7 +40,7 @@ def step_extras(record: RankRecord, phases: Phases) -> dict[int, Extra]:
     return extras
 
 
-def _epochs(record: RankRecord) -> dict[int, Extra]:
+def epochs_of(record: RankRecord) -> dict[int, Extra]:
     """Loaders begun. One that does not feed the steps is a part of what it is begun for; of older
     runs that is not known."""
     noted = record.metadata.get("first_step")
@@ -60,6 +60,13 @@ def _epochs(record: RankRecord) -> dict[int, Extra]:
             first_wait_ns=before.first_wait_ns + (whole(event.get("wait_ns")) or 0),
         )
     return extras
+
+
+def within_epochs(record: RankRecord) -> list[Row]:
+    """Without the steps that begin one; all of them where most do."""
+    epochs = epochs_of(record)
+    within: list[Row] = [row for row in record.rows if row["step"] not in epochs]
+    return within if 2 * len(within) >= len(record.rows) else list(record.rows)
 
 
 def _compiled(record: RankRecord, phases: Phases) -> dict[int, int]:

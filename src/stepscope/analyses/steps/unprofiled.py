@@ -46,12 +46,7 @@ def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | N
     usual = usual_rows(timed)[-MOST:]
     if len(usual) < LEAST:
         return None
-    on_device = [row["device_ns"] for row in usual]
-    measured = [ns for ns in on_device if ns is not None]
-    whole = len(measured) == len(usual) or len(measured) >= max(
-        LEAST, min(len(usual) // 2, ENOUGH_MARKED)
-    )
-    lengths = measured if whole else [_value(row, "dur_ns") for row in usual]
+    lengths, whole = _lengths(usual)
     mean, error = _trimmed(lengths)
     middle = middle_rows(usual, "device_ns" if whole else "dur_ns")
     return UnprofiledSteps(
@@ -102,12 +97,35 @@ def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
 
 def before_recording(rows: Sequence[Row]) -> list[Row]:
     """Timed steps before the first recording, if there are enough; all of them otherwise. Once a
-    profiler has been attached, parts of it may stay and slow the host."""
+    profiler has been attached, parts of it may stay and slow the host, but nothing that stays makes
+    a step shorter: where those after it are, something else held up those before, and the ones
+    after it are how the run steps."""
     timed = [row for row in rows if row["state"] == 0]
     recorded = [row["step"] or 0 for row in rows if row["state"] == RECORDED]
     first = recorded[0] if recorded else None
     before = [row for row in timed if first is None or (row["step"] or 0) < first]
-    return before if len(usual_rows(before)) >= ENOUGH else timed
+    usual = usual_rows(before)
+    if len(usual) < ENOUGH:
+        return timed
+    after = [row for row in timed if first is not None and (row["step"] or 0) > first]
+    return after[:MOST] if _are_shorter(usual_rows(after)[: len(usual)], usual) else before
+
+
+def _are_shorter(rows: Sequence[Row], than: Sequence[Row]) -> bool:
+    """Whether as many other steps would be shorter too."""
+    if len(rows) < ENOUGH:
+        return False
+    (mean, error), (mean_than, error_than) = (_trimmed(_lengths(some)[0]) for some in (rows, than))
+    return mean + Z * error < mean_than - Z * error_than
+
+
+def _lengths(rows: Sequence[Row]) -> tuple[list[int], bool]:
+    """Of the steps, and whether they are by the device's clock: where it measured enough."""
+    measured = [ns for row in rows if (ns := row["device_ns"]) is not None]
+    whole = len(measured) == len(rows) or len(measured) >= max(
+        LEAST, min(len(rows) // 2, ENOUGH_MARKED)
+    )
+    return (measured if whole else [_value(row, "dur_ns") for row in rows]), whole
 
 
 def usual_rows(rows: Sequence[Row]) -> list[Row]:

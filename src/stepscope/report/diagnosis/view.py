@@ -258,6 +258,8 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
     if diagnosis.replay is not None:
         error = diagnosis.replay.error
         off = f"{percent(abs(error))} {'above' if error > 0 else 'below'} the real one"
+        if percent(abs(error)) == percent(0.0):
+            off = "as long as the real one"
         words = f"Gains come from replaying the step; the replay is {off}."
         blocks.append(Prose(words, "quiet"))
     aside = "predicted gain, with its range"

@@ -8,8 +8,8 @@ Why it costs: starting a process means forking or importing everything again, fo
 then the first batch is made from nothing while the device waits. Where epochs are short that is a
 good part of the run.
 
-Evidence it needs: a recording that holds the end of an epoch; better two, so that the length of an
-epoch is known.
+Evidence it needs: a run recorded by `stepscope run`, which times each epoch's start; else a
+recording that holds the end of an epoch, better two, so that the length of an epoch is known.
 
 What to do: `DataLoader(persistent_workers=True)`; the first batch of an epoch is still waited for
 unless the dataset is made endless.
@@ -31,6 +31,7 @@ from stepscope.replay.changes import Change, with_part_ns, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.run_prices import first_batch_ns
 
 CODE = "loader-respawn"
 BOUND = "data"
@@ -52,6 +53,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Keep the workers: their start and the epoch's first wait gone."""
     if _are_kept(case):
         return None
+    timed = _timed(case)
+    if timed is not None:
+        return timed
     last, first = _epoch_edges(case)
     if len(last) == 0:
         return None
@@ -77,6 +81,27 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         ),
         change=change,
         cautious=_without(case, union(trace.start_ns[last], trace.start_ns[first])),
+    )
+
+
+def _timed(case: Case) -> Proposal | None:
+    """By the epochs that began among the timed steps. Their first batch is still to be made; None
+    where no worker makes it, or most steps begin an epoch."""
+    stalls = case.stalls("epoch")
+    stays = None if case.metadata is None else first_batch_ns(case.metadata)
+    if stalls is None or stays is None:
+        return None
+    spared = max(1.0 - stays[0] / max(stalls.once_ns, 1), 0.0)
+    return Proposal(
+        summary="The loader's workers are started anew at each epoch: "
+        f"{stalls.once_ns / 1e6:.1f} ms every {stalls.every:.3g} steps.",
+        action="DataLoader(persistent_workers=True)",
+        evidence=(
+            f"{stalls.num} timed steps begin one",
+            f"making the first batch is likely to take {stays[0] / 1e6:.1f} ms of it still",
+        ),
+        change=lambda graph: graph,
+        rare_ns=spared * stalls.step_ns,
     )
 
 

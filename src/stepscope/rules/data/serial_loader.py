@@ -38,7 +38,7 @@ import math
 from msgspec import Struct
 
 from stepscope.analyses.grouping import median
-from stepscope.analyses.host.loader import SERIAL, next_calls
+from stepscope.analyses.host.loader import FETCH_NS, SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RankMetadata
@@ -47,7 +47,6 @@ from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import (
-    FETCH_NS,
     handover,
     input_per_step,
     loaded_every,

@@ -34,7 +34,7 @@ import math
 import numpy as np
 from msgspec import Struct, structs
 
-from stepscope.analyses.host.loader import WORKERS, next_calls, waiting_fetches
+from stepscope.analyses.host.loader import FETCH_NS, WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RankMetadata
 from stepscope.replay.changes import with_part_ns
@@ -43,7 +43,7 @@ from stepscope.replay.profiler_cost import usual_cost_ns, without_cost
 from stepscope.replay.simulate import play
 from stepscope.rules.case import SLOWED, Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, with_input
+from stepscope.rules.shared.loading import input_per_step, loaded_every, with_input
 from stepscope.rules.shared.workers import (
     Workers,
     cores_words,

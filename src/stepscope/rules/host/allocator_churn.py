@@ -26,6 +26,7 @@ from stepscope.replay.changes import without_host_parts, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.between_operators import per_step_ns
 from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "allocator-churn"
@@ -37,7 +38,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     rows = case.facts.host.allocator
     if not rows:
         return None
-    spent_ns = float(case.graph.call_parts["allocator"].sum()) / max(case.graph.num_steps, 1)
+    spent_ns = per_step_ns(case.graph, case.graph.call_parts["allocator"])
     return Proposal(
         summary=f"Memory goes to and from the driver while the run trains: {spent_ns / 1e6:.2f} ms "
         "a step.",

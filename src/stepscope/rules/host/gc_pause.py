@@ -41,6 +41,7 @@ from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.between_operators import (
     HostGaps,
     long_gaps,
+    per_step_ns,
     ranges_of,
     without_work_in,
 )
@@ -72,7 +73,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     graph = case.graph
     pauses, stalls = pauses_of(case, graph), case.stalls("gc")
     rare_ns = 0.0 if stalls is None else float(stalls.step_ns)
-    held_ns = float(graph.call_parts["gc"].sum()) / graph.num_steps + rare_ns
+    held_ns = per_step_ns(graph, graph.call_parts["gc"]) + rare_ns
     if held_ns == 0:
         return _unexplained(case, graph)
     gain = case.speedup(without_host_parts(graph, "gc")) * (1 + rare_ns / case.step_interval_ns)

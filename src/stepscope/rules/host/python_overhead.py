@@ -41,6 +41,7 @@ from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.between_operators import (
     HostGaps,
     long_gaps,
+    per_step_ns,
     ranges_of,
     without_work_in,
     work_ns_in,
@@ -80,7 +81,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             reason="operators were not recorded",
             needs="profile with ProfilerActivity.CPU",
         )
-    work = float(graph.call_parts["work"].sum()) / graph.num_steps
+    work = per_step_ns(graph, graph.call_parts["work"])
     pauses, every = pauses_of(case, graph), long_gaps(case)
     # One piece of time has one finding.
     every = every.only(~is_among(every.start, possible_collections(case).start))

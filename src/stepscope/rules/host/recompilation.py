@@ -51,6 +51,7 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS, without_cost
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.between_operators import per_step_ns
 from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "recompilation"
@@ -111,7 +112,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     """Take the compiling out of the steps."""
     if not case.facts.host.compile:
         return None
-    compiling_ns = float(case.graph.call_parts["compile"].sum()) / max(case.graph.num_steps, 1)
+    compiling_ns = per_step_ns(case.graph, case.graph.call_parts["compile"])
     if compiling_ns == 0:
         return None
     rows = case.facts.host.compile

@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.run import RunFacts
+from stepscope.core.run import OwnTime, RunFacts
 from stepscope.core.trace import NONE, Float64
 from stepscope.rules.accuracy import POLICY as RANGES
 from stepscope.rules.imbalance.late_rank import late_by_own_time
@@ -156,12 +156,8 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
 
 def advise_run(run: RunFacts) -> Advice | None:
     """By steps timed with no profiler: own times that differ, and not on one rank alone."""
-    own = [rank.own for rank in run.ranks if rank.own is not None]
-    if len(own) < 2 or own[0].spread < POLICY.least_spread or late_by_own_time(run) is not None:
-        return None
-    held_up = run.most_held_up
-    if held_up is not None and (held_up.held_up_share or 0.0) >= RANGES.least_held_up:
-        # Whoever has no core just then comes last.
+    own = _uneven(run)
+    if not own or _may_be_load(run, own[0].spread):
         return None
     most = max(each.share_longest for each in own)
     return Advice(
@@ -177,3 +173,32 @@ def advise_run(run: RunFacts) -> Advice | None:
         weight=min(own[0].spread, 1.0),
         weight_of="the step",
     )
+
+
+def unjudged(run: RunFacts) -> str | None:
+    """Why own times that differ are nobody's fault so far: whoever has no core just then comes
+    last."""
+    own = _uneven(run)
+    if not own or not _may_be_load(run, own[0].spread):
+        return None
+    return (
+        f"not judged: {CODE}: the longest of the ranks' own times is {own[0].spread:.0%} of the "
+        "step over their mean, another rank's from step to step, and a busy machine does the same: "
+        "record again on a machine that is not shared"
+    )
+
+
+def _uneven(run: RunFacts) -> list[OwnTime]:
+    """The ranks' own times, where they differ and not on one rank alone."""
+    own = [rank.own for rank in run.ranks if rank.own is not None]
+    if len(own) < 2 or own[0].spread < POLICY.least_spread or late_by_own_time(run) is not None:
+        return []
+    return own
+
+
+def _may_be_load(run: RunFacts, spread: float) -> bool:
+    """Whether a rank was without a core for as much of the step as their own times differ by: no
+    less than that makes them differ so."""
+    rank = run.most_held_up
+    share = 0.0 if rank is None else rank.held_up_share or 0.0
+    return share >= max(RANGES.least_held_up, spread)

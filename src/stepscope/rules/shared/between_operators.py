@@ -75,8 +75,17 @@ def without_work_in(case: Case, graph: Graph, ranges: Intervals, share: float = 
 
 def work_ns_in(case: Case, graph: Graph, ranges: Intervals) -> float:
     """The host's work inside the ranges, per step, as the unprofiled run has it."""
-    work = graph.call_parts["work"] * _share_of_work(case, graph, ranges)
-    return float(work.sum()) / max(graph.num_steps, 1)
+    return per_step_ns(graph, graph.call_parts["work"] * _share_of_work(case, graph, ranges))
+
+
+def per_step_ns(graph: Graph, call_ns: Float64) -> float:
+    """Of the host's time after each call. What a step does before its first call stands with the
+    last call of the one before it: from the first call of the first step to that of the last one
+    all steps are whole. What only the last one holds counts all the same."""
+    steps = max(graph.num_steps, 1)
+    before_last = graph.call_step < steps - 1
+    whole_ns = float(call_ns[before_last].sum()) / max(steps - 1, 1)
+    return max(whole_ns, float(call_ns.sum()) / steps)
 
 
 @once_a_case

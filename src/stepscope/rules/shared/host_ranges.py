@@ -129,9 +129,12 @@ def tasks_of(graph: Graph, calls: Bool) -> Bool:
 
 def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     """The host never enters the ranges: their work, their waits and the tasks they launched are
-    gone. Without a device the tasks are the host's own operators, and what lies inside goes."""
+    gone. Without a device the tasks are the host's own operators, and what lies inside goes; of a
+    rank of several they are collectives, and operators inside are a part of what the host did."""
     left = 1.0 - share_inside(case, ranges)
     parts = graph.call_parts | {"work": graph.call_parts["work"] * left}
+    if graph.on_host and case.kinds is not None and case.kinds.comms.all():
+        return replace(graph, call_parts=parts)
     if graph.on_host:
         outside = 1.0 - _operators_inside(case, ranges)
         return replace(graph, call_parts=parts, task_ns=graph.task_ns * outside)

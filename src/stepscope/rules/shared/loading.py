@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.host.loader import next_calls
+from stepscope.analyses.host.loader import FETCH_NS, MESSAGE_NS, TENSOR_NS, next_calls
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.changes import with_part_ns
@@ -16,14 +16,6 @@ from stepscope.replay.simulate import play
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, per_step, sizes
 
-MESSAGE_NS = 650_000.0
-TENSOR_NS = 350_000.0
-"""Of a process on either side of a batch that a worker hands over: for the batch, and for each
-tensor in it, whose memory goes over as an open file, on a connection of its own (0.34 to 0.38 ms
-for 4 to 64 tensors, one core of an ARM server; own lab, table_trivial_loader, an x86 host: 4
-workers took 1.1 ms of loading two tensors off the step and made it 0.6 ms longer)."""
-FETCH_NS = MESSAGE_NS + TENSOR_NS
-"""Where it is not known how many there are."""
 SEND_NS_PER_BYTE = 0.4
 """Of the worker: each page of shared memory is new to it (0.5 to 0.7 ms a megabyte of collated
 batches on that ARM core, at most 0.3 on the x86 host: one worker of a board's mnasnet_serial)."""

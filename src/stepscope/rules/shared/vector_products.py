@@ -83,11 +83,12 @@ def _found(case: Case, slow: Bool, what: str) -> VectorProducts | None:
     spent_ms = per_step_ms(graph, slow)
     if not sized.any() or spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
+    at_once = ", several at a time," if spent_ms * 1e6 > case.step_interval_ns else ""
     rate = float(table.flops[sized].sum() / graph.task_ns[sized].sum() / 1e3)
     return VectorProducts(
         slow=slow,
         sized=sized,
-        summary=f"{spent_ms:.1f} ms of {what} a step run without tensor cores.",
+        summary=f"{spent_ms:.1f} ms of {what} a step{at_once} run without tensor cores.",
         evidence=f"{int(sized.sum()) // max(graph.num_steps, 1)} products a step reach "
         f"{rate:.0f} TFLOP/s",
     )
