@@ -14,6 +14,7 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
 from stepscope.planner.learn import with_factors
 from stepscope.planner.model import Model
+from stepscope.planner.search import least_memory
 
 GIB = 2**30
 WAYS = {
@@ -112,6 +113,14 @@ def test_gradients_stand_beside_the_first_layer_that_is_recomputed() -> None:
     found = held(job_of(way, shape, length, batch), way, batch)
     parameters = found["optimizer"] / 8
     assert found["allocated"] > (16 * parameters) * 1.02
+
+
+def test_the_least_memory_may_have_one_micro_batch_instead_of_two() -> None:
+    """Two add their gradients up, which stay while the second one runs."""
+    job = job_of("plain", (16, 4096, 32, 8, 14336, 32000), 512, 2)
+    least = least_memory(job)
+    assert least is not None
+    assert (least.layout.micro_batch, least.layout.num_micro) == (2, 1)
 
 
 def test_memory_of_a_run_recalibrates_plain_pytorch() -> None:

@@ -144,7 +144,7 @@ def memory(
         layouts,
         parameters,
         least=least,
-        states=states,
+        states=np.where(is_whole, states, states * _moments_share(job)),
         shared_grads=all_grads - grads,
         logits=logits,
         room=job.cluster.usable_bytes - MIB - allocated - idle - context,
@@ -189,6 +189,12 @@ def state_widths(job: TrainingJob) -> tuple[float, float, float]:
         framework.grad_bytes + framework.extra_grad_bytes,
         framework.copy_bytes + moments,
     )
+
+
+def _moments_share(job: TrainingJob) -> float:
+    """Of the optimizer's states below ZeRO-3, what the first update makes: copies are there."""
+    state_bytes = state_widths(job)[2]
+    return job.optimizer.moment_bytes / state_bytes if state_bytes else 0.0
 
 
 def _context(job: TrainingJob, layouts: Layouts) -> Floats:

@@ -67,14 +67,15 @@ def _apart(
     a stream of their own, with what was reduced before it is widened; and where activations are
     narrow the MLP's, as far as logits leave no room for them."""
     framework = job.framework
-    if framework.has_grad_stream:
-        is_widened = framework.comm_grad_bytes < 4 and not job.is_adapter
-        group = (parameters.largest_layer + parameters.outer) / layouts.shard_width
-        reduced = group * (framework.comm_grad_bytes if is_widened else 0.0)
-        return np.asarray(shared + np.where(layouts.zero_stage == 3, reduced, 0.0))
     room = (1 - share_recomputed(job, layouts)) * logits
     wide = np.maximum(shared - room, 0.0) * _mlp_share(job)
-    return np.where(_is_narrow(job, layouts), wide, 0.0)
+    mixed = np.where(_is_narrow(job, layouts), wide, 0.0)
+    if not framework.has_grad_stream:
+        return mixed
+    is_widened = framework.comm_grad_bytes < 4 and not job.is_adapter
+    group = (parameters.largest_layer + parameters.outer) / layouts.shard_width
+    reduced = group * (framework.comm_grad_bytes if is_widened else 0.0)
+    return np.where(layouts.zero_stage == 3, shared + reduced, mixed)
 
 
 def share_recomputed(job: TrainingJob, layouts: Layouts) -> Floats:
