@@ -55,6 +55,11 @@ def test_memory_of_another_maker_is_less_sure() -> None:
     assert MEMORY_UNSEEN.low < MEMORY.low < MEMORY.high < MEMORY_UNSEEN.high
 
 
+def test_a_mixtures_memory_has_a_range_in_words_too() -> None:
+    words = ranges_of(job_of("qwen3-235b-a22b", "4x8xH100")).words
+    assert f"{MEMORY.low:.2f} to {MEMORY.high:.2f} times" in words
+
+
 def test_a_mixture_on_such_a_device_is_least_sure() -> None:
     job = replace(job_of("qwen3-235b-a22b", "4x8xMI355X"), global_batch=512)
     ranges = ranges_of(job)

@@ -12,7 +12,6 @@ from benchmarks.planner import score
 from benchmarks.planner_sources import FACTS, with_source_facts
 from stepscope.errors import InputError
 from stepscope.planner.catalog import find_model
-from stepscope.planner.framework import FSDP
 from stepscope.planner.row_parts import framework_of, model_of
 from stepscope.planner.rows import predict, read_rows
 
@@ -240,14 +239,6 @@ def test_torchtitan_compiles_its_loss_from_2025_on() -> None:
     assert framework_of(later)[0].logit_bytes == 4.0
     assert framework_of(later | {"framework": "torchtitan 2024-12"})[0].logit_bytes == 12.0
     assert predict(new)["memory_gb"] < predict(row)["memory_gb"]
-
-
-def test_torchtitan_without_a_compiler_reserves_what_plain_pytorch_does() -> None:
-    compiled = ROW | {"framework": "torchtitan 2024-12", "options": "compile"}
-    eager = compiled | {"options": ""}
-    assert framework_of(eager)[0].slack == FSDP.slack
-    assert framework_of(compiled)[0].slack is None
-    assert predict(eager)["memory_gb"] / predict(compiled)["memory_gb"] > 1.05
 
 
 def test_a_known_model_cut_short_keeps_its_attention_and_its_dense_layers() -> None:

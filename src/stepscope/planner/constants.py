@@ -147,6 +147,13 @@ class Constants:
     """NCCL's buffers for each kind of group, outside the allocator too: 1 to 2 GiB in all."""
     fragmentation: float = 1.04
     """Reserved over allocated, the mean of 344 ranks."""
+    broken_share: float = 0.15
+    """Of states made at the first update, what they leave of the blocks that they lie in. The
+    allocator's own rules, fed with what PyTorch asks for in two steps of 24 llamas, plain and under
+    FSDP2: 0.0 to 0.5."""
+    broken_share_recomputed: float = 0.25
+    """The same where all layers are recomputed and most blocks are the logits': 8 llamas, 0.0 to
+    0.6."""
     pipeline_slack: float = 0.06
     """Of activations, held beside them where stages receive and free micro-batches in turn:
     reserved over allocated is 1.03 with one stage and 1.06 with two on B200s (SimuMax's llamas).

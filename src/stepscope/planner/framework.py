@@ -152,15 +152,19 @@ class Framework:
     """What it can keep on the host: optimizer, all. Any job may be asked what that would give."""
     bucket_bytes: float = 0.0
     """Per parameter, of buckets that gradients are copied to before they cross."""
-    slack: float | None = None
-    """Of tensors that the allocator holds beyond them; None is what is usual."""
+    has_late_states: bool = False
+    """Whether the optimizer makes its states at the first update (PyTorch's own), in blocks that
+    were made for activations and logits (`reserved.py`)."""
+    has_grad_stream: bool = False
+    """Whether sharded gradients are made on a stream of their own (FSDP reduces and widens them
+    there): the allocator gives one stream's blocks to no other."""
+    idle_logit_bytes: float = 0.0
+    """Per logit, of the copy in half precision: it has gone when the loss makes its gradients in
+    fp32, and none of them fits into its block."""
     extra_activation: float = 0.0
     """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 
 
-EAGER_SLACK = 0.10
-"""PyTorch as it comes: 4, 8, 10, 11, 17, 20 and 27 % on an H200 (docs/planner.md). Where a device
-is nearly full it gives cached blocks back before it runs out, so the least of the middle ones."""
 EAGER_LOGIT_BYTES = 12.0
 """Of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two gradients."""
 
@@ -234,7 +238,9 @@ the 282 runs that stall have 0.27 to 0.31, for 2 to 32 stages, both models, all 
 TORCHTITAN = Framework(
     name="torchtitan",
     logit_bytes=EAGER_LOGIT_BYTES,
-    slack=EAGER_SLACK,
+    has_late_states=True,
+    has_grad_stream=True,
+    idle_logit_bytes=2.0,
     weighs_inside=True,
     has_fused_update=True,
     overlaps_data=True,
@@ -255,7 +261,9 @@ FSDP = Framework(
     logit_bytes=EAGER_LOGIT_BYTES,
     frees_grads=True,
     copies_gathered=True,
-    slack=EAGER_SLACK,
+    has_late_states=True,
+    has_grad_stream=True,
+    idle_logit_bytes=2.0,
     usual_recompute="none",
     zero_stages=(0, 3),
     has_context=False,
@@ -269,6 +277,7 @@ COMPOSER = replace(
     attention=1,
     logit_passes=12.0,
     logit_bytes=4.0,
+    idle_logit_bytes=0.0,
     copies_gathered=False,
 )
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
@@ -285,6 +294,7 @@ AUTOMODEL = replace(
     comm_grad_bytes=4.0,
     logit_passes=24.0,
     logit_bytes=6.0,
+    idle_logit_bytes=0.0,
     usual_recompute=None,
     has_stages=True,
 )
@@ -312,7 +322,8 @@ DDP = Framework(
     attention=3,
     weight_bytes=6.0,
     cast_bytes=2.0,
-    slack=EAGER_SLACK,
+    has_late_states=True,
+    idle_logit_bytes=2.0,
     grad_bytes=4.0,
     bucket_bytes=4.0,
     copy_bytes=0.0,

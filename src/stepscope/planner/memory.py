@@ -20,8 +20,10 @@ from stepscope.planner.parameters import (
     shared_out,
 )
 from stepscope.planner.rates import Floats
+from stepscope.planner.reserved import reserved_beyond, share_recomputed
 
 NARROW = ("fp8", "fp4")
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +97,10 @@ def memory(
         grads = np.where(is_out, on_device, grads)
     if framework.cast_bytes and job.value_bytes < 4:
         # A compiler makes them again in backward, as recomputation does.
-        share = np.where(layouts.recompute == 2, recomputed_share(job, layouts), 0.0)
-        gone = np.ones(len(layouts)) if framework.is_compiled else share
+        gone = np.ones(len(layouts)) if framework.is_compiled else share_recomputed(job, layouts)
         weights = weights - np.where(is_whole, 0.0, local * framework.cast_bytes * gone)
     weights = np.where(layouts.offload == 2, 0.0, weights)
-    first, last, logits = _activations(job, layouts, parameters.layers)
+    whole, first, last, logits = _activations(job, layouts, parameters.layers)
     is_last = (last + logits > first) & ((layouts.pp == 1) | (not is_first))
     is_spread = is_whole & (width > 1)
     two_layers = 2 * parameters.largest_layer * framework.weight_bytes
@@ -119,9 +120,11 @@ def memory(
             (layouts.dp > 1) & ~is_whole, local * framework.bucket_bytes, 0.0
         )
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
+    all_grads = grads
     if framework.frees_grads:
-        # They come as activations go: what is there at the end beyond what was at the beginning.
-        late = np.maximum(grads - activations - logits, 0.0)
+        # They come as activations go: what is there at the end, beside the first layer's
+        # activations, beyond what was at the beginning.
+        late = np.minimum(np.maximum(grads + whole - activations - logits, 0.0), grads)
         grads = np.where(layouts.num_micro == 1, late, grads)
     update_bytes = np.where(
         is_out,
@@ -130,11 +133,22 @@ def memory(
     )
     update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
     allocated = weights + grads + states + activations + logits + gathered + buffers + update
-    loose = slack_share(job)
     idle = np.where(layouts.pp > 1, constants.pipeline_slack, 0.0) * activations
     if framework.late_gathered:
         late = _late_bytes(job, layouts, parameters)
         idle = idle + np.where(is_last & (layouts.pp > 1), 0.0, late)
+    context = _context(job, layouts)
+    least = allocated * (constants.fragmentation - 1)
+    slack = idle + reserved_beyond(
+        job,
+        layouts,
+        parameters,
+        least=least,
+        states=np.where(is_whole, states, states * _moments_share(job)),
+        shared_grads=all_grads - grads,
+        logits=logits,
+        room=job.cluster.usable_bytes - MIB - allocated - idle - context,
+    )
     return Memory(
         weights=weights,
         gradients=grads,
@@ -144,8 +158,8 @@ def memory(
         gathered=gathered,
         buffers=buffers,
         update=update,
-        slack=allocated * loose + idle,
-        context=_context(job, layouts),
+        slack=slack,
+        context=context,
     )
 
 
@@ -162,12 +176,6 @@ def _late_bytes(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> F
     )
 
 
-def slack_share(job: TrainingJob) -> float:
-    """What the allocator reserves beyond the tensors, of them."""
-    slack = job.framework.slack
-    return job.constants.fragmentation - 1 if slack is None else slack
-
-
 def state_widths(job: TrainingJob) -> tuple[float, float, float]:
     """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3.
 
@@ -181,6 +189,12 @@ def state_widths(job: TrainingJob) -> tuple[float, float, float]:
         framework.grad_bytes + framework.extra_grad_bytes,
         framework.copy_bytes + moments,
     )
+
+
+def _moments_share(job: TrainingJob) -> float:
+    """Of the optimizer's states below ZeRO-3, what the first update makes: copies are there."""
+    state_bytes = state_widths(job)[2]
+    return job.optimizer.moment_bytes / state_bytes if state_bytes else 0.0
 
 
 def _context(job: TrainingJob, layouts: Layouts) -> Floats:
@@ -270,8 +284,8 @@ def _narrowed(job: TrainingJob, outer: Any, inner: Any) -> Any:
 
 def _activations(
     job: TrainingJob, layouts: Layouts, in_stage: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """What the first stage keeps, what the last one does, and the logits there."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """What a layer has, what the first stage keeps, what the last one does, and its logits."""
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
@@ -310,7 +324,8 @@ def _activations(
     logits = tokens * head_rows(job, layouts) * logit_bytes
     # The last layer runs backward when the logits have gone.
     is_wider = working > logits
-    return first, np.where(is_wider, last + working, last), np.where(is_wider, 0.0, logits)
+    last = np.where(is_wider, last + working, last)
+    return whole, first, last, np.where(is_wider, 0.0, logits)
 
 
 def _every_other(job: TrainingJob, outer: Any, inner: Any) -> Any:

@@ -124,7 +124,8 @@ def ranges_of(job: TrainingJob) -> Ranges:
     if is_mixture:
         words = (
             f"80 % of published steps of mixtures took {STEP_MIXTURE.low:.2f} to "
-            f"{STEP_MIXTURE.high:.2f} times what is planned (models left out in turn)"
+            f"{STEP_MIXTURE.high:.2f} times what is planned (models left out in turn), and memory, "
+            f"of dense models alone, came to {memory.low:.2f} to {memory.high:.2f} times"
         )
         return Ranges(step=STEP_MIXTURE, memory=memory, words=words)
     words = (

@@ -92,18 +92,20 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
 
 
 def _torchtitan(row: dict[str, Any], name: str, options: str) -> Framework:
-    """With or without a compiler: eager, the allocator holds what it does of plain PyTorch. A
-    compiler takes the loss in from 2025 on: logits stay in half precision, and so does their
-    gradient. Where no year is said, a device that is younger tells."""
+    """With or without a compiler, which takes the loss in from 2025 on: logits stay in half
+    precision, and so does their gradient. Where no year is said, a device that is younger
+    tells."""
     if "compile" not in options:
         return TORCHTITAN
-    framework = replace(TORCHTITAN, fuses=True, slack=None)
+    framework = replace(TORCHTITAN, fuses=True)
     year = re.search(r"20[2-9]\d", f"{name} {options}")
     if year is not None:
         is_new = int(year[0]) >= COMPILES_LOSS
     else:
         is_new = cluster_of(row).device.key.startswith(DEVICES_SINCE_2025)
-    return replace(framework, logit_bytes=4.0, logit_passes=12.0) if is_new else framework
+    if not is_new:
+        return framework
+    return replace(framework, logit_bytes=4.0, idle_logit_bytes=0.0, logit_passes=12.0)
 
 
 def _megatron(row: dict[str, Any], name: str, options: str) -> tuple[Framework, bool]:

@@ -131,8 +131,8 @@ def least_memory(job: TrainingJob, space: Space | None = None) -> Least | None:
     None where there is none. No look at time.
     """
     space = space or Space()
-    if space.micro_batch is None:
-        # Nothing grows when micro-batches shrink.
+    if space.micro_batch is None and not job.framework.frees_grads:
+        # Nothing grows when micro-batches shrink, but for gradients that several of them add up.
         space = replace(space, micro_batch=(1,))
     grid = Grid(job, space)
     candidates: list[Least] = []

@@ -202,7 +202,9 @@ def test_the_terminal_has_the_answer_the_bars_and_the_reasons(
     best = planned(capsys, *SMALL)["best"]
     verdict = " ".join(text.split("\n\n")[1].split())
     assert verdict.startswith(f"{best['name']}: {best['step_s']:.2f} s a step")
-    assert verdict.endswith("of each device's 80.0 GiB.")
+    assert verdict.endswith(" GiB) of each device's 80.0 GiB.")
+    low, high = (value / 2**30 for value in best["ranges"]["memory_bytes"])
+    assert f"({low:.1f} GiB to {high:.1f} GiB)" in verdict
     for heading in (
         "Memory of one device",
         "A step",

@@ -95,7 +95,7 @@ def test_a_configuration_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtur
               "gradient_accumulation_steps": 16, "zero_optimization": zero}  # fmt: skip
     path.write_text(json.dumps(config))
     where = ("--check", str(path), "--model", "llama3-8b", "--seq", "4096", "--cluster")
-    document = document_of(capsys, *where, "2x8xH100")
+    document = document_of(capsys, *where, "2x8xH200")
     assert document["schema"] == "stepscope.check/1"
     faults = {fault["code"]: fault for fault in document["faults"]}
     assert {"precision", "small-buckets"} <= set(faults)

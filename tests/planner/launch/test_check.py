@@ -216,6 +216,38 @@ def test_tensor_ranks_over_nodes_and_no_room_have_another_cut(tmp_path: Path) ->
     assert " fits" in full.fix
 
 
+def test_tensor_ranks_over_nodes_give_way_to_data_ranks_where_nothing_fills_stages(
+    tmp_path: Path,
+) -> None:
+    """One micro-batch leaves stages empty; the batch grows, and as many sequences are compared."""
+    path = tmp_path / "train.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nlocal_batch_size = 1\n'
+        "seq_len = 8192\n[parallelism]\ntensor_parallel_degree = 16\n"
+    )
+    settings = read_settings(path)
+    faults = {each.code: each for each in check(settings, job_for(settings, "8x8xH100")).faults}
+    assert faults["tensor-over-nodes"].fix == "tp8 and dp8, a batch of 8"
+
+
+def test_a_check_says_of_memory_what_a_plan_does(tmp_path: Path) -> None:
+    """What just fits a device is too large for a job; what a plan recommends is not tight."""
+    full = {**GOOD, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4}
+    full = full | {"train_batch_size": 64, "zero_optimization": {"stage": 1}}
+    checked = checked_config(tmp_path, full, "2x8xH100")
+    assert checked.job is not None
+    assert checked.choice is not None
+    cluster = checked.job.cluster
+    assert cluster.usable_bytes < checked.choice.memory_bytes < cluster.memory_bytes
+    assert not checked.fits
+    assert "does-not-fit" in codes(checked)
+    cuts = [("tight", 0.91), ("", 0.89)]
+    for code, share in cuts:
+        sized = replace(cluster, memory_bytes=checked.choice.memory_bytes / share)
+        again = check(checked.settings, replace(checked.job, cluster=sized))
+        assert codes(again) & {"tight", "does-not-fit"} == ({code} if code else set())
+
+
 def test_devices_that_cannot_be_cut_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "args.sh"
     path.write_text("ARGS=(--tensor-model-parallel-size 3 --micro-batch-size 1)\n")

@@ -67,7 +67,7 @@ class Checked(Struct, frozen=True, kw_only=True):
     def fits(self) -> bool | None:
         if self.choice is None or self.job is None:
             return None
-        return self.choice.memory_bytes <= self.job.cluster.memory_bytes
+        return self.choice.memory_bytes <= self.job.cluster.usable_bytes
 
     @property
     def mfu(self) -> float | None:
@@ -230,17 +230,17 @@ def _plain_faults(settings: Settings) -> Iterator[Fault]:
 
 
 def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator[Fault]:
-    has = job.cluster.memory_bytes
-    if choice.memory_bytes <= has:
-        high = ranges_of(job).memory.high
-        if choice.memory_bytes * high > has:
-            share = choice.memory_bytes / has
+    has, fills = job.cluster.memory_bytes, job.cluster.usable_bytes
+    if choice.memory_bytes <= fills:
+        # What a plan recommends is not called tight.
+        if choice.memory_bytes > job.cluster.roomy_bytes:
+            high = ranges_of(job).memory.high
             nearest = memory_fit(job, layout).nearest
             yield Fault(
                 code="tight",
                 kind=NOTE,
-                what=f"{share:.0%} of the memory is planned for, and such plans are exceeded by up "
-                f"to {high - 1:.0%}",
+                what=f"{choice.memory_bytes / has:.0%} of the memory is planned for, and such "
+                f"plans are exceeded by up to {high - 1:.0%}",
                 fix=f"{nearest} has room" if nearest else "try it before you count on it",
             )
         return
@@ -253,11 +253,11 @@ def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator
     yield Fault(
         code="does-not-fit",
         kind=ERROR,
-        what=f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB, "
-        f"{choice.memory[fit.largest_part] / GIB:.1f} GiB of it "
+        what=f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB, of which a job can fill "
+        f"{fills / GIB:.1f}; {choice.memory[fit.largest_part] / GIB:.1f} GiB of it are "
         f"{fit.largest_part.replace('_', ' ')}",
         fix=fix,
-        num_bytes=choice.memory_bytes - has,
+        num_bytes=choice.memory_bytes - fills,
     )
 
 
@@ -272,7 +272,8 @@ def _slow_faults(
         if problems(changed, cut):
             continue
         after = choice_of(changed, cut)
-        gain = choice.step_s - after.step_s
+        # Where the batch grows with data ranks, the time of as many sequences counts.
+        gain = choice.step_s - after.step_s * job.global_batch / changed.global_batch
         room = max(job.cluster.roomy_bytes, choice.memory_bytes)
         is_roomy = after.memory_bytes <= room
         known = best.get(code)
@@ -347,6 +348,12 @@ def _changes(settings: Settings, job: TrainingJob, layout: Layout) -> Iterator[C
         if is_parted and not layout.is_sequence_parallel:
             fix += ", with sequence parallelism"
         yield "tensor-over-nodes", what, fix, job, cut
+        times = layout.tp // per_node
+        if layout.num_micro == 1:
+            wide = replace(cut, pp=layout.pp, dp=layout.dp * times)
+            larger = replace(job, global_batch=job.global_batch * times)
+            fix = f"tp{per_node} and dp{wide.dp}, a batch of {larger.global_batch}"
+            yield "tensor-over-nodes", what, fix, larger, wide
     if layout.tp > 1 and not layout.is_sequence_parallel and job.framework.has_sequence:
         what = f"tp{layout.tp} without sequence parallelism"
         cut = replace(layout, is_sequence_parallel=True)

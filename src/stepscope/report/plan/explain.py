@@ -14,7 +14,6 @@ from msgspec import Struct
 from stepscope.planner.flops import attention_flops_per_token, product_flops_per_token
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
-from stepscope.planner.memory import slack_share
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import fullest_stage, parameters
 from stepscope.planner.rates import rates_of
@@ -150,10 +149,7 @@ class _Made:
                 "that have gone"
             )
         if name == "slack":
-            return (
-                f"{percent(slack_share(job))} of the tensors: reserved by the "
-                "allocator over allocated"
-            )
+            return "reserved by the allocator and in no tensor at the peak"
         return "the driver's context and NCCL, which no allocator counts"
 
     def _state_words(self, name: str, value: float) -> str:

@@ -58,10 +58,16 @@ def verdict_words(plan: Plan) -> str:
     job = plan.job
     if plan.best is None:
         pinned = " under what is pinned" if plan.is_pinned else ""
-        room = f"{gib(job.cluster.memory_bytes)} a device is not enough"
+        room = (
+            f"{gib(job.cluster.usable_bytes)} that a job can fill of a device's "
+            f"{gib(job.cluster.memory_bytes)} are not enough"
+        )
         return f"No layout of {job.model.name} fits on {job.cluster.name}{pinned}: {room}."
     best = plan.best
-    share = f"{gib(best.memory_bytes)} of each device's {gib(job.cluster.memory_bytes)}"
+    share = (
+        f"{gib(best.memory_bytes)}{memory_range_words(best)} of each device's "
+        f"{gib(job.cluster.memory_bytes)}"
+    )
     pace = (
         f"{seconds(best.step_s)} a step{range_words(best)}, {number(best.tokens_per_s)} tokens/s, "
         f"{percent(best.mfu)} MFU"
@@ -83,6 +89,14 @@ def range_words(account: Account) -> str:
         return ""
     low, high = account.ranges["step_s"]
     return f" ({seconds(low)} to {seconds(high)})"
+
+
+def memory_range_words(account: Account) -> str:
+    """The same of its memory."""
+    if "memory_bytes" not in account.ranges:
+        return ""
+    low, high = account.ranges["memory_bytes"]
+    return f" ({gib(low)} to {gib(high)})"
 
 
 def asked_words(account: Account) -> str:
