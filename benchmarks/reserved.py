@@ -17,7 +17,6 @@ import weakref
 from collections import defaultdict
 from typing import Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -26,6 +25,7 @@ from benchmarks import planned
 from stepscope.analyses.memory.allocator import Allocator
 from stepscope.planner.cluster_parse import parse_cluster
 
+torch = planned.torch
 GIB = 2**30
 COMPUTE, REDUCE = "compute", "reduce"
 
@@ -57,11 +57,11 @@ def key_of(storage: Any) -> int:
     return int(storage._cdata)  # noqa: SLF001
 
 
-class Storages(TorchDispatchMode):
+class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Asks the device for each storage that an operator makes, until it goes."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.live: dict[int, Any] = {}
 
@@ -85,7 +85,7 @@ class Storages(TorchDispatchMode):
         self.live[key] = weakref.ref(storage, gone)
 
 
-class Norm(torch.autograd.Function):
+class Norm(torch.autograd.Function):  # type: ignore[misc,name-defined]
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any) -> Any:
         scale = torch.empty(x.shape[:-1], dtype=torch.float32)
@@ -98,7 +98,7 @@ class Norm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
-class Attention(torch.autograd.Function):
+class Attention(torch.autograd.Function):  # type: ignore[misc,name-defined]
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
         out = torch.empty_like(q.transpose(1, 2).contiguous()).transpose(1, 2)
