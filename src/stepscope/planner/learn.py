@@ -20,6 +20,7 @@ from stepscope.planner.choice import choice_of
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.constants import Constants
 from stepscope.planner.devices import make_cluster
+from stepscope.planner.flops import model_flops_per_token
 from stepscope.planner.framework import find_framework
 from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
@@ -174,6 +175,12 @@ def fitted(
             # Half of the way, in ratios: parts hide behind one another.
             factors[part] = _kept(factors[part] * ratio**0.5)
     return factors, step
+
+
+def planned_flops(job: TrainingJob) -> float:
+    """Of the model, on a device in a step."""
+    tokens = job.global_batch * job.seq_len / job.cluster.num_devices
+    return model_flops_per_token(job.model, job.seq_len) * tokens
 
 
 def rebuilt(plan: PlanContract) -> TrainingJob | None:

@@ -73,6 +73,22 @@ def test_the_text_has_the_answer_first(plan: Path, capsys: pytest.CaptureFixture
     assert "reserved not recorded" in text
 
 
+def test_a_run_of_another_model_is_told_so_and_teaches_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, kept = tmp_path / "PLAN.json", tmp_path / "C.json"
+    arguments = planned(tmp_path, "tp1-pp1-dp1-mb8", "--global-batch", "8", layers=48)
+    assert main([*arguments, "--format", "json", "-o", str(out)]) == 0
+    document = compared(capsys, str(out), str(DEMO))
+    assert "another model or batch" in document["other_work"]
+    assert set(document["factors"].values()) == {None}
+    assert main(["compare", str(out), str(DEMO)]) == 0
+    assert "This is not a run of the plan" in " ".join(capsys.readouterr().out.split())
+    assert main(["compare", str(out), str(DEMO), "--recalibrate", str(kept)]) == 2
+    assert "another model or batch" in capsys.readouterr().err
+    assert not kept.exists()
+
+
 JOBS = [
     ("ckpt_unneeded", "slow_ms", "tp1-pp1-dp1-mb8-full", 1024, 8, 12),
     ("attn_math", "fixed_ms", "tp1-pp1-dp1-mb4", 2048, 4, 12),

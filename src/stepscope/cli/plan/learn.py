@@ -20,6 +20,7 @@ from stepscope.core.contract.plan_comparison import (
 from stepscope.errors import InputError, UsageError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import measure
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.learn import (
     as_factors,
     as_mapping,
@@ -27,13 +28,18 @@ from stepscope.planner.learn import (
     fitted,
     layout_of,
     measured_parts,
+    planned_flops,
     planned_parts,
     rebuilt,
 )
 from stepscope.protocol.untrusted import read_regular
 from stepscope.report.plan.learned import learned_document
-from stepscope.report.units import plural
+from stepscope.report.units import plural, teraflops
 from stepscope.rules.job import Job
+
+OTHER_WORK = 2.5
+"""Times as much or as little arithmetic as planned, from which on a run is of another model or
+batch. A causal attention that is counted as a half takes off up to half of it."""
 
 
 def run_learned(
@@ -49,6 +55,9 @@ def run_learned(
                 f"{paths[0]} is a plan for {plural(planned, 'device')} and the run has "
                 f"{plural(width, 'rank')}: nothing is learned from that; plan for {width}"
             )
+        if comparison.factors == as_factors({}):
+            why = comparison.other_work or "no part of both is large enough"
+            raise UsageError(f"nothing is learned from {paths[1]}, {kept} is not written: {why}")
         write(encode(calibration) + "\n", kept)
         note(kept)
     if style == "json":
@@ -75,18 +84,32 @@ def learned(
     parts_s = {part: ns / 1e9 for part, ns in run.parts_ns.items() if ns is not None}
     planned, measured = planned_parts(account.time_parts_s), measured_parts(parts_s)
     step_s = run.step.ns / 1e9
-    factors = factors_of(planned, measured, step_s)
     again, recalibrated_s = rebuilt(plan), None
+    other = _other_work(again, run.flops)
+    factors = {} if other else factors_of(planned, measured, step_s)
     layout = None if again is None else layout_of(account.layout, again)
     if again is not None and layout is not None and factors:
         factors, recalibrated_s = fitted(again, layout, measured, factors)
     memory = _memory(account, job)
-    if memory[1] is not None and memory[0] > 0:
+    if memory[1] is not None and memory[0] > 0 and not other:
         factors["memory"] = min(max(memory[1] / memory[0], 0.02), 50.0)
     return _documents(
         name, runs[0], plan, account, (planned, measured, step_s), factors, recalibrated_s, memory,
-        run.width, run.step.source,
+        run.width, run.step.source, other,
     )  # fmt: skip
+
+
+def _other_work(job: TrainingJob | None, flops: float | None) -> str | None:
+    """What tells that the run is not of the plan's model and batch."""
+    if job is None or flops is None:
+        return None
+    planned = planned_flops(job)
+    if planned / OTHER_WORK < flops < planned * OTHER_WORK:
+        return None
+    return (
+        f"its model does {teraflops(flops)} a step on a rank and the plan's {teraflops(planned)}, "
+        "so that it is another model or batch"
+    )
 
 
 def _memory(account: Account, job: Job) -> tuple[float, float | None]:
@@ -118,6 +141,7 @@ def _documents(
     memory: tuple[float, float | None],
     width: int,
     source: str,
+    other: str | None,
 ) -> tuple[PlanComparisonContract, PlanCalibration]:
     planned, measured, step_s = figures
     parts = []
@@ -138,7 +162,16 @@ def _documents(
         parts=tuple(parts),
         memory=ComparedMemory(planned_bytes=memory[0], measured_bytes=memory[1]),
         recalibrated_step_s=recalibrated_s,
-        notes=tuple(_notes(cluster.num_devices, width, source, memory[1], recalibrated_s)),
+        other_work=other,
+        notes=tuple(
+            _notes(
+                cluster.num_devices,
+                width,
+                source,
+                memory[1],
+                is_remade=recalibrated_s is not None or other is not None,
+            )
+        ),
         model=plan.job.model.name,
         layout=account.name,
         planned_step_s=account.step_s,
@@ -174,7 +207,7 @@ def _most_off(parts: list[Any], planned_s: float, measured_s: float) -> str | No
 
 
 def _notes(
-    planned: int, width: int, source: str, reserved: float | None, recalibrated_s: float | None
+    planned: int, width: int, source: str, reserved: float | None, *, is_remade: bool
 ) -> list[str]:
     notes = []
     if planned != width:
@@ -186,7 +219,7 @@ def _notes(
         notes.append("the step was timed under the profiler; --step-ms gives it without")
     if reserved is None:
         notes.append("memory was not recorded: give a memory snapshot with the run")
-    if recalibrated_s is None:
+    if not is_remade:
         notes.append("the plan cannot be made again from its file, so factors are plain ratios")
     return notes
 

@@ -50,4 +50,7 @@ class PlanComparisonContract(
     factors: Factors
     recalibrated_step_s: AboveZero | None
     """The same layout planned with them; null where the plan's model cannot be built again."""
+    other_work: str | None
+    """What tells that the run is not one of the plan's model and batch, from which nothing is
+    learned; null where nothing does."""
     notes: tuple[str, ...]

@@ -50,6 +50,8 @@ def learned_document(comparison: PlanComparisonContract, kept: Path | None) -> I
 def _headline(comparison: PlanComparisonContract) -> str:
     planned, measured = comparison.planned_step_s, comparison.measured_step_s
     figures = f"{seconds(planned)} planned, {seconds(measured)} measured"
+    if comparison.other_work is not None:
+        return f"This is not a run of the plan: {comparison.other_work}. A step: {figures}."
     if comparison.most_off is None:
         return f"The plan was right within 3 %: {figures}."
     share = abs(comparison.ratio - 1)
