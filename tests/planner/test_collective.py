@@ -13,8 +13,6 @@ from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.collective import (
     KINDS,
     LL128,
-    REACHED,
-    REACHED_IN_ORDER,
     SIMPLE,
     Asked,
     Collective,
@@ -25,6 +23,7 @@ from stepscope.planner.collective import (
     measured_of,
     ways_of,
 )
+from stepscope.planner.collective_ranges import REACHED, REACHED_IN_ORDER, span_of
 from stepscope.planner.constants import DEFAULT
 from stepscope.planner.network import Group, Network
 from tests.shared_data import SHARED, needs_shared
@@ -216,3 +215,26 @@ def test_a_measurement_of_another_tier_is_none() -> None:
     across = measured_of("own", (fit_of(40e9, 64, tier="world"),), asked, 8)
     assert across is not None
     assert across.is_within
+
+
+def test_four_fifths_of_the_published_lie_in_the_range() -> None:
+    span = span_of("hopper")
+    shares = [
+        share
+        for published in (REACHED, REACHED_IN_ORDER)
+        for by_nodes in published.values()
+        for share in by_nodes.values()
+    ]
+    inside = sum(span.low <= 1 / share <= span.high for share in shares)
+    assert 0.8 <= inside / len(shares) <= 0.9
+
+
+def test_a_device_that_nothing_was_published_of_has_a_wider_range() -> None:
+    seen, unseen = result_of("8x8xH100"), result_of("8x8xMI300X")
+    assert seen.range_s is not None
+    assert unseen.range_s is not None
+    assert unseen.range_s[1] / unseen.range_s[0] > seen.range_s[1] / seen.range_s[0]
+    assert seen.range_s[0] < seen.picked.seconds < seen.range_s[1]
+    assert any("a guess" in note for note in unseen.notes)
+    assert any("RCCL" in note for note in unseen.notes)
+    assert not any("RCCL" in note for note in result_of("2x4xRTX3090").notes)

@@ -18,6 +18,7 @@ from stepscope.core.calibrated import CollectiveFit, bus_factor
 from stepscope.core.contract.collective import Way
 from stepscope.errors import UsageError
 from stepscope.planner.cluster import Cluster
+from stepscope.planner.collective_ranges import reached_words, span_of, span_words
 from stepscope.planner.constants import DEFAULT, MICRO, Constants
 from stepscope.planner.network import TREE_CHUNKS, TREE_SHARE, TREE_WAITS, Network, merged
 
@@ -51,24 +52,6 @@ LL_BYTES_PER_S = {
 }
 """llMaxBws: bus bandwidth that LL reaches at most in one node, in two, in more. NCCL goes by the
 processor over several nodes; that of the usual node of such devices is taken."""
-
-
-Shares = dict[str, dict[int, float]]
-REACHED: Shares = {
-    "all_reduce": {1: 0.94, 2: 0.79, 4: 1.02, 8: 0.82, 16: 1.0, 32: 1.22, 64: 1.07},
-    "all_gather": {1: 0.8, 2: 1.07, 4: 1.0, 8: 0.92, 16: 1.27, 32: 1.19, 64: 0.89},
-    "reduce_scatter": {1: 0.8, 2: 1.05, 4: 0.97, 8: 0.91, 16: 1.26, 32: 1.18, 64: 0.89},
-}
-"""By nodes, measured over estimated bus bandwidth of the published collectives of the ultra-scale
-playbook's cluster, taken as EFA, by the way that NCCL takes. The all-reduces gave TREE_WAITS.
-Gathers and scatters showed that each step of a ring waits for the hop between nodes there (`Tier`);
-no constant was set on them."""
-REACHED_IN_ORDER: Shares = {
-    "all_reduce": {2: 0.8, 4: 1.36, 8: 1.23, 16: 0.84, 32: 0.84},
-    "all_gather": {2: 0.84, 4: 1.16, 8: 1.17, 16: 1.0, 32: 0.84},
-}
-"""The same of EFA with NCCL 2.28 and aws-ofi-nccl 1.16, whose writes keep order
-(crazyguitar/aws-gpu-communication-benchmark); no constant was set on it."""
 
 
 class Protocol(Struct, frozen=True, kw_only=True):
@@ -120,6 +103,8 @@ class Collective(Struct, frozen=True, kw_only=True):
     picked: Way
     """What NCCL takes by its own model, at the time that is estimated here."""
     crossovers: tuple[Crossover, ...]
+    range_s: tuple[float, float] | None
+    """Of what is picked, where four fifths lie; None where the links were measured."""
     notes: tuple[str, ...] = ()
 
 
@@ -192,12 +177,15 @@ def collective(cluster: Cluster, asked: Asked) -> Collective:
     check(cluster, asked)
     links = links_of_group(cluster, asked.num_ranks, DEFAULT)
     ways = sorted(_best_of_each(asked, links, cluster), key=lambda way: way.seconds)
+    picked = min(ways_of(asked, links, cluster), key=lambda way: nccl_s(asked, links, way))
+    span = None if links.is_measured else span_of(links.generation)
     return Collective(
         asked=asked,
         ways=tuple(ways),
-        picked=min(ways_of(asked, links, cluster), key=lambda way: nccl_s(asked, links, way)),
+        picked=picked,
         crossovers=tuple(_crossovers(asked, links, cluster)),
-        notes=tuple(_notes(asked, links)),
+        range_s=None if span is None else span.around(picked.seconds),
+        notes=tuple(_notes(asked, links, cluster.device.vendor)),
     )
 
 
@@ -413,20 +401,16 @@ def _halved(
     return high
 
 
-def _notes(asked: Asked, links: Links) -> Iterator[str]:
-    published = REACHED if links.waits_each_step else REACHED_IN_ORDER
-    if links.units > 1 and not links.is_measured and asked.kind in published:
-        figures = ", ".join(
-            f"{share:g} at {nodes} node{'' if nodes == 1 else 's'}"
-            for nodes, share in published[asked.kind].items()
-        )
-        where = "EFA" if links.waits_each_step else "EFA that keeps order"
-        yield (
-            f"of what is estimated here, published {asked.kind.replace('_', '-')}s of 256 MB "
-            f"reached {figures} (8 H100s each, on {where}): `stepscope calibrate` measures yours"
-        )
-    if links.generation is None and not links.is_measured:
+def _notes(asked: Asked, links: Links, vendor: str) -> Iterator[str]:
+    if links.is_measured:
+        return
+    if links.units > 1:
+        yield from reached_words(asked.kind, waits=links.waits_each_step)
+    yield span_words(links.generation)
+    if links.generation is None:
         yield "NCCL has no figures for this device: LL's bandwidth is taken as a half"
+    if vendor == "amd":
+        yield "RCCL runs collectives here: ways and choices are NCCL's, and its own may differ"
 
 
 # What was measured.

@@ -273,9 +273,14 @@ def test_it_needs_a_model(
 
 
 def test_a_plan_is_compared_with_memory_beside_its_run(
-    job: list[str], snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = tmp_path / "PLAN.json"
+    """The demo's job has twelve layers and a batch of 8."""
+    plan, path = tmp_path / "PLAN.json", tmp_path / "config.json"
+    path.write_text(json.dumps(LAB_MODEL | {"n_layer": 12}))
+    shape = ("--seq", "1024", "--global-batch", "8", "--framework", "ddp")
+    job = ["plan", "--model", str(path), "--cluster", "1xH200", *shape]
+    job += ["--explain", "tp1-pp1-dp1-mb8"]
     assert main([*job, "--format", "json", "-o", str(plan)]) == 0
     capsys.readouterr()
     document = told(capsys, "compare", str(plan), str(DEMO), snapshot, "--step-ms", "65.48")

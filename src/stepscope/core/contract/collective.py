@@ -55,6 +55,8 @@ class CollectiveContract(Contract, frozen=True, kw_only=True, tag="stepscope.col
     """The fastest first, by estimate."""
     picked: Way
     """What NCCL takes by its own model, at the time that is estimated here."""
+    range_s: tuple[AboveZero, AboveZero] | None
+    """Of the time of what is picked; null where the links were measured."""
     crossovers: tuple[Crossover, ...]
     measured: tuple[Measurement, ...]
     """NCCL's own choice first."""

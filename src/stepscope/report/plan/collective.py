@@ -44,10 +44,12 @@ def collective_document(
     asked, picked = result.asked, result.picked
     what = f"{asked.kind} of {size_words(asked.size_bytes)} over {asked.num_ranks} ranks"
     time, rate, how = picked.seconds, picked.bus_bytes_per_s, f"by {_name(picked)}"
+    span = result.range_s
     if measured:
-        first = measured[0]
+        first, span = measured[0], None
         time, rate, how = first.seconds, first.bus_bytes_per_s, f"as measured, {first.name}"
-    text = f"{what}: {seconds(time)}, {_rate(rate)} bus bandwidth, {how}."
+    between = "" if span is None else f" ({seconds(span[0])} to {seconds(span[1])})"
+    text = f"{what}: {seconds(time)}{between}, {_rate(rate)} bus bandwidth, {how}."
     yield Headline(command="stepscope plan", text=text, about=(f"{cluster.name}.",))
     if measured:
         rows = tuple(
@@ -68,7 +70,7 @@ def _ways(result: Collective) -> Section:
     rows = []
     for way in result.ways:
         is_picked = way.algorithm == result.picked.algorithm
-        word = "NCCL picks it, by its own model" if is_picked else ""
+        word = "picked, by NCCL's own model" if is_picked else ""
         figures = (seconds(way.seconds), _rate(way.bus_bytes_per_s))
         rows.append((way.algorithm, way.protocol, *figures, word))
     columns = (Column(), Column(title="protocol"), *numbers("time", "bus bandwidth"), Column())
@@ -123,6 +125,7 @@ def collective_json(
             cluster=cluster.name,
             ways=result.ways,
             picked=result.picked,
+            range_s=result.range_s,
             crossovers=tuple(
                 filled(contract.Crossover, each, bytes=each.size_bytes)
                 for each in result.crossovers
