@@ -8,7 +8,7 @@ from msgspec import structs
 
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import Facts
-from stepscope.core.run import LoaderKnobs, OwnTime, RankMetadata, RunFacts, UnprofiledSteps
+from stepscope.core.run import LoaderKnobs, OwnTime, RankMetadata, RunFacts
 from stepscope.core.trace import Trace
 from stepscope.replay import graph
 from stepscope.rules.case import case_of
@@ -17,6 +17,7 @@ from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import timed_verdict
 from tests.rules.judging import diagnosed, judge
 from tests.rules.recorded import WORKERS
+from tests.rules.timed import timed_steps
 from tests.tracing import Event, mark, op, python, trace_of
 
 MS = 1_000_000
@@ -41,21 +42,7 @@ def steps(loading_ms: int, work_ms: int, num: int = 5, loader: str = LOADER) -> 
 
 
 def known(cores: float, used: float, wait_ms: int, step_ms: int) -> RankMetadata:
-    timed = UnprofiledSteps(
-        num=50,
-        num_left_out=0,
-        step_ns=step_ms * MS,
-        low_ns=step_ms * MS,
-        high_ns=step_ms * MS,
-        median_ns=step_ms * MS,
-        slowest_ns=step_ms * MS,
-        on_device=False,
-        wait_ns=wait_ms * MS,
-        backward_ns=None,
-        optimizer_ns=None,
-        num_batches=1,
-        num_backwards=1,
-    )
+    timed = timed_steps(step_ms, wait_ms=wait_ms)
     return RankMetadata(
         rank=0,
         steps=timed,

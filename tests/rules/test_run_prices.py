@@ -11,12 +11,12 @@ from stepscope.core.run import (
     RunPart,
     RunPrice,
     Saves,
-    UnprofiledSteps,
     WholeRun,
 )
 from stepscope.rules.run_prices import POLICY, price_of_kept_workers, price_of_saves
 from stepscope.rules.whole_run import with_whole_run
 from stepscope.rules.without_trace import diagnose_without_trace
+from tests.rules.timed import timed_steps
 
 MS = 1_000_000
 PART = RunPart(what="saves", dur_ns=1000 * MS, num=10)
@@ -25,21 +25,6 @@ RUN = WholeRun(
 )
 SAVES = Saves(num=10, once_ns=100 * MS, cpu_ns=50 * MS, size_bytes=50_000_000)
 ROOMY = RankMetadata(rank=0, cores=4, cores_used=1.0, other_cores=0.0, saves=SAVES)
-STEPS = UnprofiledSteps(
-    num=90,
-    num_left_out=0,
-    step_ns=20 * MS,
-    low_ns=20 * MS,
-    high_ns=20 * MS,
-    median_ns=20 * MS,
-    slowest_ns=20 * MS,
-    on_device=False,
-    wait_ns=0,
-    backward_ns=None,
-    optimizer_ns=None,
-    num_batches=1.0,
-    num_backwards=1.0,
-)
 
 
 def price(mine: RankMetadata, run: WholeRun = RUN) -> RunPrice:
@@ -77,7 +62,9 @@ def test_without_the_sizes_or_the_cores_there_is_no_price() -> None:
 
 
 def test_the_first_batch_stays_of_an_epoch_start() -> None:
-    mine = RankMetadata(rank=0, steps=STEPS, loader=LoaderKnobs(num_workers=2), children_cores=0.5)
+    mine = RankMetadata(
+        rank=0, steps=timed_steps(20), loader=LoaderKnobs(num_workers=2), children_cores=0.5
+    )
     found = price_of_kept_workers(PART, mine)
     assert found == RunPrice(dur_ns=900 * MS, low_ns=600 * MS, high_ns=1000 * MS)
     unseen = price_of_kept_workers(PART, replace(mine, children_cores=None))

@@ -5,27 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from stepscope.core.run import LoaderKnobs, RankMetadata, Stalls, UnprofiledSteps
+from stepscope.core.run import LoaderKnobs, RankMetadata, Stalls
 from stepscope.rules.case import case_of
 from tests.rules.judging import judge
 from tests.rules.recorded import Run
+from tests.rules.timed import timed_steps
 
 MS = 1_000_000
-TIMED = UnprofiledSteps(
-    num=90,
-    num_left_out=0,
-    step_ns=10 * MS,
-    low_ns=10 * MS,
-    high_ns=10 * MS,
-    median_ns=10 * MS,
-    slowest_ns=10 * MS,
-    on_device=False,
-    wait_ns=0,
-    backward_ns=None,
-    optimizer_ns=None,
-    num_batches=1.0,
-    num_backwards=1.0,
-)
 
 
 def epochs(pause_us: int, *, steps: int, lengths: int) -> Run:
@@ -74,7 +60,7 @@ def test_epochs_that_a_run_timed_have_their_price_without_one_in_the_recording()
     stalls = Stalls(num=8, every=13.0, once_ns=40 * MS, step_ns=40 * MS // 13)
     metadata = RankMetadata(
         rank=0,
-        steps=replace(TIMED, step_ns=10 * MS),
+        steps=timed_steps(10),
         loader=LoaderKnobs(num_workers=2),
         children_cores=0.25,
         stalls={"epoch": stalls},

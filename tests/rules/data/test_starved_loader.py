@@ -15,6 +15,7 @@ from stepscope.rules.data import starved_loader
 from tests.ranges import left_open
 from tests.rules.judging import judge
 from tests.rules.recorded import WORKERS, Run
+from tests.rules.timed import timed_steps
 
 MS = 1_000_000
 
@@ -144,21 +145,7 @@ def test_a_run_that_waits_for_its_workers_gains_nothing_from_the_rest() -> None:
 
 
 def timed(wait_ms: int, step_ms: int) -> UnprofiledSteps:
-    return UnprofiledSteps(
-        num=50,
-        num_left_out=0,
-        step_ns=step_ms * MS,
-        low_ns=step_ms * MS,
-        high_ns=step_ms * MS,
-        median_ns=step_ms * MS,
-        slowest_ns=step_ms * MS,
-        on_device=True,
-        wait_ns=wait_ms * MS,
-        backward_ns=None,
-        optimizer_ns=None,
-        num_batches=1.0,
-        num_backwards=1.0,
-    )
+    return timed_steps(step_ms, wait_ms=wait_ms, on_device=True)
 
 
 def known(wait_ms: int, *, workers: int = 4, cores: int = 16, each: float = 0.9) -> RankMetadata:

@@ -8,12 +8,13 @@ import pytest
 
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
+from stepscope.core.run import RankMetadata, Stalls
 from stepscope.rules.case import case_of
 from stepscope.rules.host import gc_pause, python_overhead
 from stepscope.rules.proposal import Proposal, Remark
 from tests.rules.judging import judge
 from tests.rules.recorder import Recorder, gain
+from tests.rules.timed import timed_steps
 from tests.tracing import python
 
 
@@ -110,22 +111,7 @@ def test_the_line_that_collects_is_named_without_stacks() -> None:
 def test_a_run_that_timed_its_collections_needs_no_stacks() -> None:
     """What is not recorded as a collection was none."""
     case = collecting(None).case()
-    steps = UnprofiledSteps(
-        num=9,
-        num_left_out=0,
-        step_ns=1,
-        low_ns=1,
-        high_ns=1,
-        median_ns=1,
-        slowest_ns=1,
-        on_device=True,
-        wait_ns=None,
-        backward_ns=None,
-        optimizer_ns=None,
-        num_batches=None,
-        num_backwards=None,
-        gc_ns=0,
-    )
+    steps = timed_steps(10, num=9, on_device=True, gc_ns=0)
     timed = replace(case, metadata=RankMetadata(rank=0, steps=steps))
     assert gc_pause.propose(timed) is None
 

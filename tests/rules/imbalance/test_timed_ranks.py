@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from stepscope.core.facts import Facts
-from stepscope.core.run import OwnTime, RankMetadata, RunFacts, UnprofiledSteps
+from stepscope.core.run import OwnTime, RankMetadata, RunFacts
 from stepscope.pipeline.recording import Recording
 from stepscope.rules.imbalance import late_rank, uneven_work
 from stepscope.rules.job import Job
@@ -16,6 +16,7 @@ from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import diagnose_without_trace, run_notes
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.rules.recorded import Run
+from tests.rules.timed import timed_steps
 
 MS = 1_000_000
 
@@ -77,22 +78,8 @@ def test_even_ranks_are_neither() -> None:
 
 
 def on_device(rank: int, wait_ms: int, host_ms: int | None) -> RankMetadata:
-    timed = UnprofiledSteps(
-        num=50,
-        num_left_out=0,
-        step_ns=80 * MS,
-        low_ns=80 * MS,
-        high_ns=80 * MS,
-        median_ns=80 * MS,
-        slowest_ns=80 * MS,
-        on_device=True,
-        wait_ns=wait_ms * MS,
-        backward_ns=None,
-        optimizer_ns=None,
-        num_batches=1,
-        num_backwards=1,
-        host_ns=None if host_ms is None else host_ms * MS,
-    )
+    host_ns = None if host_ms is None else host_ms * MS
+    timed = timed_steps(80, wait_ms=wait_ms, on_device=True, host_ns=host_ns)
     return RankMetadata(rank=rank, steps=timed, has_device=True)
 
 
@@ -132,21 +119,7 @@ def test_the_verdict_of_recorded_steps_names_the_rank_that_timed_ones_wait_for()
         recorded.sync()
     case = recorded.case()
     for own_ms, is_named in ((26.0, True), (38.0, False)):
-        timed = UnprofiledSteps(
-            num=50,
-            num_left_out=0,
-            step_ns=40 * MS,
-            low_ns=40 * MS,
-            high_ns=40 * MS,
-            median_ns=40 * MS,
-            slowest_ns=40 * MS,
-            on_device=False,
-            wait_ns=0,
-            backward_ns=None,
-            optimizer_ns=None,
-            num_batches=0,
-            num_backwards=1,
-        )
+        timed = timed_steps(40, num_batches=0)
         ranks = [
             RankMetadata(rank=0, own=own(own_ms, longest=0), steps=timed),
             RankMetadata(rank=1, own=own(40, longest=1), steps=timed),
