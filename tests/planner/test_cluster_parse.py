@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import InputError, StepscopeError, UsageError
+from stepscope.hardware.links import links_of, load_links
 from stepscope.hardware.lookup import find_spec_by_key, load_specs
 from stepscope.planner.cluster import faster_network, resized
 from stepscope.planner.cluster_parse import cluster_from, parse_cluster
-from stepscope.planner.devices import _load_file, find_device, links_of, make_cluster, with_device
+from stepscope.planner.devices import find_device, make_cluster, with_device
 from tests.shared_data import ROOT, SHARED
 
 ROWS = SHARED / "planner" / "rows.jsonl"
@@ -133,7 +134,7 @@ def test_tiers_never_shrink_outwards() -> None:
 
 
 def test_every_device_has_links_with_sources_and_every_link_a_device() -> None:
-    file = _load_file()
+    file = load_links()
     listed = [key for group in file.groups for key in group.devices]
     assert sorted(listed) == sorted(spec.key for spec in load_specs())
     assert all(find_spec_by_key(key) is not None for key in file.aliases.values())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model
@@ -178,7 +179,8 @@ def test_heads_of_an_odd_size_go_past_the_tensor_cores() -> None:
 
 def test_layers_that_do_not_come_out_even_leave_the_last_stage_short() -> None:
     fast = replace(
-        A100S, tiers=tuple(replace(tier, bytes_per_s=1e18, latency_s=0.0) for tier in A100S.tiers)
+        A100S,
+        tiers=tuple(structs.replace(tier, bytes_per_s=1e18, latency_s=0.0) for tier in A100S.tiers),
     )
     layout = Layout(tp=8, pp=12, dp=8, recompute="full", num_micro=128)
 
@@ -225,7 +227,8 @@ def test_what_an_update_makes_fills_the_room_of_activations_first() -> None:
 
 def test_the_bubble_is_what_the_schedule_leaves_empty() -> None:
     fast = replace(
-        A100S, tiers=tuple(replace(tier, bytes_per_s=1e18, latency_s=0.0) for tier in A100S.tiers)
+        A100S,
+        tiers=tuple(structs.replace(tier, bytes_per_s=1e18, latency_s=0.0) for tier in A100S.tiers),
     )
     free = replace(job(fast).constants, host_send_s=0.0)
     small_head = replace(GPT3, vocab=64, max_positions=0)
@@ -291,7 +294,9 @@ def test_a_faster_network_never_makes_a_step_longer(
 ) -> None:
     faster = replace(
         A100S,
-        tiers=tuple(replace(tier, bytes_per_s=tier.bytes_per_s * factor) for tier in A100S.tiers),
+        tiers=tuple(
+            structs.replace(tier, bytes_per_s=tier.bytes_per_s * factor) for tier in A100S.tiers
+        ),
     )
     layout = Layout(tp=tp, pp=pp, dp=1024 // tp // pp, num_micro=2 * tp * pp, zero_stage=zero)
     assert estimate_one(job(faster), layout).step_s[0] <= estimate_one(job(), layout).step_s[0] * (
@@ -359,7 +364,7 @@ def test_a_ring_moves_each_byte_but_its_own_twice() -> None:
 
 def test_a_link_that_was_measured_has_its_share_in_it() -> None:
     near = parse_cluster("1x8xB200").tiers[0]
-    measured = replace(near, is_measured=True)
+    measured = structs.replace(near, is_measured=True)
     assert near.bus_bytes_per_s(0.74, is_gather=True) == pytest.approx(606e9, rel=0.01)
     assert measured.bus_bytes_per_s(0.74) == pytest.approx(0.74 * near.bytes_per_s)
 
@@ -384,7 +389,7 @@ def test_sequence_parallel_ranks_start_twice_as_many_collectives() -> None:
 def test_a_latency_that_was_measured_has_the_start_in_it() -> None:
     cluster = parse_cluster("1x8xH100")
     measured = replace(
-        cluster, tiers=(replace(cluster.tiers[0], is_measured=True), *cluster.tiers[1:])
+        cluster, tiers=(structs.replace(cluster.tiers[0], is_measured=True), *cluster.tiers[1:])
     )
     group = Group(np.array([8]), np.array([1]))
     told, known = (
@@ -509,7 +514,9 @@ def test_a_window_is_less_to_look_at() -> None:
 
 
 def test_shards_of_gradients_are_filled_after_every_micro_batch() -> None:
-    slow = replace(A100S, tiers=tuple(replace(tier, bytes_per_s=1e9) for tier in A100S.tiers))
+    slow = replace(
+        A100S, tiers=tuple(structs.replace(tier, bytes_per_s=1e9) for tier in A100S.tiers)
+    )
     once, often = (
         estimate_one(job(slow), Layout(dp=1024, num_micro=8, zero_stage=zero)) for zero in (1, 2)
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError, UsageError
-from stepscope.planner.cluster import IN_NODE
+from stepscope.hardware.links import IN_NODE
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.networks import network_words
 from stepscope.planner.what_if import fastest

@@ -5,51 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from stepscope.core.hardware import DeviceSpec
 from stepscope.errors import UsageError
+from stepscope.hardware.links import IN_RACK, Tier
 
-IN_NODE, IN_RACK, ACROSS = "in-node", "in-rack", "across"
 USABLE = 0.92
 """Drivers keep a hundredth of what the maker prints (an H100 shows 79.6 of 80 GiB), and slack is
 counted at its mean, 4 % of tensors, but comes to 9 % on some of 344 ranks. Of nine published
 layouts that are planned at 92 to 94 %, five did not run."""
 ROOMY = 0.90
 """What is recommended leaves a tenth."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
-    """Devices that reach one another at one speed: those of a node, of a rack, of the cluster."""
-
-    name: str
-    size: int
-    """Devices joined at this tier or a nearer one."""
-    bytes_per_s: float
-    """One direction, of one device."""
-    latency_s: float
-    """Of one hop of a collective."""
-    source: str = ""
-    is_measured: bool = False
-    keeps_order: bool = True
-    """Whether 128 bytes arrive whole and in order, which NCCL's LL128 needs: over NVLink,
-    InfiniBand and RoCE they do, over EFA and sockets they do not."""
-    share: float = 1.0
-    """Of what collectives usually reach of such a rate; 1 where it was measured."""
-    gather_share: float = 1.0
-    """Of `share` that gathers and scatters reach."""
-
-    @property
-    def waits_each_step(self) -> bool:
-        """Whether every step of a ring over nodes takes a hop between them: without LL128 parts go
-        as whole chunks. A latency that was measured has it."""
-        return not (self.keeps_order or self.is_measured)
-
-    def bus_bytes_per_s(self, usual_share: float, *, is_gather: bool = False) -> float:
-        """As collectives reach it."""
-        if self.is_measured:
-            return self.bytes_per_s * usual_share
-        own = self.share * (self.gather_share if is_gather else 1.0)
-        return self.bytes_per_s * usual_share * own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +101,7 @@ def sized(tiers: Sequence[Tier], per_node: int, num_devices: int) -> tuple[Tier,
     """
     first, *middle, last = tiers
     largest = max([num_devices, *(tier.size for tier in middle)])
-    return (replace(first, size=per_node), *middle, replace(last, size=largest))
+    return (structs.replace(first, size=per_node), *middle, structs.replace(last, size=largest))
 
 
 def faster_network(cluster: Cluster, factor: float) -> Cluster:
@@ -149,7 +116,7 @@ def faster_network(cluster: Cluster, factor: float) -> Cluster:
     for tier in farther:
         # A rack at the node's own rate is wired, not networked: NVL72.
         is_wired = tier.name == IN_RACK and tier.bytes_per_s == in_node.bytes_per_s
-        faster = replace(
+        faster = structs.replace(
             tier, bytes_per_s=tier.bytes_per_s * factor, source=f"{tier.source}; x {factor:g}"
         )
         tiers.append(tier if is_wired else faster)

@@ -18,13 +18,13 @@ from msgspec import Meta, Struct, structs
 from stepscope.core.hardware import DeviceSpec, Figure
 from stepscope.core.toml_text import read_toml, table_as
 from stepscope.errors import InputError, UsageError
-from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
+from stepscope.hardware.links import ACROSS, IN_NODE, IN_RACK, Tier, links_of
+from stepscope.planner.cluster import Cluster, sized
 from stepscope.planner.devices import (
     MAX_DEVICES,
     NamedDevice,
     find_device,
     joined,
-    links_of,
     make_cluster,
     shown,
 )
@@ -206,8 +206,8 @@ def _tiers(file: _File, cluster: Cluster, where: str) -> tuple[Tier, ...]:
         if size is None or size < cluster.devices_per_node:
             least = f"at least the {cluster.devices_per_node} of a node"
             raise InputError(f"{where}: [in_rack]: size must be the devices of a rack, {least}")
-        base = usual.get(IN_RACK) or replace(usual[ACROSS], name=IN_RACK)
-        tiers.append(replace(_tier(file.in_rack, base, f"{where}: [in_rack]"), size=size))
+        base = usual.get(IN_RACK) or structs.replace(usual[ACROSS], name=IN_RACK)
+        tiers.append(structs.replace(_tier(file.in_rack, base, f"{where}: [in_rack]"), size=size))
     elif IN_RACK in usual:
         tiers.append(usual[IN_RACK])
     across = usual[ACROSS]
@@ -228,7 +228,7 @@ def _tier(link: _Link, usual: Tier, where: str) -> Tier:
     latency = _scaled(link.latency_us, 1e-6)
     if rate is None and latency is None:
         return usual
-    return replace(
+    return structs.replace(
         usual,
         bytes_per_s=rate or usual.bytes_per_s,
         latency_s=latency or usual.latency_s,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.hardware.links import COLLECTIVE_S, LINK_SHARE, NETWORK_FALL, NETWORK_SHARE
+
 MICRO = 1e-6
 
 
@@ -95,24 +97,18 @@ class Constants:
     """FlashAttention 1 and kernels made after it reach so much of the second's rate, whatever
     the heads: 25 to 40 % of the peak instead of 50 to 73 (Dao 2023)."""
 
-    # Links.
-    link_share: float = 0.74
-    """Of a node's own links, as bus bandwidth: NCCL reaches 230 of 300 GB/s on an A100, 360 of
-    450 on an H100; *fitted* a little lower."""
-    collective_s: float = 35 * MICRO
-    """To start any collective, beside its hops: NCCL's all-reduce of 1 MB takes 44, 51 and 93 us
-    over 2, 4 and 8 A100s of a node (vTrain's published tables), of which hops are 7, 20 and 48."""
+    # Links. What has no figure here has it in hardware/links.py.
+    link_share: float = LINK_SHARE
+    collective_s: float = COLLECTIVE_S
     gather_s: float = 22 * MICRO
     """To start a gather or a scatter alone: 45 to 47 us over 8 H100s up to 4 MB, of which hops are
     24 (nccl-tests' output in SimuMax, nccl_fit.py), and 23 to 26 over B200s (its system file)."""
-    network_share: float = 0.75
-    """The same of a network card."""
+    network_share: float = NETWORK_SHARE
     exchange_share: float = 0.90
     """Of a network card that tokens reach on their way to experts, which no ring holds up: DeepEP
     has 90 GB/s over two nodes and 61 over four on cards of 50, what stays in a node included, so 45
     and 46 by card (its README); NCCL's sends 46 to 48 (NVIDIA/nccl-tests issues 267 and 290)."""
-    network_fall: float = 0.08
-    """Bus bandwidth over several nodes falls with their number to this power. *Fitted*."""
+    network_fall: float = NETWORK_FALL
     network_latency: float = 2.0
     """Times the latency between nodes, when all ranks send at once. *Fitted*."""
     overlap: float = 0.85

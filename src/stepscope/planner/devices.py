@@ -8,52 +8,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
-import msgspec
+from msgspec import structs
 
 from stepscope.core.hardware import DeviceSpec, Figure
 from stepscope.errors import UsageError
+from stepscope.hardware.links import Links, links_of, load_links, tiers_of
 from stepscope.hardware.lookup import find_spec_by_key, load_specs
-from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
+from stepscope.planner.cluster import Cluster, sized
 
 MAX_DEVICES = 10**7
 _NUM_NEAREST = 5
 # What pinned copies reach of the PCIe rate: about 25 of 32 GB/s, 52 of 64.
 _HOST_SHARE = 0.8
-# Of the 0.74 that collectives usually reach. All-reduces of 64 MB over the 8 MI300X of a node come
-# to 230 of 448 GB/s (Primus, node-smoke.md).
-_XGMI_SHARE = 0.69
-# Gathers and scatters over the 8 B200s of a node come to 606 of 900 GB/s, all-reduces to 668, the
-# usual 0.74 (SimuMax, configs/system/b200_bf16_ceperm.json, fitted there to nccl-tests).
-_NVLINK5_BYTES_PER_S, _NVLINK5_SHARE = 900e9, 0.91
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """How devices of one kind are usually joined; the figures of links.json."""
-
-    devices: tuple[str, ...]
-    devices_per_node: int
-    link: str
-    """Inside a node: nvlink, xgmi or pcie."""
-    across_bytes_per_s: Figure
-    host_memory_bytes: Figure
-    power_w: Figure | None = None
-    rack: Figure | None = None
-    """Devices that the in-node link joins beyond the node."""
-    host_bytes_per_s: Figure | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LinkFile:
-    conventions: tuple[str, ...]
-    aliases: Mapping[str, str]
-    latencies: Mapping[str, Figure]
-    sites: Mapping[str, Figure]
-    """Networks of known machines, in bytes/s of one device."""
-    defaults: Links
-    groups: tuple[Links, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +54,7 @@ def joined(named: NamedDevice, num_devices: int, devices_per_node: int | None = 
     """A cluster of so many devices in nodes of the usual or the given size."""
     spec, links = named.spec, links_of(named.spec)
     if named.across is not None:
-        links = replace(links, across_bytes_per_s=named.across)
+        links = structs.replace(links, across_bytes_per_s=named.across)
     if not 1 <= num_devices <= MAX_DEVICES or (
         devices_per_node is not None and devices_per_node < 1
     ):
@@ -111,7 +78,7 @@ def joined(named: NamedDevice, num_devices: int, devices_per_node: int | None = 
         device=spec,
         num_devices=num_devices,
         devices_per_node=per_node,
-        tiers=sized(_tiers(spec, links, per_node), per_node, num_devices),
+        tiers=sized(tiers_of(spec, links, per_node), per_node, num_devices),
         memory_bytes=named.memory_bytes or spec.memory_bytes.value,
         bandwidth_bytes_per_s=named.bandwidth_bytes_per_s or spec.bandwidth_bytes_per_s.value,
         peak_flops={precision: figure.value for precision, figure in spec.peak_flops.items()},
@@ -149,56 +116,6 @@ def whole_node(cluster: Cluster) -> Cluster:
     )
 
 
-def usual_tiers(spec: DeviceSpec) -> tuple[Tier, ...]:
-    """The links that devices of this kind are usually joined by, the fastest first."""
-    links = links_of(spec)
-    return _tiers(spec, links, links.devices_per_node)
-
-
-def _tiers(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
-    latencies = _load_file().latencies
-    kind = links.link if links.link in spec.link_bytes_per_s else "pcie"
-    rate = spec.link_bytes_per_s.get(kind) or Figure(value=32e9, source="PCIe Gen4 x16, assumed")
-    near = latencies["pcie" if kind == "pcie" else "nvlink"]
-    inside = Tier(
-        name=IN_NODE,
-        size=per_node,
-        bytes_per_s=rate.value,
-        latency_s=near.value,
-        source=f"{rate.source}; {near.source}",
-        share=_XGMI_SHARE if kind == "xgmi" else 1.0,
-        gather_share=_gather_share(kind, rate.value),
-    )
-    tiers = [inside]
-    if links.rack is not None and links.rack.value > per_node:
-        tiers.append(
-            replace(
-                inside,
-                name=IN_RACK,
-                size=int(links.rack.value),
-                source=f"{links.rack.source}; {inside.source}",
-            )
-        )
-    far, network = links.across_bytes_per_s, latencies["network"]
-    source = f"{far.source}; {network.source}"
-    tiers.append(
-        Tier(
-            name=ACROSS,
-            size=per_node,
-            bytes_per_s=far.value,
-            latency_s=network.value,
-            source=source,
-        )
-    )
-    return tuple(tiers)
-
-
-def _gather_share(kind: str, bytes_per_s: float) -> float:
-    """Of what other collectives reach of a node's own links."""
-    is_fifth = kind == "nvlink" and bytes_per_s >= _NVLINK5_BYTES_PER_S
-    return _NVLINK5_SHARE if is_fifth else 1.0
-
-
 def _host_rate(spec: DeviceSpec, links: Links) -> float:
     if links.host_bytes_per_s is not None:
         return links.host_bytes_per_s.value
@@ -220,7 +137,7 @@ def find_device(word: str) -> NamedDevice:
     across = next(
         (
             rate
-            for name, rate in _load_file().sites.items()
+            for name, rate in load_links().sites.items()
             for text in in_brackets
             if name in text.casefold()
         ),
@@ -289,31 +206,18 @@ def _plain(word: str) -> str:
 def _keys() -> Mapping[str, str]:
     """Plain name -> key. Short forms stand above what recorders write: an H200 is the SXM one."""
     keys = {_plain(text): spec.key for spec in load_specs() for text in (spec.name, spec.key)}
-    return keys | {_plain(name): key for name, key in _load_file().aliases.items()}
+    return keys | {_plain(name): key for name, key in load_links().aliases.items()}
 
 
 def device_words() -> tuple[str, ...]:
     """The keys and short forms of devices."""
-    return (*(spec.key for spec in load_specs()), *_load_file().aliases)
+    return (*(spec.key for spec in load_specs()), *load_links().aliases)
 
 
 def _spec(key: str) -> DeviceSpec:
     spec = find_spec_by_key(key)
     assert spec is not None, key
     return spec
-
-
-def links_of(spec: DeviceSpec) -> Links:
-    """How such devices are usually joined."""
-    file = _load_file()
-    return next((group for group in file.groups if spec.key in group.devices), file.defaults)
-
-
-@cache
-def _load_file() -> _LinkFile:
-    return msgspec.json.decode(
-        resources.files("stepscope.planner").joinpath("links.json").read_bytes(), type=_LinkFile
-    )
 
 
 def _nearest(plain: str) -> str:

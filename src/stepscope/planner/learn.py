@@ -207,7 +207,7 @@ def rebuilt(plan: PlanContract) -> TrainingJob | None:
         return None
     rates = {tier.name: tier for tier in described.cluster.tiers}
     tiers = tuple(
-        replace(
+        structs.replace(
             tier, bytes_per_s=rates[tier.name].bytes_per_s, latency_s=rates[tier.name].latency_s
         )
         if tier.name in rates

@@ -6,12 +6,14 @@ Bytes over the slowest tier that its group spans, and a latency for each hop.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
-from stepscope.planner.cluster import Cluster, Tier
+from stepscope.hardware.links import Tier
+from stepscope.planner.cluster import Cluster
 from stepscope.planner.constants import Constants
 from stepscope.planner.rates import Floats
 
@@ -46,7 +48,7 @@ def _loaded(tier: Tier, constants: Constants) -> Tier:
     """A tier with its latency when all ranks send at once; a measured one has that already."""
     if tier.is_measured:
         return tier
-    return replace(tier, latency_s=tier.latency_s * constants.network_latency)
+    return structs.replace(tier, latency_s=tier.latency_s * constants.network_latency)
 
 
 class Network:

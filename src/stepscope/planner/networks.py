@@ -10,10 +10,11 @@ from functools import cache
 from importlib import resources
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stepscope.errors import UsageError
-from stepscope.planner.cluster import ACROSS, Cluster, Tier
+from stepscope.hardware.links import ACROSS, Tier
+from stepscope.planner.cluster import Cluster
 from stepscope.planner.devices import shown
 
 GIGABIT = 1e9 / 8
@@ -64,7 +65,7 @@ def network_tier(cluster: Cluster, word: str) -> Tier:
         raise UsageError(f"a node has at least one card, not {num_cards}")
     rate = entry.gbit_per_s * GIGABIT * num_cards / per_node
     rails = f"{num_cards} card{'s' if num_cards > 1 else ''} of {entry.gbit_per_s:g} Gb/s"
-    return replace(
+    return structs.replace(
         cluster.tiers[-1],
         name=ACROSS,
         bytes_per_s=rate,

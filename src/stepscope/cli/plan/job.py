@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from stepscope.cli.plan.learn import read_calibration, words_of
 from stepscope.cli.plan.options import Options
 from stepscope.cli.plan.rates import as_in_run
 from stepscope.core.calibrated import Calibrated
 from stepscope.errors import UsageError
+from stepscope.hardware.links import Tier
 from stepscope.pipeline.recording import hardware_file
 from stepscope.planner.catalog import find_model
-from stepscope.planner.cluster import Cluster, Gemm, Tier
+from stepscope.planner.cluster import Cluster, Gemm
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.constants import DEFAULT
 from stepscope.planner.devices import find_device
@@ -176,7 +179,7 @@ def _tiers(
             cards = cluster.devices_per_node if fit.tier == "world" else 1
             rate, latency_s = beta / share / cards, fit.regions[0].alpha_s
             tiers.append(
-                replace(
+                structs.replace(
                     tier, bytes_per_s=rate, latency_s=latency_s, source=source, is_measured=True
                 )
             )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import KernelRow
 from stepscope.errors import InputError
+from stepscope.hardware.links import Tier
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import measure
-from stepscope.planner.cluster import Cluster, Gemm, Tier
+from stepscope.planner.cluster import Cluster, Gemm
 from stepscope.planner.constants import DEFAULT
 
 LEAST_NS = 1_000_000
@@ -98,6 +101,6 @@ def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier
         ]
         if reached:
             rate = max(reached) / share
-            tier = replace(tier, bytes_per_s=rate, source=source, is_measured=True)
+            tier = structs.replace(tier, bytes_per_s=rate, source=source, is_measured=True)
         tiers.append(tier)
     return tuple(tiers)

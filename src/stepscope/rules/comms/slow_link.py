@@ -29,7 +29,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -39,12 +38,10 @@ from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
+from stepscope.hardware.links import ACROSS, LINK_SHARE, Tier, usual_tiers
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 from stepscope.rules.shared.link_tests import advice_of, judge_test
 from stepscope.rules.shared.nccl_notes import slow_links
-
-if TYPE_CHECKING:
-    from stepscope.planner.cluster import Tier
 
 CODE = "slow-link"
 BOUND = "comms"
@@ -128,10 +125,7 @@ def _expected(job: JobCase) -> _Link:
     tier = _tier(job)
     if tier is None:
         return _Link(bytes_per_s=POLICY.expected_bytes_per_s, words="one 100 Gb/s port moves 12.5")
-    # Of ranks that exchange something alone.
-    from stepscope.planner.constants import Constants
-
-    reached = tier.bytes_per_s * Constants().link_share
+    reached = tier.bytes_per_s * LINK_SHARE
     return _Link(
         bytes_per_s=reached,
         words=f"the usual link {_place(tier)} is {tier.bytes_per_s / 1e9:.3g}, of which they reach "
@@ -147,8 +141,6 @@ def _tier(job: JobCase) -> Tier | None:
     several = _on_several_nodes(job)
     if roofs is None or several is None:
         return None
-    from stepscope.planner.devices import usual_tiers
-
     tiers = usual_tiers(roofs.spec)
     return tiers[-1] if several else tiers[0]
 
@@ -163,8 +155,6 @@ def _on_several_nodes(job: JobCase) -> bool | None:
 
 
 def _place(tier: Tier) -> str:
-    from stepscope.planner.cluster import ACROSS
-
     return "between nodes of such devices" if tier.name == ACROSS else "of such devices in a node"
 
 

@@ -1,16 +1,15 @@
 """nccl-tests' figures against the link that such devices are joined by: what it reaches, where it
 bends, what a start takes.
 
-What a link is expected to give is the planner's: the maker's rate of the device's own links in a
-node, of the network card that such nodes are sold with between nodes, and the share of either that
-NCCL reaches. The network is an assumption, and is said to be one.
+What a link is expected to give is in hardware/links.py: the maker's rate of the device's own links
+in a node, of the network card that such nodes are sold with between nodes, and the share of either
+that NCCL reaches. The network is an assumption, and is said to be one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -20,11 +19,16 @@ from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.system import LinkRow, LinkTest
 from stepscope.core.trace import DeviceProperties
+from stepscope.hardware.links import (
+    COLLECTIVE_S,
+    LINK_SHARE,
+    NETWORK_FALL,
+    NETWORK_SHARE,
+    Tier,
+    usual_tiers,
+)
 from stepscope.hardware.lookup import find_spec
 from stepscope.hardware.networks import slowest_port_for
-
-if TYPE_CHECKING:
-    from stepscope.planner.cluster import Tier
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -151,9 +155,6 @@ def _is_rising(test: LinkTest) -> bool:
 
 
 def _tier(spec: DeviceSpec, test: LinkTest) -> Tier:
-    # Most diagnoses have no test of links in them.
-    from stepscope.planner.devices import usual_tiers
-
     tiers = usual_tiers(spec)
     return tiers[0] if test.num_nodes == 1 else tiers[-1]
 
@@ -165,20 +166,15 @@ def _per_node(test: LinkTest) -> float:
 def _expected(tier: Tier, test: LinkTest) -> float:
     """As bus bandwidth. A ring leaves a node once, and its bytes share that node's cards; each pair
     of an all-to-all or a send crosses by its own."""
-    from stepscope.planner.constants import Constants
-
-    constants = Constants()
     if test.num_nodes == 1:
-        return tier.bytes_per_s * constants.link_share
+        return tier.bytes_per_s * LINK_SHARE
     cards = _per_node(test) if test.kind in ("all_reduce", "all_gather", "reduce_scatter") else 1.0
-    fall: float = max(test.num_nodes / 2, 1.0) ** -constants.network_fall
-    return cards * tier.bytes_per_s * constants.network_share * fall
+    fall: float = max(test.num_nodes / 2, 1.0) ** -NETWORK_FALL
+    return cards * tier.bytes_per_s * NETWORK_SHARE * fall
 
 
 def _start_s(tier: Tier, test: LinkTest) -> float:
-    from stepscope.planner.constants import Constants
-
-    return Constants().collective_s + ring_steps(test.kind, test.num_ranks) * tier.latency_s
+    return COLLECTIVE_S + ring_steps(test.kind, test.num_ranks) * tier.latency_s
 
 
 def _link_words(spec: DeviceSpec, tier: Tier, test: LinkTest) -> str:
