@@ -30,6 +30,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.recordings import demand, recorded
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.errors import StepscopeError
@@ -246,14 +247,15 @@ def _plain(page: str) -> str:
 
 def cases_below(folder: Path) -> dict[str, list[Path]]:
     """Recorded runs, and traces with the ranks of one job together."""
-    if folder.is_file():
-        return {folder.name: [folder]}
-    runs = sorted(path.parent for path in folder.rglob("run.json"))
-    found = {str(run.relative_to(folder.parent)): [run] for run in runs}
-    for path in sorted(path for kind in TRACES for path in folder.rglob(kind)):
+    place = recorded(folder)
+    if place.is_file():
+        return {place.name: [place]}
+    runs = sorted(path.parent for path in place.rglob("run.json"))
+    found = {str(folder.name / run.relative_to(place)): [run] for run in runs}
+    for path in sorted(path for kind in TRACES for path in place.rglob(kind)):
         if path.name in NO_TRACES or any(run in path.parents for run in runs):
             continue
-        name = str(path.relative_to(folder.parent))
+        name = str(folder.name / path.relative_to(place))
         several = RANK_OF.match(name)
         found.setdefault(several["case"] if several else name, []).append(path)
     return found
@@ -300,6 +302,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only recordings with this in their name")
     parser.add_argument("--json", type=Path, help="where the violations go")
     arguments = parser.parse_args()
+    demand(arguments.folders)
     found: list[Violation] = []
     num = 0
     for folder in arguments.folders:

@@ -6,11 +6,12 @@
 `benchmarks/accuracy.py` makes docs/accuracy.md of what was saved.
 
 FOLDER has a board.json (jobs, their step time without a profiler, and the step time after each of
-several single changes) and a trace NAME.pt.trace.json.gz per job. For every finding whose change
-was measured: *error* is |promised / got - 1|, *covered* says whether what was got lies in the
-printed range. A promise over 1.10 where under 1.03 was got is *false blame*; a change that gave
-over 1.10 and has no finding is *missed*; *regret* is the share of the best single change's speed
-that following the first finding with a measured change leaves out.
+several single changes) and a trace NAME.pt.trace.json.gz per job; those of the lab lie where
+benchmarks/recordings.py says. For every finding whose change was measured: *error* is
+|promised / got - 1|, *covered* says whether what was got lies in the printed range. A promise over
+1.10 where under 1.03 was got is *false blame*; a change that gave over 1.10 and has no finding is
+*missed*; *regret* is the share of the best single change's speed that following the first finding
+with a measured change leaves out.
 A change named CODE#VARIANT is another way to fix CODE: the plain one is what the finding advises.
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 import msgspec
 
 import stepscope
+from benchmarks.recordings import demand, recorded
 from stepscope.core.diagnosis import Diagnosis
 
 BLAME, INNOCENT, WORTH = 1.10, 1.03, 1.10
@@ -137,7 +139,7 @@ def board_of(folder: Path, *, with_step_ms: bool) -> list[Outcome]:
     board = msgspec.json.decode((folder / "board.json").read_bytes(), type=Board)
     outcomes = []
     for name, job in board.jobs.items():
-        trace = folder / f"{name}.pt.trace.json.gz"
+        trace = recorded(folder) / f"{name}.pt.trace.json.gz"
         if not trace.exists():
             print(f"{name}: no trace", file=sys.stderr)
             continue
@@ -192,6 +194,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--save", action="store_true", help="write FOLDER/scored.json")
     arguments = parser.parse_args()
+    demand(arguments.folders)
     if arguments.save:
         for folder in arguments.folders:
             save(folder)

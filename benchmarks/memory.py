@@ -1,8 +1,8 @@
 """How near the memory of a trace is to torch's own counters: `python -m benchmarks.memory`.
 
-lab/memory has traces with the allocator's events of real jobs on an H200, and what the same jobs
-measured of themselves: bytes of their live tensors, peaks at larger batches, the largest batch that
-ran under a limit.
+The lab's recordings (benchmarks/recordings.py) have traces with the allocator's events of real jobs
+on an H200, and lab/memory/truth.json what the same jobs measured of themselves: bytes of their live
+tensors, peaks at larger batches, the largest batch that ran under a limit.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recordings import LAB, demand, recorded
 from stepscope.analyses.memory.use import memory_of
 from stepscope.pipeline.contexts import context_of
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 
-FOLDER = Path(__file__).parents[1] / "lab" / "memory"
+FOLDER = LAB / "memory"
 Pair = tuple[float, float]
 """What was said, and what was."""
 
@@ -33,9 +34,14 @@ class Recorded:
     """and in a process that has trained smaller ones, and other models, before."""
 
 
-def recorded(folder: Path, name: str) -> Recorded:
-    truth: dict[str, Any] = json.loads((folder / "truth.json").read_text())["models"][name]
-    source = Source(path=folder / f"{name}.pt.trace.json.gz", label=name)
+def truth_of(name: str) -> dict[str, Any]:
+    truth: dict[str, Any] = json.loads((FOLDER / "truth.json").read_text())["models"][name]
+    return truth
+
+
+def compared(path: Path, name: str) -> Recorded:
+    truth = truth_of(name)
+    source = Source(path=path, label=name)
     use, fit = memory_of(context_of(read_trace(source, use_cache=False), None))
     assert use is not None
     assert fit is not None
@@ -69,14 +75,15 @@ def recorded(folder: Path, name: str) -> Recorded:
 
 
 def main() -> None:
+    demand([FOLDER])
     print(
         "| job | weights | gradients | optimizer | activations | peaks at larger batches "
         "| fits | fits, after others |"
     )
     print("|---|---:|---:|---:|---:|---:|---|---|")
-    for path in sorted(FOLDER.glob("*.gz")):
+    for path in sorted(recorded(FOLDER).glob("*.gz")):
         name = path.name.removesuffix(".pt.trace.json.gz")
-        row = recorded(FOLDER, name)
+        row = compared(path, name)
         kinds = " | ".join(
             _error(row.kinds[kind]) if kind in row.kinds else ""
             for kind in ("weights", "gradients", "optimizer", "activations")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.agree import cases_below
+from benchmarks.recordings import demand
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.peak import PeakWaterfall
 from stepscope.errors import StepscopeError
@@ -73,6 +74,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--only", default="", help="only recordings with this in their name")
     arguments = parser.parse_args()
+    demand(arguments.folders)
     num = num_without = num_faults = 0
     for folder in arguments.folders:
         for name, paths in cases_below(folder).items():

@@ -4,11 +4,11 @@
         [--degrade NAME|all] [--hardware FILE]
 
 FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or
-itself; NAME.slow and NAME.fixed). A case is *named* when the verdict's bound is one of its bounds,
-*found* when one of its causes is among the first three findings, *first* when it is the first,
-*predicted* when that finding's gain is within 15 % of the real one. A finding that promises over
-1.10 for the fixed cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`),
-is *false blame*.
+itself; NAME.slow and NAME.fixed); those of `lab` lie where benchmarks/recordings.py says. A case is
+*named* when the verdict's bound is one of its bounds, *found* when one of its causes is among the
+first three findings, *first* when it is the first, *predicted* when that finding's gain is within
+15 % of the real one. A finding that promises over 1.10 for the fixed cause in a fixed trace, or for
+a suspect known to be innocent (`no_gain_from`), is *false blame*.
 
 With --degrade the same traces are judged with something taken from them (benchmarks/degrade.py),
 with and without the step time. A *wrong claim* is a bound that is neither one of the case's nor
@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import zstandard
 
 from benchmarks.degrade import DEGRADATIONS, TraceJson
+from benchmarks.recordings import demand, recorded
 from stepscope.analyses.rank_context import build_context, device_of
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
@@ -153,9 +155,11 @@ def score(
 
 def read_json(path: str) -> TraceJson:
     content = Path(path).read_bytes()
-    decoded: TraceJson = msgspec.json.decode(
-        gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    )
+    if content.startswith(b"\x1f\x8b"):
+        content = gzip.decompress(content)
+    elif content.startswith(zstandard.FRAME_HEADER):
+        content = zstandard.ZstdDecompressor().decompress(content)
+    decoded: TraceJson = msgspec.json.decode(content)
     return decoded
 
 
@@ -341,6 +345,8 @@ def main() -> int:
     which.add_argument("--held-out", action="store_true", help="only the cases marked held_out")
     which.add_argument("--seen", action="store_true", help="only the others")
     arguments = parser.parse_args()
+    demand([arguments.folder])
+    folder = recorded(arguments.folder)
     cases = json.loads((arguments.folder / "truth.json").read_text())["cases"]
     chosen = {
         name: truth
@@ -357,7 +363,7 @@ def main() -> int:
             n = len(chosen)
             found = pool.map(
                 score_degraded,
-                [arguments.folder] * n,
+                [folder] * n,
                 chosen,
                 chosen.values(),
                 [names] * n,
@@ -371,7 +377,7 @@ def main() -> int:
     scores = []
     for name, truth in chosen.items():
         try:
-            scored = score(arguments.folder, name, truth, not arguments.without_step_ms, hardware)
+            scored = score(folder, name, truth, not arguments.without_step_ms, hardware)
         except StepscopeError as problem:
             sys.stderr.write(f"{name}: {problem}\n")
             continue

@@ -8,16 +8,34 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import zstandard
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+SAMPLES = ROOT / "tests" / "samples"
+"""Of our own recordings; `scripts/make-samples` writes them."""
 DEMO = ROOT / "src" / "stepscope" / "data" / "demo.pt.trace.json.gz"
 
 needs_shared = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the shared traces are not beside this checkout (../shared)"
 )
+
+
+def lab_trace(name: str) -> Path:
+    """A recording of the repository, by folder and name: "traces/cnn_pointwise.slow"."""
+    return SAMPLES / f"{name}.pt.trace.json.zst"
+
+
+def unpacked(path: Path) -> bytes:
+    """What a recording says, uncompressed."""
+    return zstandard.ZstdDecompressor().decompress(path.read_bytes())
+
+
+def lab_traces(*patterns: str) -> list[Path]:
+    """Recordings of the repository by glob pattern, in order."""
+    return sorted(path for pattern in patterns for path in SAMPLES.glob(pattern))
 
 
 def shared_traces(*patterns: str) -> list[Path]:

@@ -13,13 +13,12 @@ from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from tests.scenarios import SCENARIOS
-from tests.shared_data import DEMO, ROOT
+from tests.shared_data import DEMO, ROOT, lab_traces
 
 SMALL = (
     "rank_traces/gloo_late_rank.slow",
     "rank_traces/gloo_late_rank.fixed",
     "rank_traces/pp_gpipe_w4.slow",
-    "rank_traces/ddp_slow_loader_rank.slow",
     "traces/pinn_tiny_kernels.fixed",
     "traces/mlp_looped_adam_big.fixed",
     "traces/table_trivial_loader.slow",
@@ -28,9 +27,8 @@ SMALL = (
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_report_of_a_recorded_job_agrees_with_itself(name: str) -> None:
-    paths = sorted((ROOT / "lab").glob(f"{name}.*"))
-    if not paths:
-        pytest.skip(f"the lab has no {name}")
+    paths = lab_traces(f"{name}.*")
+    assert paths
     assert checked(name, paths, None) == []
 
 

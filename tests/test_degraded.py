@@ -17,7 +17,7 @@ from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
+from tests.shared_data import DEMO, ROOT, SHARED, lab_trace, needs_shared
 
 NOTES = {
     "no-shapes": "record_shapes=True",
@@ -47,15 +47,8 @@ class Sample:
 
 
 def lab_case(name: str) -> Sample:
-    path = ROOT / "lab" / "traces" / f"{name}.slow.pt.trace.json.gz"
-    truth = (
-        json.loads((ROOT / "lab" / "truth.json").read_text())["cases"].get(name)
-        if path.is_file()
-        else None
-    )
-    if truth is None:
-        pytest.skip(f"the lab has no case {name}")
-    return Sample(path=path, truth=truth)
+    truth = json.loads((ROOT / "lab" / "truth.json").read_text())["cases"][name]
+    return Sample(path=lab_trace(f"traces/{name}.slow"), truth=truth)
 
 
 DEMO_SLOW_MS = 65.48

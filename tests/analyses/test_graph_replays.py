@@ -3,7 +3,6 @@ job, eager and as a graph, put one after the other, and built by hand."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -28,9 +27,9 @@ from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Kind, Launch, Trace
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
+from tests.shared_data import lab_trace, unpacked
 from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of
 
-LAB = Path(__file__).parents[2] / "lab" / "traces"
 NAMES = tuple(f"k{i}" for i in range(MIN_KERNELS))
 GRAPH = "cudaGraphLaunch"
 
@@ -207,8 +206,10 @@ def test_modules_of_a_captured_run_lend_their_names_not_their_time() -> None:
 
 def joined(folder: Path) -> Path:
     """One recording of three eager steps and three replays of a graph of the same step."""
-    files = (LAB / f"pinn_tiny_kernels.{side}.pt.trace.json.gz" for side in ("slow", "fixed"))
-    first, second = (json.loads(gzip.decompress(file.read_bytes())) for file in files)
+    first, second = (
+        json.loads(unpacked(lab_trace(f"traces/pinn_tiny_kernels.{side}")))
+        for side in ("slow", "fixed")
+    )
     before = [e for e in first["traceEvents"] if not e["name"].startswith("ProfilerStep")]
     after = second["traceEvents"]
     end = max(e["ts"] + e["dur"] for e in before if e["ph"] == "X")
@@ -283,7 +284,7 @@ def test_backward_kernels_of_a_real_graph_are_of_backward(real: RankContext) -> 
 
 
 def test_a_recording_without_the_captured_run_says_what_to_record() -> None:
-    context = context_of(LAB / "pinn_tiny_kernels.fixed.pt.trace.json.gz")
+    context = context_of(lab_trace("traces/pinn_tiny_kernels.fixed"))
     assert not names_of(context, in_graphs=True)
     notes = [note for note in measure_rank(context, 0).notes if "inside CUDA graphs" in note]
     assert len(notes) == 1

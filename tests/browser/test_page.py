@@ -20,7 +20,7 @@ from tests.browser.reading import faults_of
 from tests.format_samples import samples
 from tests.installed import need
 from tests.report.test_html import HOSTILE
-from tests.shared_data import DEMO, ROOT, SHARED, needs_shared, some
+from tests.shared_data import DEMO, ROOT, SHARED, lab_trace, needs_shared, some
 from tests.waiting import until
 
 CHROMIUM = (
@@ -286,7 +286,7 @@ def test_other_steps_can_be_chosen_in_the_timeline(browser: Any, demo_page: Path
 
 
 def test_recorded_stacks_are_a_flame_graph(browser: Any, tmp_path: Path) -> None:
-    trace = ROOT / "lab" / "traces" / "ppo_item_host_bound.slow.stacks.pt.trace.json.gz"
+    trace = lab_trace("traces/sage_small_copies.slow.stacks")
     path = made([trace], tmp_path)
     for size in SIZES:
         page = opened(browser, path, size, bypass=True)

@@ -14,7 +14,7 @@ from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
 from tests.analyses.tables.test_views import step
 from tests.builders import trace_text, write
-from tests.shared_data import DEMO, ROOT
+from tests.shared_data import DEMO, ROOT, lab_traces
 
 
 def page_at(*paths: Path) -> dict[str, object]:
@@ -68,9 +68,7 @@ def test_steps_sum_to_their_length() -> None:
 
 
 def test_ranks_stand_side_by_side() -> None:
-    paths = sorted((ROOT / "lab" / "rank_traces").glob("gloo_late_rank.slow.*"))
-    if not paths:
-        pytest.skip("the lab has no gloo_late_rank")
+    paths = lab_traces("rank_traces/gloo_late_rank.slow.*")
     page = page_at(*paths)
     views = page["views"]
     assert isinstance(views, dict)

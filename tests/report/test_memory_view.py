@@ -24,7 +24,7 @@ from stepscope.report.document.terminal import to_text
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of_document
 from tests.report.test_html import HOSTILE
-from tests.shared_data import ROOT
+from tests.shared_data import ROOT, lab_trace
 
 GB = 10**9
 FAILED = OutOfMemoryReport(
@@ -45,7 +45,7 @@ FAILED = OutOfMemoryReport(
 @cache
 def diagnosed() -> Diagnosis:
     """With what a stranger's names may be, and memory that ran out."""
-    path = ROOT / "lab" / "memory" / "small_fp32_sgd.pt.trace.json.gz"
+    path = lab_trace("memory/small_fp32_sgd")
     made = diagnose([path], Options(use_cache=False, all_findings=True))
     rank = made.facts.ranks[0]
     assert rank.memory is not None

@@ -21,7 +21,7 @@ from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import busy_note
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.rules.test_unanswered import finding
-from tests.shared_data import ROOT
+from tests.shared_data import lab_traces
 
 
 def run_of(
@@ -81,7 +81,7 @@ def test_what_is_withheld_is_named_all_the_same() -> None:
 
 
 def test_with_gains_withheld_no_share_of_the_step_is_called_unexplained() -> None:
-    paths = sorted((ROOT / "lab" / "rank_traces").glob("gloo_late_rank.slow.rank*.gz"))
+    paths = lab_traces("rank_traces/gloo_late_rank.slow.rank*")
     with find_sources([str(path) for path in paths]) as found:
         job = measure_job(found.sources, step_ns=None)
         busy = replace(job.facts, run=run_of(queued_share=0.6, other_cores=2.0))

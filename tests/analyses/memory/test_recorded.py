@@ -7,23 +7,22 @@ from functools import cache
 
 import pytest
 
-from benchmarks.memory import Recorded
-from benchmarks.memory import recorded as compared
+from benchmarks.memory import FOLDER, Recorded, compared
 from benchmarks.ways_out import Row, rows
 from stepscope.analyses.memory.recomputed import recomputed
 from stepscope.pipeline.contexts import context_of
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
-from tests.shared_data import ROOT
+from tests.shared_data import SHARED, lab_trace, needs_shared
 
-FOLDER = ROOT / "lab" / "memory"
+WHOLE = SHARED / "recordings" / "memory"
 NAMES = ("small_fp32_sgd", "small_fp32_adamw", "resnet50_fp32_sgdm")
 KINDS_WITHIN, PEAK_WITHIN, BATCH_WITHIN = 0.03, 0.01, 0.05
 
 
 @cache
 def measured(name: str) -> Recorded:
-    return compared(FOLDER, name)
+    return compared(lab_trace(f"memory/{name}"), name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -46,20 +45,28 @@ def test_a_larger_batch_peaks_where_it_was_predicted(name: str) -> None:
         assert said == pytest.approx(real, rel=PEAK_WITHIN), times
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt2_bf16_adamw", "small_fp32_sgd", "unet_amp_adamw", "vit_amp_momentum"]
-)
-def test_the_largest_batch_under_a_limit_is_near_the_real_one(name: str) -> None:
+def largest_batches_are_near(found: Recorded) -> None:
     """A batch is a whole number: one more or less is as near as can be."""
-    fits = measured(name).fits
-    assert len(fits) == 2
-    for said, real in fits:
+    assert len(found.fits) == 2
+    for said, real in found.fits:
         assert said == pytest.approx(real, rel=BATCH_WITHIN, abs=1.0)
 
 
+@pytest.mark.parametrize("name", ["small_fp32_sgd", "unet_amp_adamw"])
+def test_the_largest_batch_under_a_limit_is_near_the_real_one(name: str) -> None:
+    largest_batches_are_near(measured(name))
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["gpt2_bf16_adamw", "vit_amp_momentum"])
+def test_the_largest_batch_of_a_bigger_model_is_near_the_real_one(name: str) -> None:
+    largest_batches_are_near(compared(WHOLE / f"{name}.pt.trace.json.gz", name))
+
+
+@needs_shared
 def test_blocks_that_are_no_longer_checkpointed_peak_where_it_was_predicted() -> None:
     truth = json.loads((FOLDER / "truth.json").read_text())["models"]["ckpt_bf16_adamw"]
-    source = Source(path=FOLDER / "ckpt_bf16_adamw.pt.trace.json.gz", label="ckpt")
+    source = Source(path=WHOLE / "ckpt_bf16_adamw.pt.trace.json.gz", label="ckpt")
     held = recomputed(context_of(read_trace(source, use_cache=False), None))
     assert held is not None
     assert held.num_blocks == 24

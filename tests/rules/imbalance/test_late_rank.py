@@ -15,7 +15,7 @@ from stepscope.rules.shared.rank_speed import rank_speeds
 from stepscope.rules.verdict import diagnose_job
 from tests.rules.job_cases import Fleet, ddp, gain
 from tests.rules.recorded import Run
-from tests.shared_data import ROOT
+from tests.shared_data import lab_traces
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
 MS = 1_000_000
@@ -70,7 +70,7 @@ def test_a_loader_is_timed_by_the_steps_that_have_a_fetch() -> None:
 
 def recorded_gloo(variant: str, step_ms: float | None = None) -> Diagnosis:
     """Two ranks on hosts alone; in `slow` rank 1 sleeps 30 ms a step."""
-    paths = sorted((ROOT / "lab" / "rank_traces").glob(f"gloo_late_rank.{variant}.rank*.gz"))
+    paths = lab_traces(f"rank_traces/gloo_late_rank.{variant}.rank*")
     assert len(paths) == 2
     with find_sources([str(path) for path in paths]) as found:
         step_ns = None if step_ms is None else round(step_ms * 1e6)
