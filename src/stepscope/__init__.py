@@ -1,7 +1,11 @@
 """Explains why a PyTorch training run is slow, from its Kineto trace."""
 
-import importlib
-from typing import Any
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "LightningCallback",
@@ -16,7 +20,7 @@ __all__ = [
 __version__ = "0.2.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """What a training script or a notebook may use; imported when it is asked for: commands and
     readers need none of it."""
     if name == "profile":
@@ -34,7 +38,38 @@ def __getattr__(name: str) -> Any:
     if name in ("diagnose", "load"):
         # By its name: the capture imports this package, and must not be bound to what a notebook
         # needs.
-        return getattr(importlib.import_module("stepscope.notebook.run"), name)
+        return getattr(_module("stepscope.notebook.run"), name)
     if name == "log_to":
-        return importlib.import_module("stepscope.notebook.trackers").log_to
+        return _module("stepscope.notebook.trackers").log_to
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")
+
+
+def _module(name: str) -> "Any":
+    import importlib
+
+    return importlib.import_module(name)
+
+
+def _leave_start_folder() -> None:
+    """Takes the folder that Python puts first for a program off sys.path, where the program is
+    stepscope: the script's, or with -m the working folder, which may be a stranger's. Nothing is
+    imported before it but what every Python has imported by itself."""
+    program = os.path.basename(sys.argv[0]) if sys.argv else ""
+    if program == "-m":
+        # What stood after -m; -mNAME is one word.
+        module = sys.orig_argv[-len(sys.argv)].rpartition("-m")[2]
+        if module.partition(".")[0] != "stepscope":
+            return
+        folder = os.getcwd()
+    elif program == "stepscope":
+        folder = os.path.dirname(os.path.realpath(sys.argv[0]))
+    else:
+        return
+    if sys.path and sys.path[0] == folder:
+        del sys.path[0]
+    from stepscope.process.isolation import trusted_path
+
+    sys.path[:] = trusted_path()
+
+
+_leave_start_folder()

@@ -169,8 +169,11 @@ sys.exit(main(["calibrate", "--nccl-tests", {str(tests)!r}, "--out", sys.argv[at
     assert len(found.collectives) == 3
     assert found.machine.num_ranks == 2
     command, quiet = json.loads((tmp_path / "told.json").read_text())
-    assert command[:4] == ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    assert command[4:] == ["-m", "stepscope", "calibrate", "--only", "collectives"]
+    launcher, ranks = command[: command.index("--no-python")], command[-4:]
+    assert launcher[:2] == ["-I", "-c"]
+    assert launcher[-3:] == ["torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    assert ranks == ["stepscope", "calibrate", "--only", "collectives"]
+    assert command[command.index("--no-python") + 1 :][:3] == [str(player), "-I", "-c"]
     assert quiet == "1"
     assert capfd.readouterr().out.count("Written to") == 1
 

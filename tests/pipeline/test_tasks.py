@@ -18,7 +18,14 @@ from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
 from stepscope.pipeline.workers import death_words, local_workers
 from stepscope.readers.inputs import find_sources
 from tests.builders import trace_text, write
+from tests.shared_data import ROOT
 from tests.tasks import die_always, die_once, measure_or_die, no_memory, square
+
+
+@pytest.fixture(autouse=True)
+def path_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers leave out the working folder, from which the tests are often started."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
 
 
 def test_every_item_has_its_result_whatever_the_order() -> None:

@@ -8,8 +8,10 @@ its siblings printed, and measures nothing.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +87,8 @@ def _check(options: Options) -> None:
 
         if options.plot.suffix.casefold() not in PICTURES:
             raise UsageError(f"--plot {options.plot}: the name must end in {', '.join(PICTURES)}")
-        need("matplotlib.figure", "notebook", "--plot")
+        with _out_of_folder():
+            need("matplotlib.figure", "notebook", "--plot")
     if options.nccl_tests and (options.ranks or options.only or options.device or options.quick):
         raise UsageError(
             "--nccl-tests reads files and measures nothing: leave out --ranks, --only, --device "
@@ -126,6 +129,21 @@ def _measured(options: Options) -> Calibrated | None:
     return joined(alone, links) if alone else links
 
 
+@contextmanager
+def _out_of_folder() -> Iterator[None]:
+    """Meanwhile matplotlib finds no `matplotlibrc` in the working folder, and no programs."""
+    from stepscope.process.isolation import PACKAGES, tool_environment
+
+    here, path = Path.cwd(), os.environ.get("PATH")
+    os.environ["PATH"] = tool_environment()["PATH"]
+    os.chdir(PACKAGES)
+    try:
+        yield
+    finally:
+        os.chdir(here)
+        os.environ.update({} if path is None else {"PATH": path})
+
+
 def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
     from stepscope.calibration.groups import join
     from stepscope.calibration.measure import measure_links
@@ -143,25 +161,20 @@ def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
 
 def _with_ranks(options: Options) -> Calibrated:
     """Starts this command again, once per rank; a file of theirs comes back."""
-    import os
     import tempfile
 
+    from stepscope.process.isolation import isolated_python, tool_environment
     from stepscope.process.job import run_owned
     from stepscope.readers.system.hardware_file import read_hardware
 
     with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
         out = Path(folder) / "links.json"
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc_per_node={options.ranks}",
-        ]
-        command += ["-m", "stepscope", "calibrate", "--only", "collectives", "--out", str(out)]
-        command += ["--quick"] if options.quick else []
-        command += ["--device", options.device] if options.device else []
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, QUIET: "1"}
+        rank = isolated_python("stepscope", "calibrate", "--only", "collectives", "--out", str(out))
+        rank += ["--quick"] if options.quick else []
+        rank += ["--device", options.device] if options.device else []
+        ranks = ("--standalone", f"--nproc_per_node={options.ranks}", "--no-python")
+        command = isolated_python("torch.distributed.run", *ranks, *rank)
+        environment = tool_environment({"OMP_NUM_THREADS": "1", **os.environ, QUIET: "1"})
         # Our stdout is for the answer alone.
         code = run_owned(command, environment, stdout=sys.stderr).exit_code
         if code:
@@ -205,8 +218,6 @@ def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
 
 
 def _save(measured: Calibrated, options: Options) -> None:
-    import os
-
     from stepscope.calibration.hardware_file import save
     from stepscope.report.calibration import calibration_document
 

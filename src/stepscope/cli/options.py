@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepscope.cli.option_types import count, seconds, step_time, whole
 from stepscope.cli.progress import progress_bar
 from stepscope.errors import InputError
+from stepscope.process.isolation import find_tool
 from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
@@ -152,9 +153,12 @@ def after_dashes(words: Sequence[str]) -> tuple[str, ...]:
 
 def _python() -> str:
     """Ours where it has torch, else what a shell finds."""
-    found = shutil.which("python")
+    found = find_tool("python")
     is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
-    return "python" if is_ours or (found and find_spec("torch") is None) else sys.executable
+    if found is None or not (is_ours or find_spec("torch") is None):
+        return sys.executable
+    # The word that a person would write, unless it would start a program of the working folder.
+    return "python" if shutil.which("python") == found else found
 
 
 def reading_of(options: Any, step_ms: float | None = None) -> Options:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.errors import InputError, UsageError
+from stepscope.process.isolation import find_tool
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stepscope.core.recordings.stacks import Frame
 
 DUMP_S = 20.0
@@ -28,8 +29,7 @@ class NotPermittedError(InputError):
 
 def find_spy() -> str:
     """py-spy, on PATH or beside this Python."""
-    installed = Path(sys.executable).with_name("py-spy")
-    spy = shutil.which("py-spy") or (str(installed) if installed.is_file() else None)
+    spy = find_tool("py-spy")
     if spy is None:
         raise UsageError(
             "processes are looked into through py-spy, which is not here: pip install "

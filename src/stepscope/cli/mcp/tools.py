@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from stepscope.cli.mcp import answers
 from stepscope.cli.mcp.roots import Roots
 from stepscope.errors import UsageError
+from stepscope.process.isolation import isolated_python
 
 QUERY_S = 60.0
 """An agent's SQL may go on for ever, and the other tools wait for it."""
@@ -99,8 +99,9 @@ class Tools:
         """Prove a fix: run the user's own training command with and without it, in turn, until the
         difference is settled. `apply` is a finding's code (serial-loader) or a setting
         (num_workers=8). It starts real jobs and takes minutes."""
-        words = [sys.executable, "-m", "stepscope", "verify", f"--apply={apply}", "--format",
-                 "json", "--", *self._command]  # fmt: skip
+        words = isolated_python(
+            "stepscope", "verify", f"--apply={apply}", "--format", "json", "--", *self._command
+        )
         with self._lock:
             # Its own process: what the job prints must not get between the protocol's lines.
             ended = subprocess.run(

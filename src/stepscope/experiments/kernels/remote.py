@@ -10,11 +10,9 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -24,11 +22,13 @@ from stepscope.errors import InputError, UsageError
 from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.space import Settings, process_of
 from stepscope.experiments.kernels.worker import Answer, Described, Opening, Request
+from stepscope.process.isolation import isolated_python, tool_environment, trusted_path
 from stepscope.process.job import OwnedJob
 
 START_S = 180.0
 """For importing torch, the user's module and taking the device."""
 TAIL_BYTES = 2000
+COMPILERS_PATH = "TORCH_CUSTOM_PYTHONPATH"
 
 
 class _GoneError(Exception):
@@ -39,8 +39,10 @@ class _Worker:
     def __init__(self, opening: Opening) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open for as long as the process
         self._job = OwnedJob(
-            [sys.executable, "-m", "stepscope.experiments.kernels.worker"],
-            _environment(),
+            isolated_python("stepscope.experiments.kernels.worker"),
+            # Processes that compile for torch look where this one began to: torch would give them
+            # the user's folder too.
+            tool_environment({**os.environ, COMPILERS_PATH: os.pathsep.join(trusted_path())}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -199,13 +201,6 @@ def remote_bench(opening: Opening, limit_s: float) -> Iterator[RemoteBench]:
         yield bench
     finally:
         bench.close()
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the place that stepscope itself was imported from."""
-    source = str(Path(__file__).resolve().parents[3])
-    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _read(pipe: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:

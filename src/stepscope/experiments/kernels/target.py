@@ -20,6 +20,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -123,12 +124,31 @@ def _look_up(name: str, role: str) -> tuple[ModuleType, Any]:
     return module, target
 
 
+def _look_last(folder: str) -> None:
+    """Modules are looked for there too, after the standard library and what is installed: a file
+    that has the name of either is not for them."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _import_package(name: str, folder: str) -> None:
+    """The module that was asked for by name is the folder's, where the folder has it."""
+    spec = None if name in sys.modules else PathFinder.find_spec(name, [folder])
+    if spec is not None and spec.loader is not None:
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+
+
 def _import(module_name: str) -> ModuleType:
     folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _look_last(folder)
     try:
         if not module_name.endswith(".py"):
+            _import_package(module_name.partition(".")[0], folder)
             return importlib.import_module(module_name)
         path = Path(module_name)
         if not path.is_file():
@@ -143,7 +163,7 @@ def _import(module_name: str) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         # Triton and torch.compile look a function's module up by its name.
         sys.modules[name] = module
-        sys.path.insert(0, str(path.resolve().parent))
+        _look_last(str(path.resolve().parent))
         spec.loader.exec_module(module)
     except ModuleNotFoundError as problem:
         where = f"looked in {folder} and where Python looks"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import IO, Any
@@ -25,6 +24,7 @@ from stepscope.errors import UsageError
 from stepscope.experiments.kernels.bench import KernelBench
 from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.space import Settings, default_options
+from stepscope.process.isolation import find_tool
 
 
 def versions_of(torch: Any, machine: Machine, source: str | None) -> dict[str, str]:
@@ -68,7 +68,7 @@ def _has_compiler(kind: str) -> bool:
         except ImportError:
             return False
         return True
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+    return any(find_tool(name) for name in ("g++", "clang++", "c++"))
 
 
 class Opening(Struct, frozen=True, kw_only=True):

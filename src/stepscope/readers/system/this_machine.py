@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from stepscope.core.compiled import in_use
+from stepscope.process.isolation import find_tool
 from stepscope.protocol.control_group import cpu_quota, memory_limit
 from stepscope.readers.cache import cache_folder
 
@@ -249,7 +250,7 @@ def _shared_memory(root: Path) -> MachineCheck:
 
 def _extras() -> Iterator[MachineCheck]:
     for extra, module, package, what in EXTRAS:
-        is_there = find_spec(module) is not None or shutil.which(package) is not None
+        is_there = find_spec(module) is not None or find_tool(package) is not None
         yield MachineCheck(
             name=f"extra {extra}",
             state="yes" if is_there else "not here",
