@@ -21,6 +21,7 @@ from stepscope.rules import verdict
 from stepscope.rules.job import Job
 from stepscope.rules.judge_job import Judged
 from tests.shared_data import DEMO, SHARED
+from tests.workers import Workers
 
 Golden = Callable[[Path, str], None]
 MOST_KEPT = 12
@@ -56,6 +57,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what was rendered into the golden files"
     )
+    parser.addoption(
+        "--workers", type=int, default=1, metavar="N", help="run the tests in N forked processes"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.workers > 1:
+        config.pluginmanager.register(Workers(config.option.workers))
 
 
 @pytest.fixture
