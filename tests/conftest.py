@@ -20,6 +20,7 @@ from stepscope.rules import judge_job as judge_job_module
 from stepscope.rules import verdict
 from stepscope.rules.job import Job
 from stepscope.rules.judge_job import Judged
+from tests.quick import Quick
 from tests.shared_data import DEMO, SHARED
 from tests.workers import Workers
 
@@ -60,11 +61,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--workers", type=int, default=1, metavar="N", help="run the tests in N forked processes"
     )
+    parser.addoption("--quick", action="store_true", help="leave out tests that start a process")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.workers > 1:
         config.pluginmanager.register(Workers(config.option.workers))
+    if config.option.quick:
+        config.pluginmanager.register(Quick())
 
 
 @pytest.fixture

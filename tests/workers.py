@@ -17,7 +17,7 @@ from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -27,7 +27,6 @@ Share = deque[int]
 
 @dataclass(kw_only=True)
 class Worker:
-    number: int
     process_id: int
     pipe: Connection
     share: Share = field(default_factory=Share)
@@ -42,6 +41,7 @@ class Workers:
 
     def __init__(self, num: int) -> None:
         self.num = num
+        self.num_forked = 0
         self.workers: list[Worker] = []
         self.files: deque[Share] = deque()
 
@@ -56,8 +56,8 @@ class Workers:
         gc.collect()
         gc.freeze()
         try:
-            for number in range(self.num):
-                self._fork(session, number)
+            for _ in range(self.num):
+                self._fork(session)
             while self.workers:
                 for pipe in wait([worker.pipe for worker in self.workers]):
                     self._hear(session, next(each for each in self.workers if each.pipe is pipe))
@@ -72,7 +72,8 @@ class Workers:
             raise session.Interrupted(session.shouldstop)
         return True
 
-    def _fork(self, session: pytest.Session, number: int) -> None:
+    def _fork(self, session: pytest.Session) -> None:
+        self.num_forked += 1
         ours, theirs = Pipe()
         with warnings.catch_warnings():
             # Python 3.12 warns where there are threads. A test module starts none; a library may
@@ -85,14 +86,14 @@ class Workers:
                 pipe.close()
             status = 1
             try:
-                _work(session, number, theirs)
+                _work(session, self.num_forked, theirs)
                 status = 0
             finally:
                 if status != 0:
                     theirs.send(("broken", traceback.format_exc()))
                 os._exit(status)
         theirs.close()
-        self.workers.append(Worker(number=number, process_id=process_id, pipe=ours))
+        self.workers.append(Worker(process_id=process_id, pipe=ours))
 
     def _hear(self, session: pytest.Session, worker: Worker) -> None:
         """Do what a worker's message says: give it a test, or report what it has done."""
@@ -146,11 +147,11 @@ class Workers:
         if worker.share:
             self.files.appendleft(worker.share)
         if self.files:
-            self._fork(session, worker.number)
+            self._fork(session)
 
 
 def _crashed(item: pytest.Item, text: str) -> pytest.TestReport:
-    keywords = dict.fromkeys(item.keywords, 1)
+    keywords: dict[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
     return pytest.TestReport(item.nodeid, item.location, keywords, "failed", text, "call")
 
 
