@@ -24,6 +24,8 @@ from tests.quick import Quick
 from tests.shared_data import DEMO, SHARED
 from tests.workers import Workers
 
+pytest_plugins = ["tests.skipped"]
+
 Golden = Callable[[Path, str], None]
 MOST_KEPT = 12
 

@@ -82,9 +82,9 @@ class _Finder:
 finder = _Finder()
 sys.meta_path.insert(0, finder)
 gc.disable()
-import torch  # noqa: E402
-import torch._subclasses  # noqa: E402
-from torch._opaque_base import OpaqueBaseMeta  # noqa: E402
+import torch
+import torch._subclasses
+from torch._opaque_base import OpaqueBaseMeta
 
 gc.enable()
 with warnings.catch_warnings():

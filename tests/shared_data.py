@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
 import zstandard
+
+from tests import installed
+from tests.installed import needs
 
 T = TypeVar("T")
 
-ROOT = Path(__file__).resolve().parents[1]
-SHARED = ROOT.parent / "shared"
+ROOT = installed.ROOT
+SHARED = installed.SHARED
 SAMPLES = ROOT / "tests" / "samples"
 """Of our own recordings; `scripts/make-samples` writes them."""
 DEMO = ROOT / "src" / "stepscope" / "data" / "demo.pt.trace.json.gz"
 
-needs_shared = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="the shared traces are not beside this checkout (../shared)"
-)
+needs_shared = needs("the shared recordings")
 
 
 def lab_trace(name: str) -> Path:

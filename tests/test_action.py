@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.capture.jobs import LIGHT
+from tests.installed import package
 from tests.shared_data import ROOT
 
-yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+yaml = package("yaml", "PyYAML")
 
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]

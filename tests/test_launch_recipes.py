@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 
 import pytest
 
+from tests.installed import need, package
 from tests.shared_data import ROOT
 
 PAGE = (ROOT / "docs" / "launch.md").read_text(encoding="utf-8")
@@ -28,17 +28,15 @@ def test_there_is_a_recipe_for_each() -> None:
 
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_yaml_parses_and_starts_stepscope(text: str) -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    yaml = package("yaml", "PyYAML")
     assert isinstance(yaml.safe_load(text), dict)
     assert "stepscope" in text
 
 
 @pytest.mark.parametrize("text", blocks("bash"))
 def test_shell_parses(text: str) -> None:
-    shell = shutil.which("bash")
-    if shell is None:
-        pytest.skip("no bash on this machine")
-    subprocess.run([shell, "-n"], input=text, text=True, check=True)
+    need("bash")
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 @pytest.mark.parametrize("text", blocks("python"))

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import stepscope
+from tests.installed import package
 from tests.shared_data import ROOT
 
-yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+yaml = package("yaml", "PyYAML")
 
 GITHUB = ROOT / ".github"
 FILES = sorted([*(GITHUB / "workflows").glob("*.yml"), ROOT / "action.yml"])

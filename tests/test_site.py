@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
+from tests.installed import need
 from tests.shared_data import ROOT
 
 CONTENTS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -23,8 +21,7 @@ def test_every_page_is_in_the_contents_once() -> None:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    if find_spec("mkdocs") is None:
-        pytest.skip("mkdocs is not installed (pip install 'stepscope[docs]')")
+    need("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from tests.installed import package
 
-from tests.installed import need
-
-need("axe_playwright_python", reason="axe-playwright-python is not installed")
+SIZES = ((1280, 900), (390, 844))
+"""A desktop's window, and a phone's."""
 CONTRAST = "color-contrast"
 SHOWN_ONCE = r"""() => {
     for (const many of document.querySelectorAll('tbody, #flame svg')) {
@@ -35,7 +34,7 @@ def faults_of(page: Any, context: str | None = None) -> list[str]:
 
 
 def _run(page: Any, context: str | None, options: dict[str, Any]) -> list[str]:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    axe = package("axe_playwright_python.sync_playwright", "a browser")
     told = axe.Axe().run(page, context, {"resultTypes": ["violations"], **options})
     return [
         f"{one['impact']} {one['id']}: {one['nodes'][0]['target']}"

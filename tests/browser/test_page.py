@@ -4,7 +4,6 @@ keys and a screen reader."""
 from __future__ import annotations
 
 import re
-import shutil
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,18 @@ from stepscope.pipeline.page import page_of_recording
 from stepscope.pipeline.recording import Recording
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
-from tests.browser.reading import faults_of
+from tests.browser.reading import SIZES, faults_of
 from tests.format_samples import samples
-from tests.installed import need
+from tests.installed import absent, need, reason
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT, SHARED, lab_trace, needs_shared, some
 from tests.waiting import until
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-need("playwright", reason="playwright is not installed")
-if CHROMIUM is None:
-    pytest.skip(
-        "no Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True
-    )
+need("a browser")
 
 SINGLES = some(sorted((SHARED / "lab" / "single").glob("*.slow.pt.trace.json.gz")), 4)
 FIRST_RANKS = SHARED.glob("lab/ranks[24]/*.slow.rank0.pt.trace.json.gz")
 RANKS = some(sorted((path.name.split(".rank")[0], path.parent) for path in FIRST_RANKS), 2)
-SIZES = ((1280, 900), (390, 844))
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +81,7 @@ def check_open(browser: Any, path: Path) -> None:
 )
 def test_every_recorded_case_opens(browser: Any, trace: Path | None, tmp_path: Path) -> None:
     if trace is None:
-        pytest.skip("../shared is not here")
+        absent(reason("the shared recordings"))
     check_open(browser, made([trace], tmp_path))
 
 
@@ -99,7 +90,7 @@ def test_every_recorded_job_opens(
     browser: Any, case: tuple[str, Path] | None, tmp_path: Path
 ) -> None:
     if case is None:
-        pytest.skip("../shared is not here")
+        absent(reason("the shared recordings"))
     check_open(browser, made(sorted(case[1].glob(f"{case[0]}.rank*.pt.trace.json.gz")), tmp_path))
 
 

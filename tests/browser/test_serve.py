@@ -12,11 +12,13 @@ import pytest
 
 from stepscope.cli.serve.pages import Pages
 from stepscope.cli.serve.server import Server, server_of
-from tests.browser.reading import faults_of
-from tests.browser.test_page import SIZES
+from tests.browser.reading import SIZES, faults_of
+from tests.installed import need
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT
+
+need("a browser")
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.protocol.options import Options, options_of
 from stepscope.readers.run_folder.folder import read_run
+from tests.installed import package
 
-torch = pytest.importorskip("torch")
+torch = package("torch")
 
 
 @pytest.fixture

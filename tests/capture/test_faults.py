@@ -3,7 +3,6 @@ docs/run.md has the list."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,11 @@ import pytest
 from stepscope.readers.run_folder.folder import read_run
 from tests.capture.fault_job import FAULTS
 from tests.capture.jobs import WHOLE_LOOP, environment, record, stepscope
+from tests.installed import HIDE_PROC, need, needs
 from tests.shared_data import ROOT
 from tests.waiting import LONGEST_S
 
-pytest.importorskip("torch")
+need("torch")
 
 JOB = Path(__file__).parent / "fault_job.py"
 WINDOW = ("--start-step", "6", "--steps", "4")
@@ -236,12 +236,7 @@ train(30, at_step)
 def test_a_machine_without_proc_records_all_the_same(tmp_path: Path) -> None:
     """An empty folder in its place, in a mount namespace of its own: for this test's processes
     alone."""
-    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("mounting over /proc takes root's rights")
+    need("rights to mount over /proc")
     words = [
         "run",
         "--no-diagnose",
@@ -255,7 +250,7 @@ def test_a_machine_without_proc_records_all_the_same(tmp_path: Path) -> None:
         "light",
     ]
     done = subprocess.run(
-        [*hidden, *stepscope(*words)],
+        [*HIDE_PROC, *stepscope(*words)],
         capture_output=True,
         timeout=LONGEST_S,
         check=False,
@@ -274,7 +269,7 @@ def test_the_documents_list_is_what_is_tried() -> None:
         assert name == "nothing" or f"| {what} |" in page, f"docs/run.md says nothing of {name}"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="on_exit is glibc's")
+@needs("Linux")
 @pytest.mark.parametrize(("has_device", "code"), [(True, 3), (False, -6)])
 def test_a_recording_left_in_another_thread_does_not_end_the_process(
     has_device: bool, code: int

@@ -5,7 +5,6 @@ Not a part of the dev extra: in an environment that has them, `pytest -m framewo
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,10 @@ import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, read_run
 from tests.capture.jobs import environment, stepscope
+from tests.installed import need
 from tests.waiting import LONGEST_S
 
-pytest.importorskip("torch")
+need("torch")
 pytestmark = pytest.mark.frameworks
 
 WINDOW = ("--start-step", "8", "--steps", "2")
@@ -93,8 +93,7 @@ if __name__ == "__main__":
 
 
 def job(folder: Path, package: str, text: str) -> Path:
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: it is not in the dev extra")
+    need(package)
     path = folder / "train.py"
     path.write_text(text)
     return path

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.capture.jobs import environment, record, script, stepscope
+from tests.installed import need
 from tests.waiting import LONGEST_S, until
 
-pytest.importorskip("torch")
+need("torch")
 
 WINDOW = ("--start-step", "8", "--steps", "2")
 

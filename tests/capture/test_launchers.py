@@ -12,9 +12,10 @@ import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
 from tests.capture.jobs import LOOP, environment, script, stepscope, torchrun
+from tests.installed import package
 from tests.waiting import LONGEST_S
 
-torch = pytest.importorskip("torch")
+torch = package("torch")
 
 WINDOW = ("--start-step", "8", "--steps", "2")
 
@@ -250,9 +251,9 @@ def test_a_python_that_has_no_stepscope_of_its_own(tmp_path: Path) -> None:
     site, libraries = Path(found.stdout.strip()), tmp_path / "libraries"
     libraries.mkdir()
     assert torch.__file__ is not None
-    for package in Path(torch.__file__).parents[1].iterdir():
-        if "stepscope" not in package.name and package.suffix != ".pth":
-            (libraries / package.name).symlink_to(package)
+    for installed in Path(torch.__file__).parents[1].iterdir():
+        if "stepscope" not in installed.name and installed.suffix != ".pth":
+            (libraries / installed.name).symlink_to(installed)
     (site / "libraries.pth").write_text(f"{libraries}\n")
     (tmp_path / "linked").symlink_to(tmp_path / "other")
     text = "train(20)\nprint('done')"

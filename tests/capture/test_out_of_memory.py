@@ -10,8 +10,9 @@ import pytest
 from stepscope.analyses.run.metadata import run_facts
 from stepscope.capture.out_of_memory import note_first_passes
 from tests.capture.jobs import record
+from tests.installed import need
 
-pytest.importorskip("torch")
+need("torch")
 
 DIES = """
 def ask():

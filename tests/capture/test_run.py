@@ -12,9 +12,10 @@ import pytest
 
 from stepscope.analyses.run.whole_run import rank_whole_run
 from tests.capture.jobs import Ended, environment, record, script, stepscope
+from tests.installed import need
 from tests.waiting import LONGEST_S, until
 
-pytest.importorskip("torch")
+need("torch")
 
 WINDOW = ("--start-step", "8", "--steps", "2")
 

@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.installed import need
+
+need("torch")
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.stalls import collected, evaluated, saved

@@ -6,9 +6,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.installed import need
 
-pytest.importorskip("torch")
+need("torch")
 
 import torch
 from torch.overrides import TorchFunctionMode

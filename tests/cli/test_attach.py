@@ -27,6 +27,7 @@ from stepscope.report.stacks import stacks_document
 from tests.capture.jobs import environment
 from tests.flight_dumps import write_case
 from tests.followed_loops import followed_loops
+from tests.installed import absent, need
 from tests.waiting import until, until_at_rest
 
 HANG = """
@@ -96,12 +97,13 @@ def hung(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_real_processes_are_found_hung_where_they_hang(
     hung: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    need("py-spy")
     ranks = find_ranks([hung.pid])
     assert sorted(rank_of(one) or 0 for one in ranks) == [0, 1]
     try:
         dump(find_spy(), ranks[0].pid)
     except NotPermittedError as problem:
-        pytest.skip(f"no ptrace here: {problem}")
+        absent(f"needs ptrace: root, or kernel.yama.ptrace_scope=0 ({problem})")
     assert main(["attach", str(hung.pid)]) == 0
     printed = capsys.readouterr().out
     assert "All 2 ranks stand still in the same place." in printed

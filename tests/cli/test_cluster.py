@@ -25,7 +25,7 @@ from tests.shared_data import DEMO
 from tests.tasks import die_always, die_once, wait_for
 from tests.waiting import LONGEST_S, until
 
-need("distributed", reason="Dask is not installed: pip install 'stepscope[cluster]'")
+need("Dask")
 # Dask's scheduler and nannies are in this process, and say so where their folders take a second.
 pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories:UserWarning")
 

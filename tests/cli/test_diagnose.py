@@ -15,6 +15,7 @@ import pytest
 
 from stepscope.cli.main import COMMANDS, build_parser, main
 from stepscope.core.facts import PARTS
+from tests.installed import need
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 RANK_KEYS = {"peak_waterfall", "rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
@@ -241,8 +242,7 @@ def test_a_senseless_step_time_is_refused(value: str, capsys: pytest.CaptureFixt
 
 
 def test_a_full_disk_is_told_in_words() -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("there is no /dev/full here")
+    need("/dev/full")
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [sys.executable, "-m", "stepscope", "demo"],

@@ -12,6 +12,7 @@ import pytest
 
 from stepscope.cli.main import main
 from tests.builders import event, kernel, trace_text, write
+from tests.installed import needs
 from tests.live_runs import add_samples, sample, write_rank, write_run
 
 STEPS = (1, 2, 3)
@@ -87,7 +88,7 @@ def test_a_target_that_cannot_be_written_is_refused_before_anything_is_read(
     assert json.loads(trace.read_text())["traceEvents"]
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder here that refuses root too")
+@needs("Linux")
 def test_a_folder_that_refuses_us_is_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(capsys, trace, "-o", "/proc/t.json")
     assert "cannot write /proc/t.json" in told

@@ -21,6 +21,7 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.gate import gate_lines, known_names, read_quantities
+from tests.installed import package
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT, needs_shared, shared_traces
@@ -590,7 +591,7 @@ def test_the_documented_names_are_those_there_are() -> None:
 
 
 def test_the_documented_workflow_runs_commands_that_exist() -> None:
-    yaml = pytest.importorskip("yaml")
+    yaml = package("yaml", "PyYAML")
     jobs = yaml.safe_load(_block("yaml"))["jobs"]
     script = "\n".join(step.get("run", "") for job in jobs.values() for step in job["steps"])
     commands = [

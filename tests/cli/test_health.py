@@ -14,9 +14,10 @@ import pytest
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
 from tests.capture.jobs import environment, script, stepscope, torchrun
+from tests.installed import need
 from tests.waiting import LONGEST_S, until
 
-pytest.importorskip("torch")
+need("torch")
 
 STUBBORN = """
 import os, signal, subprocess, sys, time

@@ -16,7 +16,8 @@ from stepscope.core.progress import counted
 from stepscope.errors import UsageError
 from stepscope.experiments.verify.experiment import verify
 from stepscope.experiments.verify.schedule import VerifyPolicy
-from tests.experiments.tune.test_tuner import Clocked, searched, space
+from tests.clocked_searches import Clocked, searched, space
+from tests.installed import need
 from tests.live_runs import write_rank, write_run
 from tests.shared_data import DEMO
 
@@ -95,7 +96,7 @@ def test_runs_that_take_long_have_a_bar_from_the_start(monkeypatch: pytest.Monke
 
 
 def test_trials_of_a_search_have_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna")
+    need("optuna")
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -10,8 +10,10 @@ import pytest
 from stepscope.errors import UsageError
 from stepscope.notebook.arrow import ArrowTable
 from stepscope.notebook.database import Database, named_tables
+from tests.installed import need, package
 
-pa = pytest.importorskip("pyarrow", reason="the extra sql is not installed")
+need("duckdb")
+pa = package("pyarrow")
 
 
 def build(names: Iterable[str]) -> Mapping[str, ArrowTable]:

@@ -18,6 +18,7 @@ from stepscope.errors import InputError, UsageError
 from stepscope.notebook.run import Run, load
 from stepscope.notebook.trackers import scalars
 from stepscope.rules.without_trace import diagnose_without_trace
+from tests.installed import package
 from tests.shared_data import DEMO, ROOT
 
 BLOCK = 32 * 1024
@@ -101,8 +102,7 @@ def wandb_records(data: bytes) -> Iterator[bytes]:
 def test_wandb_keeps_what_it_was_told(
     run: Run, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
-    kind = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
+    wandb, kind = package("wandb"), package("wandb.proto.wandb_internal_pb2").Record
     monkeypatch.chdir(tmp_path)
     with wandb.init(mode="offline", dir=tmp_path) as tracked:
         stepscope.log_to(tracked, run, report=report)
@@ -180,7 +180,7 @@ def test_mlflow_keeps_what_it_was_told(
     run: Run, report: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    mlflow = package("mlflow")
     mlflow.set_tracking_uri((tmp_path / "store").as_uri())
     with mlflow.start_run() as active:
         stepscope.log_to(active if kind == "run" else mlflow, run, report=report)

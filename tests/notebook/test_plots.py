@@ -12,7 +12,10 @@ from stepscope.errors import InputError
 from stepscope.notebook.plots import findings_figure, ranks_figure, step_figure
 from stepscope.notebook.run import ShownDiagnosis, load
 from tests.builders import trace_text, write
+from tests.installed import need
 from tests.shared_data import DEMO, SHARED, needs_shared
+
+need("matplotlib")
 
 
 @pytest.fixture(scope="module")

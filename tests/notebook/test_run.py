@@ -18,6 +18,7 @@ from stepscope.notebook import run_tables
 from stepscope.pipeline import contexts, recording
 from stepscope.readers.open_trace import read_trace
 from tests.builders import kernel, trace_text, write
+from tests.installed import package
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
 from tests.shared_data import DEMO, SHARED, needs_shared
@@ -172,7 +173,8 @@ def test_hostile_names_are_text_in_html(tmp_path: Path) -> None:
 
 
 def test_a_table_is_used_as_its_data_frame_is() -> None:
-    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    pandas, polars = (package(name, "pandas and polars") for name in ("pandas", "polars"))
+
     run = stepscope.load(DEMO, cache=False)
     kernels = run.kernels
     assert len(kernels.head()) == 5

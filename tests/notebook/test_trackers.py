@@ -13,6 +13,7 @@ from stepscope.core.facts import PARTS
 from stepscope.errors import InputError, UsageError
 from stepscope.notebook.run import Run, load
 from stepscope.notebook.trackers import log_to_mlflow, log_to_tensorboard, log_to_wandb, scalars
+from tests.installed import package
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 
@@ -105,10 +106,7 @@ def test_tensorboardx_stands_in_for_torch(
 
 
 def test_tensorboard_files_can_be_read_back(run: Run, tmp_path: Path) -> None:
-    loader = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator",
-        reason="tensorboard is not installed",
-    )
+    loader = package("tensorboard.backend.event_processing.event_accumulator")
     log_to_tensorboard(run, tmp_path)
     events = loader.EventAccumulator(str(tmp_path)).Reload()
     assert [one.step for one in events.Scalars("stepscope/rank0/step_ms")] == [1, 2]

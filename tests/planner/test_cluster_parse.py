@@ -14,7 +14,7 @@ from stepscope.hardware.lookup import find_spec_by_key, load_specs
 from stepscope.planner.cluster import faster_network, resized
 from stepscope.planner.cluster_parse import cluster_from, parse_cluster
 from stepscope.planner.devices import find_device, make_cluster, with_device
-from tests.shared_data import ROOT, SHARED
+from tests.shared_data import ROOT, SHARED, needs_shared
 
 ROWS = SHARED / "planner" / "rows.jsonl"
 GIB = 2**30
@@ -181,7 +181,7 @@ def test_any_text_gives_a_cluster_or_a_message(word: str) -> None:
     assert len(message) < 1000
 
 
-@pytest.mark.skipif(not ROWS.exists(), reason="the published rows are not on this machine")
+@needs_shared
 def test_the_devices_of_published_rows_are_all_known() -> None:
     rows = [json.loads(line) for line in ROWS.read_text().splitlines()]
     words = {(row["cluster"]["gpu"], row["cluster"].get("gpu_mem_gb")) for row in rows}

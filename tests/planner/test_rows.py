@@ -14,8 +14,9 @@ from stepscope.errors import InputError
 from stepscope.planner.catalog import find_model
 from stepscope.planner.row_parts import framework_of, model_of
 from stepscope.planner.rows import predict, read_rows
+from tests.shared_data import SHARED, needs_shared
 
-ROWS = Path(__file__).parents[3] / "shared/planner/rows.jsonl"
+ROWS = SHARED / "planner" / "rows.jsonl"
 KEYS = {
     "id",
     "step_s",
@@ -150,7 +151,7 @@ def test_what_was_not_published_is_chosen_as_a_user_would() -> None:
     )
 
 
-@pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
+@needs_shared
 def test_step_times_stay_within_their_bars() -> None:
     wanted = {
         "korthikanti-t5": 0.05, "megatron-sc21-t1": 0.10, "megatron-readme-2021-01": 0.10,
@@ -164,7 +165,7 @@ def test_step_times_stay_within_their_bars() -> None:
     assert told["vtrain-multi"]["median_regret"] < 0.03
 
 
-@pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
+@needs_shared
 def test_memory_stays_within_its_bar() -> None:
     wanted = ("korthikanti-fig1", "bloom-176b-sweep", "torchtitan-h100-2024-12", "internevo-memory")
     told = score([row for row in read_rows(ROWS) if row["source"] in wanted])

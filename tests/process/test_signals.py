@@ -4,7 +4,6 @@ behind."""
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from contextlib import closing
@@ -18,6 +17,7 @@ from stepscope.process.signals import Relay, _in_effect
 from stepscope.process.table import processes, read_process
 from stepscope.process.watchdog import Watchdog
 from tests.capture.jobs import environment, stepscope
+from tests.installed import needs
 from tests.process.terminals import JOB, Terminal, launcher, python, started
 from tests.waiting import LONGEST_S, until
 
@@ -75,7 +75,7 @@ def test_a_key_reaches_the_job_once(tmp_path: Path, key: bytes, number: int) -> 
         assert terminal.rest() == [f"got {signal.SIGUSR1}", "code 3"]
 
 
-@pytest.mark.skipif(shutil.which("timeout") is None, reason="needs timeout")
+@needs("timeout")
 def test_a_key_reaches_a_job_that_has_put_itself_into_another_group(tmp_path: Path) -> None:
     with closing(Terminal(tmp_path, "timeout", "600", *python(JOB, *HANDLED))) as terminal:
         terminal.press(b"\x03")

@@ -18,6 +18,7 @@ from stepscope.readers import inputs
 from stepscope.readers.inputs import assign_ranks, find_sources
 from stepscope.readers.open_trace import read_trace
 from tests.builders import event, tar_bytes, trace_text, write
+from tests.installed import needs
 
 
 def _ranked(number: int) -> bytes:
@@ -225,7 +226,7 @@ def test_a_link_that_leads_nowhere_is_noted(tmp_path: Path) -> None:
     assert note.startswith(f"{tmp_path / 'rank1.json'} was left out: a link that leads nowhere")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@needs("a user who is not root")
 def test_a_file_without_permission_is_one_clear_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", "[]")
     path.chmod(0)

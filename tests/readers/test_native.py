@@ -21,13 +21,11 @@ from stepscope.readers.kineto import trace as kineto
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.trace.records import Args, InstantArgs
 from tests.builders import event, kernel, source, step_events, trace_text
+from tests.installed import needs
 from tests.scanning import damaged_chunks, difference
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared, shared_traces, some
 
-needs_library = pytest.mark.skipif(
-    compiled.load() is None,
-    reason="the compiled library was not built (scripts/build-native)",
-)
+needs_library = needs("the compiled library")
 KEPT_TRACE = ROOT / "tests" / "kept" / "run" / "rank-0" / "window-20.pt.trace.json"
 NUM_SEEDS = 300
 SEEDS_AT_ONCE = 50

@@ -10,6 +10,7 @@ import pytest
 
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
+from tests.installed import need
 
 SHARED = Path(__file__).parents[3] / "shared" / "public"
 REFERENCE: dict[str, dict[str, Any]] = (
@@ -18,9 +19,7 @@ REFERENCE: dict[str, dict[str, Any]] = (
     else {}
 )
 
-pytestmark = pytest.mark.skipif(
-    not REFERENCE, reason="the public traces are not here (../shared/public)"
-)
+need("the shared recordings")
 
 
 @pytest.mark.parametrize("name", sorted(REFERENCE))

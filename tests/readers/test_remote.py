@@ -18,11 +18,10 @@ from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.remote import RemotePath
 from tests.builders import event, tar_bytes, trace_text
+from tests.installed import package
 from tests.shared_data import DEMO
 
-fsspec = pytest.importorskip(
-    "fsspec", reason="fsspec is not installed: pip install 'stepscope[remote]'"
-)
+fsspec = package("fsspec")
 
 
 @pytest.fixture

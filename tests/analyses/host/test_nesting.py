@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,11 +16,10 @@ from stepscope.analyses.host.nesting import (
 )
 from stepscope.core.compiled import load
 from stepscope.core.trace import NONE, Trace
+from tests.installed import needs
 from tests.tracing import call, index_of, kernel, mark, op, python, trace_of
 
-needs_library = pytest.mark.skipif(
-    load() is None, reason="the compiled library was not built (scripts/build-native)"
-)
+needs_library = needs("the compiled library")
 
 
 def parent_name(trace: Trace, name: str) -> str | None:

@@ -18,10 +18,11 @@ from stepscope.capture.counters.torch_devices import (
     devices_in_use,
 )
 from tests.capture.fakes import FakeNvml
+from tests.installed import needs
 
 OURS = re.compile("AttributeError|KeyError|NameError|RuntimeError|TypeError|ValueError")
 """What a source is dropped for that has a fault, rather than nothing to read."""
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+linux = needs("Linux")
 
 
 @linux

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from stepscope.capture.describe import batch
+from tests.installed import package
 
-torch = pytest.importorskip("torch")
+torch = package("torch")
 
 
 class Graph:

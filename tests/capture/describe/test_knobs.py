@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-torch: Any = pytest.importorskip("torch")
+from tests.installed import package
 
-from stepscope.capture.describe import knobs, peek, wrappers  # noqa: E402
-from stepscope.capture.describe import model as model_notes  # noqa: E402
-from stepscope.capture.describe.rank import live_notes  # noqa: E402
+torch = package("torch")
+
+from stepscope.capture.describe import knobs, peek, wrappers
+from stepscope.capture.describe import model as model_notes
+from stepscope.capture.describe.rank import live_notes
 
 nn: Any = torch.nn
 data: Any = torch.utils.data
@@ -190,7 +192,7 @@ def test_ddp_notes() -> None:
 
 @pytest.mark.usefixtures("group")
 def test_fsdp2_notes() -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    fsdp = package("torch.distributed.fsdp")
     net = Net()
     policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     mesh = torch.distributed.init_device_mesh("cpu", (1,))
@@ -209,7 +211,7 @@ def test_fsdp2_notes() -> None:
 
 
 def test_fsdp_notes_of_the_older_one() -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    fsdp = package("torch.distributed.fsdp")
     module = SimpleNamespace(
         sharding_strategy=fsdp.ShardingStrategy.SHARD_GRAD_OP,
         forward_prefetch=False,

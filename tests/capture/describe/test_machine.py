@@ -10,6 +10,7 @@ import pytest
 from stepscope.capture.describe.environment import environment_notes
 from stepscope.capture.describe.machine import device_notes, machine_notes
 from stepscope.protocol.secrets import MASK, looks_secret
+from tests.installed import need
 
 
 def test_machine_without_proc_has_nones(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_ordinary_values_are_told(value: str) -> None:
 
 
 def test_process_notes_are_plain_and_carry_both_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     from stepscope.capture.describe.rank import process_notes
 
     for name, value in {

@@ -7,12 +7,12 @@ import warnings
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from tests.installed import package
 
-torch: Any = pytest.importorskip("torch")
+torch = package("torch")
 
-from stepscope.capture.describe import flags  # noqa: E402
-from stepscope.capture.describe import model as model_notes  # noqa: E402
+from stepscope.capture.describe import flags
+from stepscope.capture.describe import model as model_notes
 
 nn: Any = torch.nn
 Module: Any = nn.Module

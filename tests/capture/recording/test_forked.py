@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import sys
 
-import pytest
-
 from stepscope.capture.recording.forked import loaded_library
+from tests.installed import needs
 
 PATCH = """
 import ctypes
@@ -20,9 +18,7 @@ print(before > 0, getpid(), ctypes.CDLL(None)["getppid"]() > 0)
 """
 
 
-@pytest.mark.skipif(
-    platform.machine() not in {"x86_64", "aarch64"}, reason="its machine code is not known"
-)
+@needs("x86-64 or ARM")
 def test_a_function_returns_at_once_and_its_neighbours_work() -> None:
     done = subprocess.run([sys.executable, "-c", PATCH], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "0", "True"]

@@ -11,9 +11,10 @@ import pytest
 
 from stepscope.capture.recording import quiet
 from tests.capture.jobs import environment, record, script
+from tests.installed import absent, package
 from tests.waiting import LONGEST_S
 
-torch = pytest.importorskip("torch")
+torch = package("torch")
 
 JOB = """
 sys.stderr.write("the job's own line\\n")
@@ -48,7 +49,7 @@ def test_a_threshold_that_the_user_has_set_stays(
 ) -> None:
     level = quiet._level(torch.__file__)
     if level is None:
-        pytest.skip("this torch does not show Kineto's threshold")
+        absent("needs a torch that shows Kineto's threshold: pip install torch==2.13.0")
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     if setting is not None:
         monkeypatch.setenv("KINETO_LOG_LEVEL", setting)

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.installed import need
+
+need("torch")
 
 import torch
 from torch import nn

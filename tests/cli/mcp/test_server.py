@@ -19,7 +19,7 @@ from tests.capture.jobs import LIGHT
 from tests.installed import need
 from tests.shared_data import DEMO
 
-need("mcp", reason="the extra `mcp` is not installed")
+need("mcp")
 
 SLOW = f"""
 {LIGHT}

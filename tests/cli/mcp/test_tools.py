@@ -25,7 +25,7 @@ def asked(tmp_path: Path) -> tools.Tools:
 
 
 def test_sql_without_an_end_is_ended(asked: tools.Tools, monkeypatch: pytest.MonkeyPatch) -> None:
-    need("duckdb", reason="the extra `sql` is not installed")
+    need("duckdb", "pyarrow")
     monkeypatch.setattr(tools, "QUERY_S", 0.2)
     with pytest.raises(UsageError, match=r"ran for 0\.2 s and was ended. Ask for less"):
         asked.query("demo.json.gz", ENDLESS)
@@ -36,14 +36,14 @@ def test_sql_without_an_end_is_ended(asked: tools.Tools, monkeypatch: pytest.Mon
 def test_an_answer_of_many_megabytes_is_refused(
     asked: tools.Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need("duckdb", reason="the extra `sql` is not installed")
+    need("duckdb", "pyarrow")
     monkeypatch.setattr(tools, "MAX_ROWS_BYTES", 2 << 20)
     with pytest.raises(UsageError, match="the answer has 2 MiB; ask for less"):
         asked.query("demo.json.gz", f"select repeat('a', {(2 << 20) + 1})")
 
 
 def test_a_refusal_is_as_short_as_an_answer(asked: tools.Tools) -> None:
-    need("mcp", reason="the extra `mcp` is not installed")
+    need("mcp")
     with pytest.raises(Exception, match="there is no finding called") as refused:
         answering(asked.explain)(code="x" * 100_000)
     assert len(str(refused.value).encode()) <= ANSWER_BYTES

@@ -20,10 +20,12 @@ from stepscope.cli.query.command import ask, split_sql
 from stepscope.cli.query.prompt import converse, next_question
 from stepscope.notebook.run import load
 from tests.builders import kernel, trace_text, write
+from tests.installed import need, needs, package
 from tests.scaling_jobs import write_job
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
 
-parquet = pytest.importorskip("pyarrow.parquet", reason="the extra sql is not installed")
+need("duckdb")
+parquet = package("pyarrow.parquet")
 HOSTILE = ['a,"b"\nc', "<script>", "\x1b[31mred", "=1+1", "名前", "tab\tand\rreturn"]
 BY_OP = "select op, sum(dur_ns) from kernels group by 1 order by 2 desc"
 
@@ -241,7 +243,7 @@ def test_a_question_ends_with_a_semicolon_or_an_empty_line() -> None:
     assert next_question(typed([])) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="this platform has no pseudo-terminals")
+@needs("pseudo-terminals")
 def test_a_terminal_gets_a_prompt() -> None:
     master, slave = os.openpty()
     os.write(master, b"select count(*) as n from copies;\n.quit\n")

@@ -22,6 +22,7 @@ from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.process.job import run_owned
 from tests.capture.jobs import LIGHT
+from tests.installed import need
 from tests.scenarios import kept_diagnosis
 
 VALIDATOR = Draft202012Validator(
@@ -37,7 +38,7 @@ def parse(*words: str) -> Options:
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials by a clock: fastest with 3 workers."""
-    pytest.importorskip("optuna")
+    need("optuna")
 
     def run_trial(_command: Any, folder: Path, change: Change, **options: Any) -> Trial:
         folder.mkdir(parents=True)
@@ -358,7 +359,7 @@ def test_a_job_that_leaves_by_itself_is_no_signal(
 
 
 def test_a_real_training_is_tuned(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
+    need("optuna")
     job = tmp_path / "train.py"
     job.write_text(
         f"{LIGHT}\nimport time\n"

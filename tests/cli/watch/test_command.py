@@ -22,6 +22,7 @@ from stepscope.cli.watch.beside_job import Options, Watching
 from stepscope.cli.watch.prometheus import Metrics
 from stepscope.core.live import Alert
 from tests.capture.jobs import environment, script, stepscope
+from tests.installed import need
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.ports import free_port, refusing_port
 from tests.waiting import LONGEST_S, until
@@ -173,7 +174,7 @@ def test_a_fault_of_ours_switches_the_watching_off(
 
 
 def test_a_running_job_is_watched_and_served(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     path = script(
         tmp_path,
         "train(10**9, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)",

@@ -20,7 +20,12 @@ from stepscope.readers.run_folder.tail import Follower
 from stepscope.report.live.otlp import metrics as otlp_metrics
 from stepscope.report.live.otlp import name_and_unit
 from stepscope.report.live.prometheus import METRICS, exposition
+from tests.installed import package
 from tests.live_runs import WALL_NS, add_samples, add_steps, row, sample, write_rank, write_run
+
+PROTOCOL = "OpenTelemetry's protocol"
+MESSAGES = "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2"
+FORMAT = "google.protobuf.json_format"
 
 
 @pytest.fixture
@@ -96,11 +101,7 @@ def test_every_name_comes_back_as_prometheus_has_it() -> None:
 
 
 def test_the_protocols_own_parser_takes_it(view: LiveView) -> None:
-    service = pytest.importorskip(
-        "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
-        reason="opentelemetry-proto is not installed",
-    )
-    json_format = pytest.importorskip("google.protobuf.json_format", reason="no protobuf here")
+    service, json_format = package(MESSAGES, PROTOCOL), package(FORMAT, PROTOCOL)
     request = service.ExportMetricsServiceRequest()
     json_format.Parse(json.dumps(otlp_metrics(view, WALL_NS)), request)
     (scope,) = request.resource_metrics[0].scope_metrics
@@ -151,9 +152,7 @@ def test_a_collector_that_is_away_is_said_once(
 
 def test_the_protocols_own_messages_take_it_all(view: LiveView) -> None:
     """A field that OpenTelemetry does not know, or of another type, is refused there."""
-    json_format = pytest.importorskip("google.protobuf.json_format", reason="no protobuf here")
-    name = "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2"
-    service = pytest.importorskip(name, reason="opentelemetry-proto is not installed")
+    service, json_format = package(MESSAGES, PROTOCOL), package(FORMAT, PROTOCOL)
     body = otlp_metrics(view, WALL_NS)
     message = json_format.ParseDict(body, service.ExportMetricsServiceRequest())
     (resource,) = message.resource_metrics

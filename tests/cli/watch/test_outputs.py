@@ -25,6 +25,7 @@ from stepscope.report.live.alert_json import alert_json, alert_of
 from stepscope.report.live.prometheus import exposition
 from tests.capture.jobs import LIGHT, environment, stepscope, torchrun
 from tests.http_receiver import Receiver
+from tests.installed import need
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.report.test_live_view import rank, view
 from tests.waiting import LONGEST_S, until
@@ -197,7 +198,7 @@ while step < 5000 and not (step % 10 == 0 and stop.item()):
 
 
 def test_a_late_rank_of_a_real_job_is_named_while_it_runs(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    need("torch")
     path, run, stop = tmp_path / "train.py", tmp_path / "run", tmp_path / "stop"
     path.write_text(LIGHT + JOB)
     words = ["run", "--no-diagnose", "--out", str(run), "--"]

@@ -3,7 +3,6 @@ MB."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -13,14 +12,14 @@ from stepscope.errors import UsageError
 from stepscope.experiments.kernels.errors import times
 from stepscope.experiments.kernels.execution import autotune_configs
 from stepscope.experiments.kernels.worker import Opening, describe, open_bench
+from tests.installed import need
 from tests.kernels.running import bench_of, case
 from tests.shared_data import ROOT
 
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed: pip install triton")
+    need("Triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.installed import need
+
+need("torch")
 
 from stepscope.analyses.run.metadata import rank_metadata
 from stepscope.core.experiments.trials import Change, Trial, Value

@@ -12,7 +12,7 @@ from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, Tuning
 from stepscope.experiments.budget import divided
 from stepscope.experiments.tune.policy import OnSteps, TunePolicy
 from stepscope.experiments.tune.tuner import Search
-from tests.experiments.tune.test_tuner import proven, space, trial
+from tests.clocked_searches import proven, space, trial
 from tests.installed import need
 
 need("optuna")

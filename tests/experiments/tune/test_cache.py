@@ -10,6 +10,7 @@ import pytest
 
 from stepscope.errors import InputError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
+from tests.installed import need
 
 KEY = CacheKey(
     what="train.py",
@@ -132,7 +133,7 @@ def test_a_record_out_of_bounds_is_refused_when_it_is_made(tmp_path: Path) -> No
 
 
 def test_a_cache_behind_a_url_is_a_folder_of_records(tmp_path: Path) -> None:
-    pytest.importorskip("fsspec")
+    need("fsspec")
     cache = TuningCache(f"memory://stepscope-test-{tmp_path.name}/cache")
     assert cache.entries() == []
     cache.add(ENTRY)
@@ -188,7 +189,7 @@ def test_an_export_adds_to_a_cache_that_is_there(tmp_path: Path) -> None:
 
 
 def test_an_export_to_a_folder_behind_a_url_adds_records(tmp_path: Path) -> None:
-    pytest.importorskip("fsspec")
+    need("fsspec")
     url = f"memory://stepscope-export-{tmp_path.name}/cache"
     TuningCache(url).add(OTHER)
     mine = TuningCache(tmp_path / "mine.jsonl")

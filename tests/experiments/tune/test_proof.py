@@ -17,7 +17,7 @@ from stepscope.experiments.tune.knob_space import Space
 from stepscope.experiments.tune.policy import OnSteps
 from stepscope.experiments.tune.start import keep, key_of
 from stepscope.experiments.verify.numerics_check import NOISE
-from tests.experiments.tune.test_tuner import Clocked, proven, searched, space, trial
+from tests.clocked_searches import Clocked, proven, searched, space, trial
 from tests.installed import need
 
 need("optuna")

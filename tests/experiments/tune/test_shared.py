@@ -23,7 +23,7 @@ from stepscope.experiments.tune.study import Study, opened_study
 from stepscope.experiments.tune.study_trials import MAX_LOST
 from stepscope.experiments.tune.tuner import Search
 from stepscope.experiments.tune.workers import GONE_S, Workers
-from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
+from tests.clocked_searches import Clocked, loader_clock, proven, space
 from tests.installed import need
 from tests.waiting import LONGEST_S
 
@@ -75,7 +75,7 @@ WORKER = """
 import json, sys, time
 from stepscope.experiments.tune.policy import TunePolicy
 from stepscope.experiments.tune.tuner import Search
-from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
+from tests.clocked_searches import Clocked, loader_clock, proven, space
 made = Clocked(loader_clock)
 search = Search(
     space("num_workers=1,2"), made, TunePolicy(num_trials=2, storage=sys.argv[1]), host=sys.argv[2],
@@ -135,7 +135,7 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
         "import os, signal, sys\n"
         "from stepscope.experiments.tune.policy import TunePolicy\n"
         "from stepscope.experiments.tune.tuner import Search\n"
-        "from tests.experiments.tune.test_tuner import Clocked, loader_clock, space\n"
+        "from tests.clocked_searches import Clocked, loader_clock, space\n"
         "made = Clocked(loader_clock)\n"
         "def measure(change, on_steps):\n"
         "    return made(change, on_steps) if change.is_none else os.kill(os.getpid(), "

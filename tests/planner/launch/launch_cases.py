@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from stepscope.planner.catalog import find_model
 from stepscope.planner.choice import Choice, choice_of
@@ -20,6 +17,7 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.launch.emit import TARGETS
 from stepscope.planner.launch.files import Launch
 from stepscope.planner.layout import Layout
+from tests.installed import need
 from tests.waiting import LONGEST_S
 
 TOY = {
@@ -64,9 +62,7 @@ def written(launch: Launch, folder: Path) -> Path:
 
 def read_by(package: str, code: str, *arguments: str) -> Any:
     """What the real package makes of it, as JSON on the last line that it prints."""
-    if importlib.util.find_spec(package) is None:
-        named = {"megatron": "megatron-core"}.get(package, package)
-        pytest.skip(f"{named} is not installed: pip install {named}")
+    need({"megatron": "megatron-core"}.get(package, package))
     environment = dict(
         os.environ, DS_ACCELERATOR="cpu", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES=""
     )

@@ -16,6 +16,7 @@ from stepscope.core.toml_text import parse_toml
 from stepscope.errors import UsageError
 from stepscope.planner.launch.emit import TARGETS, launch_of, restricted
 from stepscope.planner.space import Space
+from tests.installed import absent
 from tests.planner.launch.launch_cases import chosen, job_of, read_by, text_of, written
 
 DEEPSPEED = """
@@ -132,7 +133,7 @@ def test_torchtitan_before_0_3_reads_its_file(tmp_path: Path) -> None:
     code += f"    print('null'); raise SystemExit\n{TORCHTITAN_FILE}"
     read = read_by("torchtitan", code, "--job.config_file", str(folder / "train.toml"))
     if read is None:
-        pytest.skip("this torchtitan reads no TOML: pip install torchtitan==0.2.2")
+        absent("needs a torchtitan that reads TOML: pip install torchtitan==0.2.2")
     assert read == ["llama3", "70B", 4, 4, 4, 1, 256, 1024, 8192, "selective", "op"]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from stepscope.planner.catalog import find_model
 from stepscope.planner.launch.emit import launch_of
+from tests.installed import need, once_unless
 from tests.planner.launch.launch_cases import chosen, job_of, read_by, text_of
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -70,19 +71,18 @@ def words_of(model: str, cluster: str, layout: dict[str, Any]) -> list[str]:
     return [word for word in words[first:] if word]
 
 
-@pytest.mark.parametrize(("model", "cluster", "layout"), CASES)
+@pytest.mark.parametrize(("model", "cluster", "layout"), once_unless("Megatron-LM", CASES))
 def test_its_own_parser_takes_the_flags(model: str, cluster: str, layout: dict[str, Any]) -> None:
     """It refuses a flag that it does not know."""
-    folder = os.environ.get("MEGATRON")
-    if folder is None:
-        pytest.skip("no package has Megatron-LM's parser: MEGATRON must name a checkout")
+    need("Megatron-LM")
+    folder = os.environ["MEGATRON"]
     known = find_model(model)
     widths = [layout.get(name, 1) for name in ("tp", "pp", "cp")]
     made = read_by("torch", PARSED, folder, *words_of(model, cluster, layout))
     assert made == [known.layers, known.hidden, *widths]
 
 
-@pytest.mark.parametrize(("model", "cluster", "layout"), CASES)
+@pytest.mark.parametrize(("model", "cluster", "layout"), once_unless("megatron-core", CASES))
 def test_cores_configurations_take_the_flags(
     model: str, cluster: str, layout: dict[str, Any]
 ) -> None:

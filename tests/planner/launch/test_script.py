@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,10 +14,11 @@ import pytest
 from stepscope.planner.catalog import find_model
 from stepscope.planner.launch.emit import launch_of
 from tests.capture.jobs import LIGHT, torchrun
+from tests.installed import need
 from tests.planner.launch.launch_cases import TOY, chosen, job_of, written
 from tests.waiting import LONGEST_S
 
-pytest.importorskip("torch")
+need("torch")
 COUNT = f"""
 {LIGHT}
 import json, os
@@ -98,8 +98,7 @@ def test_two_ranks_train_over_gloo(target: str, parts: dict[str, Any], tmp_path:
 
 
 def test_two_ranks_train_under_accelerate(tmp_path: Path) -> None:
-    if importlib.util.find_spec("accelerate") is None:
-        pytest.skip("accelerate is not installed: pip install accelerate")
+    need("accelerate")
     folder = emitted("accelerate", tmp_path, zero_stage=3)
     config = ("--config_file", "accelerate.yaml", "--cpu", "train.py")
     launcher = (sys.executable, "-m", "accelerate.commands.launch")

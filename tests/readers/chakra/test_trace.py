@@ -16,6 +16,7 @@ from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.chakra import trace as chakra
 from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
+from tests.installed import package
 from tests.recordings import texts_of
 
 BATCH, WIDTH, HIDDEN, OUT, STEPS = 16, 32, 64, 8, 2
@@ -24,7 +25,7 @@ BATCH, WIDTH, HIDDEN, OUT, STEPS = 16, 32, 64, 8, 2
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Two steps of a model of two layers."""
-    torch = pytest.importorskip("torch")
+    torch = package("torch")
     path = tmp_path_factory.mktemp("chakra") / "et.json"
     model = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, OUT)

@@ -19,6 +19,7 @@ from stepscope.core.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, OVERSUBSCRIBE
 from stepscope.process.table import Process, read_process
 from stepscope.readers.host.processes import Watch, role_of
 from stepscope.rules.triage.judge import judge
+from tests.installed import absent
 from tests.triage_cases import seen
 from tests.waiting import until, until_at_rest
 
@@ -71,7 +72,7 @@ def watched(tmp_path: Path) -> Iterator[Callable[..., HostUse]]:
         until(lambda: ready.exists() or job.poll() is not None)
         process = read_process(job.pid)
         if process is None or job.poll() is not None:
-            pytest.skip("the file system of this machine has no direct reads")
+            absent("needs a file system with direct reads: TMPDIR names a folder on a disk")
         if rests:
             until_at_rest(job.pid)
         host = Watch([process]).for_seconds(2.0)

@@ -20,7 +20,7 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.rocm import json_walk as rocprof_walk
 from stepscope.readers.rocm import rocprofv3_json
 from stepscope.readers.source import Source
-from tests.shared_data import SHARED
+from tests.shared_data import SHARED, needs_shared
 
 REAL = SHARED / "public" / "tracelens" / "rocprofv3_908_results.json.gz"
 
@@ -174,9 +174,7 @@ def rows(trace: Trace) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.skipif(
-    not REAL.is_file(), reason="the shared recording of rocprofv3 is not beside this checkout"
-)
+@needs_shared
 def test_real_recording_has_the_figures_of_its_own_json() -> None:
     tool = msgspec.json.decode(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"][0]
     dispatches = tool["buffer_records"]["kernel_dispatch"]

@@ -1,0 +1,136 @@
+"""Skips come from one place, and no test module takes another one along when it skips."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests import installed
+from tests.installed import ROOT, THINGS
+
+TESTS = ROOT / "tests"
+FORBIDDEN = {"importorskip", "skip", "skipif", "SkipTest"}
+"""Names by which pytest and unittest skip, as attributes of anything."""
+
+
+@cache
+def texts() -> dict[Path, str]:
+    """The text of each module of the tests."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("*.py"))}
+
+
+def modules(*words: str) -> list[Path]:
+    """Those with one of these words in their text: parsing all would take seconds."""
+    return [path for path, text in texts().items() if any(word in text for word in words)]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def skips_by_itself(tree: ast.AST) -> list[int]:
+    """Lines that skip by other means than `tests.installed`."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in FORBIDDEN)
+        or (isinstance(node, ast.ImportFrom) and {name.name for name in node.names} & FORBIDDEN)
+    ]
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    )
+
+
+def may_skip_at_import(tree: ast.Module) -> bool:
+    """Whether a statement outside of functions asks for something."""
+    outside = [
+        node
+        for node in tree.body
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    ]
+    asking = {"need", "package", "absent"}
+    return any(
+        isinstance(call.func, ast.Name) and call.func.id in asking
+        for node in outside
+        for call in calls(node)
+    )
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Modules of the tests that are imported anywhere in this one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def test_only_one_module_skips() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules(*FORBIDDEN)
+        if path not in (Path(installed.__file__), Path(__file__))
+        for line in skips_by_itself(tree_of(path))
+    }
+    assert not found, "ask tests.installed: need, needs, package or absent"
+
+
+def test_no_module_imports_a_test_module_that_may_skip() -> None:
+    skipping = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in modules("tests.installed")
+        if path.name.startswith("test_") and may_skip_at_import(tree_of(path))
+    }
+    assert len(skipping) > 20
+    found = {
+        (str(path.relative_to(ROOT)), other)
+        for path in modules(*(name.rpartition(".")[2] for name in skipping))
+        for other in imported(tree_of(path))
+        if other in skipping
+    }
+    assert not found, "what two test modules share belongs in a helper"
+
+
+def test_all_that_is_known_is_asked_for() -> None:
+    ours = (Path(installed.__file__), Path(__file__))
+    asking = [text for path, text in texts().items() if path not in ours]
+    asked = {name for name in THINGS for text in asking if f'"{name}' in text}
+    assert set(THINGS) - asked == set()
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_a_reason_is_one_line_that_says_how(name: str) -> None:
+    reason = installed.reason(name)
+    assert reason.startswith(f"needs {name}: ")
+    assert "\n" not in reason
+    assert len(reason) < 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pytest\npytest.importorskip('torch')",
+        "import pytest\n@pytest.mark.skipif(True, reason='')\ndef test_it(): ...",
+        "from pytest import skip\n",
+        "import unittest\nraise unittest.SkipTest",
+    ],
+)
+def test_a_module_that_skips_by_itself_is_noticed(text: str) -> None:
+    assert skips_by_itself(ast.parse(text))
+
+
+@pytest.mark.parametrize("text", ["need('torch')", "torch = package('torch')", "if 1:\n need('a')"])
+def test_a_module_that_may_skip_is_noticed(text: str) -> None:
+    assert may_skip_at_import(ast.parse(text))
+    assert not may_skip_at_import(ast.parse("def test_it():\n    need('torch')\n"))
