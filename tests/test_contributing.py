@@ -50,7 +50,7 @@ def test_the_examples_tests_pass(rule: ModuleType, tmp_path: Path) -> None:
 
 
 def test_the_example_has_a_page_with_every_section(rule: ModuleType) -> None:
-    page = explanation.page(rule)
+    page = explanation.page(rule.RULE)
     assert page.startswith("# zeroed-gradients\n\nBound: host.")
     assert [f"**{title}.**" in page for title in explanation.SECTIONS] == [True] * 5
 

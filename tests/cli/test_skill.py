@@ -42,7 +42,7 @@ def test_its_commands_are_understood(
 def test_its_finding_is_one_that_there_is() -> None:
     codes = set(re.findall(r"(?:explain|--apply) ([a-z-]+)", skill_text()))
     assert codes
-    assert codes <= {rule.CODE for rule in RULES}
+    assert codes <= {rule.code for rule in RULES}
 
 
 def test_it_is_printed_and_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from stepscope.readers.kineto import trace as kineto
 from stepscope.report.diagnosis.json import to_json
 from stepscope.rules import registry
 from stepscope.rules.judge import judge
+from stepscope.rules.rule import Rule
 from tests.rules.job_cases import ddp
 from tests.shared_data import DEMO, SHARED, needs_shared
 
@@ -44,19 +45,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each rule was asked about a rank, and about all of them."""
     counts: Counter[str] = Counter()
 
-    def count(rule: Any, function: str) -> None:
+    def counting(rule: Rule, function: str) -> Rule:
         plain = getattr(rule, function)
 
         def counted(case: Any) -> Any:
-            counts[f"{rule.CODE} {function}"] += 1
+            counts[f"{rule.code} {function}"] += 1
             return plain(case)
 
-        monkeypatch.setattr(rule, function, counted)
+        return replace(rule, **{function: counted})
 
-    for rule in registry.RANK_RULES:
-        count(rule, "propose")
-    for rule in registry.JOB_RULES:
-        count(rule, "propose_job")
+    for rules, function in (("RANK_RULES", "propose"), ("JOB_RULES", "propose_job")):
+        asked = tuple(counting(rule, function) for rule in getattr(registry, rules))
+        monkeypatch.setattr(registry, rules, asked)
     return counts
 
 

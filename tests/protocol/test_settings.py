@@ -11,7 +11,7 @@ from stepscope.protocol.settings import SETTINGS, checked, environment_of, value
 from stepscope.rules.registry import RULES
 from tests.shared_data import ROOT
 
-CODES = {rule.CODE for rule in RULES}
+CODES = {rule.code for rule in RULES}
 
 
 def test_settings_fix_findings_that_there_are() -> None:

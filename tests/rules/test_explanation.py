@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 
@@ -13,26 +12,29 @@ from stepscope.cli.main import main
 from stepscope.core.diagnosis import BOUNDS
 from stepscope.rules.explanation import SECTIONS, first_lines, text_of
 from stepscope.rules.registry import RULES
+from stepscope.rules.rule import Rule
 from tests.shared_data import ROOT
 
-BY_CODE = {rule.CODE: rule for rule in RULES}
+BY_CODE = {rule.code: rule for rule in RULES}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
-def test_a_rule_has_its_sections_in_order(rule: ModuleType) -> None:
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_rule_has_its_sections_in_order(rule: Rule) -> None:
     text = text_of(rule)
     source_locations = [text.find(f"\n\n{section}: ") for section in SECTIONS]
-    assert all(place > 0 for place in source_locations), f"{rule.CODE} lacks one of {SECTIONS}"
+    assert all(place > 0 for place in source_locations), f"{rule.code} lacks one of {SECTIONS}"
     assert source_locations == sorted(source_locations)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
-def test_a_rule_is_named_for_its_fault_and_says_its_bound(rule: ModuleType) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.CODE)
-    folder, module = rule.__name__.split(".")[-2:]
-    assert module == rule.CODE.replace("-", "_")
-    assert folder == rule.BOUND
-    assert rule.BOUND in BOUNDS
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_rule_is_named_for_its_fault_and_says_its_bound(rule: Rule) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.code)
+    asked = (rule.propose, rule.propose_job, rule.advise, rule.advise_run, rule.advise_by_log)
+    one = next(each for each in asked if each is not None)
+    folder, module = one.__module__.split(".")[-2:]
+    assert module == rule.code.replace("-", "_")
+    assert folder == rule.bound
+    assert rule.bound in BOUNDS
 
 
 def test_codes_are_unique_and_listed(capsys: pytest.CaptureFixture[str]) -> None:

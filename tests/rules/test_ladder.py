@@ -15,6 +15,7 @@ from stepscope.rules.host import small_batch
 from stepscope.rules.job_case import JobChange, JobProposal
 from stepscope.rules.judge import Judgement
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Answer
 from tests.rules.job_cases import ddp
 from tests.rules.judging import ladder
 from tests.rules.recorder import Recorder
@@ -134,7 +135,7 @@ def test_a_larger_batch_is_of_all_ranks_and_in_the_jobs_own_figures() -> None:
         change=lambda graph: replace(graph, task_ns=graph.task_ns / 2),
         samples_times=4.0,
     )
-    answers: list[list[judging.Answer]] = [[half] for _ in job.cases]
+    answers: list[list[Answer]] = [[half] for _ in job.cases]
     (whole,) = judging._about_ranks(job, answers)
     finding = judging.finding_of(job, whole)
     longer = 4 / finding.predicted_speedup

@@ -71,7 +71,7 @@ def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked 
     from stepscope.report.gate import known_names
     from stepscope.rules.registry import RULES
 
-    codes = tuple(rule.CODE for rule in RULES)
+    codes = tuple(rule.code for rule in RULES)
     names = known_names(codes) | frozenset(more_names)
     checks = [
         Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names))

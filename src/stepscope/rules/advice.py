@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.run import RunFacts
 from stepscope.rules.host import graph_breaks, recompilation
-from stepscope.rules.registry import AUXILIARY_RULES, RUN_RULES
+from stepscope.rules.registry import RULES
 from stepscope.rules.shared import advice_from_logs
 
 
@@ -19,8 +19,9 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """What every rule says, and what PyTorch said of their faults: the weightiest first, what has
     no weight last."""
     every: list[Advice] = []
-    for rule in (*AUXILIARY_RULES, advice_from_logs):
-        advice: Advice | Iterable[Advice] | None = rule.advise(auxiliary)
+    of_rules = [rule.advise for rule in RULES if rule.advise is not None]
+    for advise_one in (*of_rules, advice_from_logs.advise):
+        advice = advise_one(auxiliary)
         if isinstance(advice, Advice):
             every.append(advice)
         elif advice is not None:
@@ -34,7 +35,7 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
 
 def advise_run(run: RunFacts) -> tuple[Advice, ...]:
     """What the steps of a recorded run show by their lengths alone, the weightiest first."""
-    every = [rule.advise_run(run) for rule in RUN_RULES]
+    every = [rule.advise_run(run) for rule in RULES if rule.advise_run is not None]
     return tuple(
         sorted((each for each in every if each is not None), key=lambda each: -(each.weight or 0.0))
     )

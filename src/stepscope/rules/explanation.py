@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from types import ModuleType
 
 from stepscope.errors import UsageError
 from stepscope.rules.registry import RULES
+from stepscope.rules.rule import Rule
 
 SECTIONS = ("What it sees", "Why it costs", "Evidence it needs", "What to do", "Example")
 
 
 def first_lines() -> list[tuple[str, str]]:
     """Each code with the first line of its text, by bound and code."""
-    ordered = sorted(RULES, key=lambda rule: (rule.BOUND, rule.CODE))
-    return [(rule.CODE, text_of(rule).splitlines()[0]) for rule in ordered]
+    ordered = sorted(RULES, key=lambda rule: (rule.bound, rule.code))
+    return [(rule.code, text_of(rule).splitlines()[0]) for rule in ordered]
 
 
-def text_of(rule: ModuleType) -> str:
-    """A rule's documentation, which is its module's docstring."""
-    return inspect.cleandoc(rule.__doc__ or "")
+def text_of(rule: Rule) -> str:
+    """A rule's documentation, without its file's indents."""
+    return inspect.cleandoc(rule.text or "")
 
 
 def explain(code: str) -> str:
     """The text of one rule; an unknown code is answered with the nearest ones."""
-    by_code = {rule.CODE: rule for rule in RULES}
+    by_code = {rule.code: rule for rule in RULES}
     if code not in by_code:
         near = difflib.get_close_matches(code, by_code, n=3, cutoff=0.4)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
@@ -33,13 +33,13 @@ def explain(code: str) -> str:
             f"there is no finding called {code!r}. {hint}`stepscope explain --list` names them all."
         )
     rule = by_code[code]
-    return f"{code} (bound: {rule.BOUND})\n\n{text_of(rule)}"
+    return f"{code} (bound: {rule.bound})\n\n{text_of(rule)}"
 
 
-def page(rule: ModuleType) -> str:
+def page(rule: Rule) -> str:
     """The documentation page of a rule, in Markdown."""
     first, *rest = text_of(rule).split("\n\n")
-    lines = [f"# {rule.CODE}", "", f"Bound: {rule.BOUND}. {first}", ""]
+    lines = [f"# {rule.code}", "", f"Bound: {rule.bound}. {first}", ""]
     for paragraph in rest:
         title, _, body = paragraph.partition(": ")
         if title in SECTIONS:

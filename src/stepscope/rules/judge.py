@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +27,7 @@ from stepscope.rules.registry import (
     job_rules,
     rank_rules,
 )
+from stepscope.rules.rule import Answer, Rule
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
@@ -40,7 +40,7 @@ NO_MORE = 1.15
 """Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
 same fix."""
 
-Answer = Proposal | Abstention | Remark | None
+P = TypeVar("P", Proposal, JobProposal)
 Pair = tuple[Finding, JobProposal]
 
 
@@ -132,15 +132,15 @@ def _answers(job: JobCase) -> list[list[Answer]]:
     answers: list[list[Answer]] = [[] for _ in rules]
     asked = [(i, rule) for i, of_rank in enumerate(rules) for rule in of_rank]
     for i, rule in counted("judging", asked, len(asked)):
-        answers[i].append(_signed(rule, rule.propose(job.cases[i])))
+        assert rule.propose is not None
+        answer = rule.propose(job.cases[i])
+        answers[i].append(_signed(rule, answer) if isinstance(answer, Proposal) else answer)
     return answers
 
 
-def _signed(rule: ModuleType, answer: Any) -> Any:
-    """With the rule's code, and its bound where a proposal names no other."""
-    if not isinstance(answer, Proposal | JobProposal):
-        return answer
-    return replace(answer, code=rule.CODE, bound=answer.bound or rule.BOUND)
+def _signed(rule: Rule, proposal: P) -> P:
+    """With the rule's code, and its bound where the proposal names no other."""
+    return replace(proposal, code=rule.code, bound=proposal.bound or rule.bound)
 
 
 def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
@@ -226,10 +226,10 @@ def _about_all(job: JobCase) -> list[JobProposal]:
         return []
     has_device = all(not part.graph.on_host for part in job.job_graph.parts)
     rules = job_rules(has_device=has_device)
-    proposals = [_signed(rule, rule.propose_job(job)) for rule in rules]
+    answers = [(rule, rule.propose_job(job)) for rule in rules if rule.propose_job is not None]
     return [
-        replace(proposal, ranks=proposal.ranks or job.ranks)
-        for proposal in proposals
+        replace(_signed(rule, proposal), ranks=proposal.ranks or job.ranks)
+        for rule, proposal in answers
         if proposal is not None
     ]
 

@@ -1,9 +1,8 @@
 """What a rule says: a Proposal, a Remark, an Abstention, or nothing.
 
-A rule is one module with `CODE`, `BOUND`, `propose(case)` and a docstring in sections (What it sees
-/ Why it costs / Evidence it needs / What to do / Example); `stepscope explain` prints that
-docstring. It never does arithmetic for the gain: it proposes a Change, and the replay says what the
-step becomes.
+A rule is one module with a docstring in sections (What it sees / Why it costs / Evidence it needs /
+What to do / Example), which `stepscope explain` prints, and its `Rule` at the end. It never does
+arithmetic for the gain: it proposes a Change, and the replay says what the step becomes.
 """
 
 from __future__ import annotations

@@ -1,134 +1,198 @@
-"""The rules: one module each, asked for what it has a function for.
-
-- `propose(case)`: about one rank, asked once for each rank that is judged;
-- `of_job(job, proposal)`: what `propose` said of several ranks, in the job's own figures;
-- `propose_job(job)`: about the ranks together, asked once a job;
-- `advise(auxiliary)`: about what other tools recorded, asked once a job.
-
-`NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
-False` that it has something to say of a rank whose steps cannot be replayed, `EXCLUDES` which
-rules' fixes cannot be applied with its own, `INCLUDES` which rules' faults its own repairs as well,
-`SWEEPING = True` that its fix changes the whole model, `ANSWERS` which shares of the step beside
-its `BOUND` its fix is for. A new rule is its module and a line here.
-"""
+"""The rules, in the order in which they are asked. A new one is its file and its line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from types import ModuleType
-from typing import Any
 
 from stepscope.rules.case import Case
-
-NAMES = (
-    "data.serial_loader",
-    "transfer.pageable_copy",
-    "data.starved_loader",
-    "data.loader_respawn",
-    "data.shallow_prefetch",
-    "transfer.many_small_copies",
-    "transfer.unoverlapped_copy",
-    "transfer.host_offload",
-    "memory.memory_pressure",
-    "memory.fragmentation",
-    "memory.memory_growth",
-    "host.device_sync",
-    "host.expert_loop",
-    "host.launch_overhead",
-    "host.looped_optimizer",
-    "host.small_batch",
-    "host.recompilation",
-    "host.graph_breaks",
-    "host.gc_pause",
-    "host.python_overhead",
-    "host.thread_oversubscription",
-    "host.allocator_churn",
-    "host.debug_mode",
-    "host.checkpoint_stall",
-    "host.frequent_evaluation",
-    "compute.fp32_matmul",
-    "compute.tf32_off",
-    "compute.bf16_matmul",
-    "memory.unfused_attention",
-    "memory.unfused_pointwise",
-    "compute.needless_recompute",
-    "memory.nchw_layout",
-    "memory.dtype_casts",
-    "memory.activation_casts",
-    "memory.layout_copies",
-    "memory.wide_logits",
-    "memory.wide_optimizer_state",
-    "compute.misaligned_shapes",
-    "compute.untuned_convolution",
-    "imbalance.throttled_gpu",
-    "comms.exposed_collectives",
-    "comms.fp32_exchange",
-    "comms.exchange_each_batch",
-    "comms.sync_every_microbatch",
-    "comms.slow_link",
-    "imbalance.late_rank",
-    "imbalance.uneven_work",
-    "comms.tiny_buckets",
-    "comms.oversized_buckets",
-    "comms.resharded_forward",
-    "comms.unprefetched_gather",
-    "comms.pipeline_bubble",
-    "comms.buffer_broadcast",
-    "comms.unused_parameter_scan",
-    "comms.data_parallel_module",
-    "compute.barrier_stalls",
-    "host.gil_contention",
-    "memory.low_l2_hits",
-    "compute.low_occupancy",
-    "memory.memory_stalls",
-    "host.one_busy_core",
-    "data.page_cache_misses",
-    "compute.register_pressure",
-    "comms.shared_device",
-    "comms.hung_collective",
-    "comms.link_errors",
-    "comms.network_congestion",
-    "compute.tail_wave",
-    "memory.uncoalesced_access",
-    "compute.underloaded_gpu",
+from stepscope.rules.comms import (
+    buffer_broadcast,
+    data_parallel_module,
+    exchange_each_batch,
+    exposed_collectives,
+    fp32_exchange,
+    hung_collective,
+    link_errors,
+    network_congestion,
+    oversized_buckets,
+    pipeline_bubble,
+    resharded_forward,
+    shared_device,
+    slow_link,
+    sync_every_microbatch,
+    tiny_buckets,
+    unprefetched_gather,
+    unused_parameter_scan,
 )
-RULES: tuple[ModuleType, ...] = tuple(import_module(f"stepscope.rules.{name}") for name in NAMES)
-RANK_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose"))
-JOB_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose_job"))
-AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
-RUN_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise_run"))
+from stepscope.rules.compute import (
+    barrier_stalls,
+    bf16_matmul,
+    fp32_matmul,
+    low_occupancy,
+    misaligned_shapes,
+    needless_recompute,
+    register_pressure,
+    tail_wave,
+    tf32_off,
+    underloaded_gpu,
+    untuned_convolution,
+)
+from stepscope.rules.data import (
+    loader_respawn,
+    page_cache_misses,
+    serial_loader,
+    shallow_prefetch,
+    starved_loader,
+)
+from stepscope.rules.host import (
+    allocator_churn,
+    checkpoint_stall,
+    debug_mode,
+    device_sync,
+    expert_loop,
+    frequent_evaluation,
+    gc_pause,
+    gil_contention,
+    graph_breaks,
+    launch_overhead,
+    looped_optimizer,
+    one_busy_core,
+    python_overhead,
+    recompilation,
+    small_batch,
+    thread_oversubscription,
+)
+from stepscope.rules.imbalance import (
+    late_rank,
+    throttled_gpu,
+    uneven_work,
+)
+from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.memory import (
+    activation_casts,
+    dtype_casts,
+    fragmentation,
+    layout_copies,
+    low_l2_hits,
+    memory_growth,
+    memory_pressure,
+    memory_stalls,
+    nchw_layout,
+    uncoalesced_access,
+    unfused_attention,
+    unfused_pointwise,
+    wide_logits,
+    wide_optimizer_state,
+)
+from stepscope.rules.rule import Rule
+from stepscope.rules.transfer import (
+    host_offload,
+    many_small_copies,
+    pageable_copy,
+    unoverlapped_copy,
+)
+
+RULES: tuple[Rule, ...] = (
+    serial_loader.RULE,
+    pageable_copy.RULE,
+    starved_loader.RULE,
+    loader_respawn.RULE,
+    shallow_prefetch.RULE,
+    many_small_copies.RULE,
+    unoverlapped_copy.RULE,
+    host_offload.RULE,
+    memory_pressure.RULE,
+    fragmentation.RULE,
+    memory_growth.RULE,
+    device_sync.RULE,
+    expert_loop.RULE,
+    launch_overhead.RULE,
+    looped_optimizer.RULE,
+    small_batch.RULE,
+    recompilation.RULE,
+    graph_breaks.RULE,
+    gc_pause.RULE,
+    python_overhead.RULE,
+    thread_oversubscription.RULE,
+    allocator_churn.RULE,
+    debug_mode.RULE,
+    checkpoint_stall.RULE,
+    frequent_evaluation.RULE,
+    fp32_matmul.RULE,
+    tf32_off.RULE,
+    bf16_matmul.RULE,
+    unfused_attention.RULE,
+    unfused_pointwise.RULE,
+    needless_recompute.RULE,
+    nchw_layout.RULE,
+    dtype_casts.RULE,
+    activation_casts.RULE,
+    layout_copies.RULE,
+    wide_logits.RULE,
+    wide_optimizer_state.RULE,
+    misaligned_shapes.RULE,
+    untuned_convolution.RULE,
+    throttled_gpu.RULE,
+    exposed_collectives.RULE,
+    fp32_exchange.RULE,
+    exchange_each_batch.RULE,
+    sync_every_microbatch.RULE,
+    shared_device.RULE,
+    slow_link.RULE,
+    late_rank.RULE,
+    uneven_work.RULE,
+    tiny_buckets.RULE,
+    oversized_buckets.RULE,
+    resharded_forward.RULE,
+    unprefetched_gather.RULE,
+    pipeline_bubble.RULE,
+    buffer_broadcast.RULE,
+    unused_parameter_scan.RULE,
+    data_parallel_module.RULE,
+    barrier_stalls.RULE,
+    gil_contention.RULE,
+    low_l2_hits.RULE,
+    low_occupancy.RULE,
+    memory_stalls.RULE,
+    one_busy_core.RULE,
+    page_cache_misses.RULE,
+    register_pressure.RULE,
+    hung_collective.RULE,
+    link_errors.RULE,
+    network_congestion.RULE,
+    tail_wave.RULE,
+    uncoalesced_access.RULE,
+    underloaded_gpu.RULE,
+)
+RANK_RULES = tuple(rule for rule in RULES if rule.propose is not None)
+JOB_RULES = tuple(rule for rule in RULES if rule.propose_job is not None)
 
 EXCLUDES: Mapping[str, frozenset[str]] = {
-    rule.CODE: frozenset(getattr(rule, "EXCLUDES", ()))
-    | {other.CODE for other in RULES if rule.CODE in getattr(other, "EXCLUDES", ())}
+    rule.code: frozenset(rule.excludes)
+    | {other.code for other in RULES if rule.code in other.excludes}
     for rule in RULES
 }
 """By code, both ways."""
-INCLUDES: Mapping[str, frozenset[str]] = {
-    rule.CODE: frozenset(getattr(rule, "INCLUDES", ())) for rule in RULES
+INCLUDES: Mapping[str, frozenset[str]] = {rule.code: frozenset(rule.includes) for rule in RULES}
+OF_JOB: Mapping[str, Callable[[JobCase, JobProposal], JobProposal]] = {
+    rule.code: rule.of_job for rule in RULES if rule.of_job is not None
 }
-OF_JOB: Mapping[str, Callable[..., Any]] = {
-    rule.CODE: rule.of_job for rule in RULES if hasattr(rule, "of_job")
-}
-SWEEPING = frozenset(rule.CODE for rule in RULES if getattr(rule, "SWEEPING", False))
+SWEEPING = frozenset(rule.code for rule in RULES if rule.sweeping)
 
 
-def rank_rules(case: Case) -> tuple[ModuleType, ...]:
+def rank_rules(case: Case) -> tuple[Rule, ...]:
     """Those that can judge this rank. Without a replay that are the ones that promise no gain; the
     others are about kernels, copies and launches, and need a device."""
     if case.unprofiled is None:
-        rules = tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
+        rules = tuple(rule for rule in RANK_RULES if not rule.needs_replay)
         return _for(rules, has_device=case.facts.uses_device)
     return _for(RANK_RULES, has_device=not case.graph.on_host)
 
 
-def job_rules(*, has_device: bool) -> tuple[ModuleType, ...]:
+def job_rules(*, has_device: bool) -> tuple[Rule, ...]:
     """Those that can judge ranks together."""
     return _for(JOB_RULES, has_device=has_device)
 
 
-def _for(rules: tuple[ModuleType, ...], *, has_device: bool) -> tuple[ModuleType, ...]:
-    if has_device:
-        return rules
-    return tuple(rule for rule in rules if not getattr(rule, "NEEDS_DEVICE", True))
+def _for(rules: tuple[Rule, ...], *, has_device: bool) -> tuple[Rule, ...]:
+    return rules if has_device else tuple(rule for rule in rules if not rule.needs_device)

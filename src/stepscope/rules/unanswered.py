@@ -41,9 +41,7 @@ IDLE_WORDS = {
 Reason = tuple[str, str]
 """Why not, and what to record or to give."""
 
-ANSWERS: Mapping[str, tuple[str, ...]] = {
-    rule.CODE: (rule.BOUND, *getattr(rule, "ANSWERS", ())) for rule in RULES
-}
+ANSWERS: Mapping[str, tuple[str, ...]] = {rule.code: (rule.bound, *rule.answers) for rule in RULES}
 """The shares that each rule's fix is for."""
 
 

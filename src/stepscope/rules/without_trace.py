@@ -15,9 +15,9 @@ from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.accuracy import POLICY, is_withheld
 from stepscope.rules.advice import advise, advise_run
-from stepscope.rules.comms import shared_device, slow_link
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.uneven_work import unjudged
+from stepscope.rules.registry import RULES
 from stepscope.rules.shared.link_tests import judge_test, reached_words
 
 MOST_TESTS = 3
@@ -238,7 +238,7 @@ def diagnose_auxiliary(
     if nccl is not None:
         formats.append(f"a log of {nccl.library.upper()}")
         judged.add("comms")
-        by_log = (rule.advise_by_log(nccl) for rule in (shared_device, slow_link))
+        by_log = (rule.advise_by_log(nccl) for rule in RULES if rule.advise_by_log is not None)
         advice += [each for each in by_log if each is not None]
     subjects = ", ".join(sorted(judged))
     codes = ", ".join(dict.fromkeys(each.code for each in advice))

@@ -57,7 +57,7 @@ def test_a_warning_is_advice_with_its_line_and_no_weight(kind: str) -> None:
         )
     )
     (one,) = found
-    assert one.code == job_words.ADVICE[kind][0].CODE
+    assert one.code == job_words.ADVICE[kind][0].code
     assert one.evidence == ("job.log:7: the text (3 times, rank 0-2)",)
     assert (one.weight, one.weight_of) == (None, "")
     assert "{" not in one.summary + one.action

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import Messages, launched_inside, messages
 
 CODE = "buffer-broadcast"
@@ -69,3 +70,11 @@ def _in_forward(job: JobCase, index: int, sent: Messages) -> Bool:
     if mask.any():
         mask &= launched_inside(job, index, lambda name: name == FORWARD)
     return mask
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

@@ -30,6 +30,7 @@ from stepscope.core.trace import Bool
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import launched_inside
 
 CODE = "data-parallel-module"
@@ -103,3 +104,11 @@ def _shorter(job_graph: JobGraph, masks: Sequence[Bool], share: float) -> JobGra
         for part, mask in zip(job_graph.parts, masks, strict=True)
     ]
     return with_graphs(job_graph, graphs)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

@@ -28,6 +28,7 @@ from stepscope.replay.bisection import bisect
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.comms.sync_every_microbatch import unneeded_exchanges
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import Messages, gradient_messages, times_ns, with_times_ns
 
 CODE = "exchange-each-batch"
@@ -88,3 +89,11 @@ def _less_often(job_graph: JobGraph, sent: list[Messages], batches: int) -> JobG
 
 def _shorter(job_graph: JobGraph, sent: list[Messages], share: float) -> JobGraph:
     return with_times_ns(job_graph, sent, lambda _, now_ns: now_ns * share)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

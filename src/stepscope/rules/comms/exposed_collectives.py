@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.rules.rule import Rule
 
 CODE = "exposed-collectives"
 BOUND = "comms"
@@ -108,3 +109,11 @@ def _exposed_ms(job: JobCase) -> float:
         parts = case.facts.typical_parts_ns
         values.append(0.0 if parts is None else parts["comms_transfer"] / 1e6)
     return float(np.median(values)) if values else 0.0
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

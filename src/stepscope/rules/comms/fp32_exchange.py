@@ -27,6 +27,7 @@ from msgspec import Struct
 from stepscope.core.trace import Float64
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import (
     Cost,
     Messages,
@@ -158,3 +159,11 @@ def _casts_ns(job: JobCase, size: Float64) -> Float64:
     if roofs is None:
         return traffic / POLICY.slowest_memory
     return np.array([stream_ns(roofs, moved) for moved in traffic.tolist()])
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

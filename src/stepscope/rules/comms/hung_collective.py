@@ -23,6 +23,7 @@ metric's all_reduce, while the others are in the gradients'.
 from __future__ import annotations
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.rules.rule import Rule
 
 CODE = "hung-collective"
 BOUND = "comms"
@@ -41,3 +42,11 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         evidence=hang.details,
         ranks=hang.at_fault,
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

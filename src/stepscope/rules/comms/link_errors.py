@@ -32,6 +32,7 @@ from stepscope.core.numbers import times
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import LinkTest, PortSeries
 from stepscope.core.run import RunFacts
+from stepscope.rules.rule import Rule
 
 CODE = "link-errors"
 BOUND = "comms"
@@ -152,3 +153,12 @@ def _when(port: PortSeries, name: str) -> str:
     if counter.num_grew > (port.num_samples - 1) / 2:
         return ", all the time"
     return f", most at {counter.most_at_s:,.0f} s"
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+    advise_run=advise_run,
+)

@@ -31,6 +31,7 @@ from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import PortSeries
 from stepscope.core.run import RunFacts
 from stepscope.protocol.port_counters import CNP, ECN, PAUSE_US, WAIT
+from stepscope.rules.rule import Rule
 
 CODE = "network-congestion"
 BOUND = "comms"
@@ -118,3 +119,12 @@ def _when(port: PortSeries, name: str) -> str:
     if counter.most_per_s < POLICY.uneven * (counter.per_s or 0.0):
         return ", all the time"
     return f", most at {counter.most_at_s:,.0f} s"
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+    advise_run=advise_run,
+)

@@ -36,6 +36,7 @@ from stepscope.core.trace import Bool, Float64, Kind
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import (
     ACCUMULATE,
     Messages,
@@ -48,7 +49,6 @@ from stepscope.rules.shared.messages import (
 
 CODE = "oversized-buckets"
 BOUND = "comms"
-EXCLUDES = ("tiny-buckets",)
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
 
@@ -208,3 +208,12 @@ def _gradients(case: Case) -> Bool:
     trace = case.context.trace
     made: Bool = trace.is_kind(Kind.OP) & matching(trace, GRADIENT)
     return made
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+    excludes=("tiny-buckets",),
+)

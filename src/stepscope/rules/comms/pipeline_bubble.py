@@ -29,13 +29,12 @@ from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import messages
 from stepscope.rules.shared.micro_batches import num_micro_batches
 
 CODE = "pipeline-bubble"
 BOUND = "comms"
-ANSWERS = ("imbalance",)
-"""Stages wait for one another."""
 POINT_TO_POINT = ("send", "recv", "sendrecv")
 
 
@@ -158,3 +157,13 @@ def _launching(job: JobCase, index: int, graph: Graph, more: int) -> Graph:
         graph,
         call_parts=graph.call_parts | {"work": np.where(again, more, 1) * graph.call_parts["work"]},
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+    # Stages wait for one another.
+    answers=("imbalance",),
+)

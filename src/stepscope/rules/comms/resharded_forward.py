@@ -36,6 +36,7 @@ from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import launched_inside, messages
 
 CODE = "resharded-forward"
@@ -173,3 +174,11 @@ def _kept(job: JobCase, job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:
         inside = launched_inside(job, index, lambda name: UNSHARD.search(name) is not None)
         gone.append(mask | (inside & (part.shared == NONE)))
     return without_collectives(with_graphs(job_graph, graphs), gone)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

@@ -23,6 +23,7 @@ import re
 
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.nccl import NcclLog
+from stepscope.rules.rule import Rule
 
 CODE = "shared-device"
 BOUND = "comms"
@@ -53,3 +54,11 @@ def advise_by_log(nccl: NcclLog) -> Advice | None:
         evidence=tuple(f"NCCL: {warning.text}" for warning, _ in matches[:8]),
         ranks=ranks,
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise_by_log=advise_by_log,
+)

@@ -40,6 +40,7 @@ from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.hardware.links import ACROSS, LINK_SHARE, Tier, usual_tiers
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.link_tests import advice_of, judge_test
 from stepscope.rules.shared.nccl_notes import slow_links
 
@@ -244,3 +245,13 @@ def advise_by_log(log: NcclLog) -> Advice | None:
         "NCCL_P2P_DISABLE; traces of two ranks say what it costs",
         evidence=(*([f"connections: {transports}"] if transports else []), *slow[1:]),
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise_by_log=advise_by_log,
+    propose_job=propose_job,
+    advise=advise,
+)

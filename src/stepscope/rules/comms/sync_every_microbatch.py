@@ -33,6 +33,7 @@ from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, tasks_of
 from stepscope.rules.shared.micro_batches import micro_batch_of, num_micro_batches
 
@@ -161,3 +162,11 @@ def unneeded_exchanges(job: JobCase, index: int) -> Bool | None:
             return None
         mask[exchanges[after < num - 1]] = True
     return mask if mask.any() else None
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

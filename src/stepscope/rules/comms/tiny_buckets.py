@@ -29,6 +29,7 @@ from msgspec import Struct
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import (
     ACCUMULATE,
     Cost,
@@ -180,3 +181,11 @@ def _merged_ns(bucket: Bucket, now_ns: Float64, cost: Cost) -> float:
         return by_line
     spared = (len(bucket.members) - 1) * cost.alpha_ns
     return max(by_line, float(now_ns[list(bucket.members)].sum()) - spared)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

@@ -29,6 +29,7 @@ from stepscope.core.trace import NONE, Int64
 from stepscope.replay.graph import Graph
 from stepscope.replay.job import with_graphs
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import messages
 
 CODE = "unprefetched-gather"
@@ -133,3 +134,11 @@ def prefetched(graph: Graph, early: list[EarlyGather]) -> Graph:
         latency[gathered.gather] = NEVER_NS
         after[gathered.user], lag[gathered.user] = gathered.gather, 0.0
     return replace(graph, task_after=after, task_lag_ns=lag, task_latency_ns=latency)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

@@ -31,6 +31,7 @@ from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.messages import messages
 
 CODE = "unused-parameter-scan"
@@ -95,3 +96,11 @@ def _unscanned(job_graph: JobGraph, scans: list[Intervals], masks: list[Bool]) -
         for part, gone in zip(job_graph.parts, scans, strict=True)
     ]
     return without_collectives(with_graphs(job_graph, graphs), masks)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+)

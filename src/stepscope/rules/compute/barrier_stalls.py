@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.kernel_metrics import (
     POLICY,
     Fault,
@@ -59,3 +60,11 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     return Fault(
         kernel=kernel, cause=BARRIER, words=f"{share:.0%} of the warps' time at barriers{block}"
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

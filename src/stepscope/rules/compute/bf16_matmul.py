@@ -32,6 +32,7 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.products import product_sizes
 from stepscope.rules.shared.rates import MATRIX_FIXED_NS, fixed_ns, stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -126,3 +127,11 @@ def _in_fp8(graph: Graph, table: TaskTable, roofs: DevicePeaks, kept: float) -> 
 def _casts_ns(roofs: DevicePeaks, sizes: tuple[int, int, int]) -> float:
     m, n, k = sizes
     return sum(stream_ns(roofs, POLICY.cast_bytes * numbers) for numbers in (m * k, k * n))
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

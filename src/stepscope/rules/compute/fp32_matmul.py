@@ -34,6 +34,7 @@ from __future__ import annotations
 from stepscope.core.diagnosis import Abstention
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.rates import half_precision
 from stepscope.rules.shared.vector_products import (
     ask_for_products,
@@ -112,3 +113,11 @@ def _out_of_autocast(case: Case) -> Proposal | None:
         changes_numerics=True,
         may_slow=True,
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.kernel_metrics import (
     Fault,
     Wording,
@@ -130,3 +131,11 @@ def _grid_words(kernel: KernelMetrics) -> str:
         on = f" on {kernel.num_multiprocessors} multiprocessors"
     busy = "" if kernel.active is None else f"; these have work in {kernel.active:.0%} of its time"
     return f"{blocks}{on}, {kernel.waves:.2f} waves{busy}".lstrip(" ,")
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

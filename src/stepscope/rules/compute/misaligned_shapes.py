@@ -32,6 +32,7 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.padded_products import MISALIGNED_NAME, padded_times
 from stepscope.rules.shared.products import ROW_OF, product_sizes
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
@@ -108,3 +109,11 @@ def _odd_words(sizes: tuple[int, int, int], precision: str) -> str:
 
 def _padded(slow: Bool, times: Float64) -> Change:
     return lambda graph: with_task_ns(graph, slow, np.where(slow, times, np.inf))
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -37,6 +37,7 @@ from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operands, read_bytes
 
@@ -216,3 +217,11 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
             f"{peak_text}"
         ),
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared import kernel_metrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
@@ -90,3 +91,11 @@ def _local_share(kernel: KernelMetrics) -> float | None:
     if loads is None or stores is None or not local:
         return None
     return local / (local + SECTOR_BYTES * (loads + stores))
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

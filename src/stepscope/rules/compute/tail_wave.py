@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
 CODE = "tail-wave"
@@ -87,3 +88,11 @@ def _shows(kernel: KernelMetrics) -> bool:
     few = kernel.occupancy is not None and kernel.theoretical_occupancy is not None
     fewer = few and (kernel.occupancy or 0.0) < POLICY.kept * (kernel.theoretical_occupancy or 0.0)
     return fewer or (kernel.active is not None and kernel.active < POLICY.active)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

@@ -24,12 +24,12 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.vector_products import at_precision, find_products
 from stepscope.rules.task_table import TaskTable
 
 CODE = "tf32-off"
 BOUND = "compute"
-EXCLUDES = ("fp32-matmul",)
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -63,3 +63,12 @@ def _knobs(table: TaskTable, sized: Bool) -> str:
     if convolution.any():
         knobs.append("torch.backends.cudnn.allow_tf32 = True")
     return " and ".join(knobs)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    excludes=("fp32-matmul",),
+)

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import DeviceSeries
+from stepscope.rules.rule import Rule
 
 CODE = "underloaded-gpu"
 BOUND = "compute"
@@ -102,3 +103,11 @@ def with_limits(devices: Sequence[DeviceSeries]) -> tuple[DeviceSeries, ...]:
         else replace(device, power_limit_w=known.get((device.host, device.index)))
         for device in devices
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

@@ -47,6 +47,7 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.rates import matrix_ns
 from stepscope.rules.shared.searched_convolutions import ConvolutionLookup, UsedSolver, look_up
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -354,3 +355,12 @@ def _holds_still(graph: Graph, table: TaskTable, convolutions: Bool) -> bool:
 
 def _at(slow: Bool, times: Float64) -> Change:
     return lambda graph: with_task_ns(graph, slow, times)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+)

@@ -31,11 +31,11 @@ from stepscope.replay.changes import Change, with_part_ns, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.run_prices import first_batch_ns
 
 CODE = "loader-respawn"
 BOUND = "data"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -146,3 +146,12 @@ def _without(case: Case, gone: Intervals) -> Change:
         return with_part_ns(shorter, "input", np.maximum(graph.call_parts["input"] - loading, 0.0))
 
     return change
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+)

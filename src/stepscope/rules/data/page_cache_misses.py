@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostCounters, HostStacks
+from stepscope.rules.rule import Rule
 
 CODE = "page-cache-misses"
 BOUND = "data"
@@ -96,3 +97,11 @@ def _sampled(stacks: HostStacks) -> Advice | None:
         weight=share,
         weight_of="the samples on cores",
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

@@ -46,6 +46,7 @@ from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.loading import (
     handover,
     input_per_step,
@@ -57,7 +58,6 @@ from stepscope.rules.shared.workers import Workers, cores_words, sharding_words
 
 CODE = "serial-loader"
 BOUND = "data"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -233,3 +233,12 @@ def _least(workers: Workers, num: int) -> str:
             "rank's cores"
         )
     return f"at least {least}, at most the cores per rank"
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+)

@@ -29,10 +29,10 @@ from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 
 CODE = "shallow-prefetch"
 BOUND = "data"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -91,3 +91,12 @@ def _smoothed(graph: Graph) -> Graph:
     part = graph.call_parts["input"]
     mean = float(part[part > 0].mean()) if (part > 0).any() else 0.0
     return with_part_ns(graph, "input", np.where(part > 0, mean, 0.0))
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+)

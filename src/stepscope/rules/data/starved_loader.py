@@ -43,6 +43,7 @@ from stepscope.replay.profiler_cost import usual_cost_ns, without_cost
 from stepscope.replay.simulate import play
 from stepscope.rules.case import SLOWED, Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.loading import input_per_step, loaded_every, with_input
 from stepscope.rules.shared.workers import (
     Workers,
@@ -54,7 +55,6 @@ from stepscope.rules.shared.workers import (
 
 CODE = "starved-loader"
 BOUND = "data"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -233,3 +233,12 @@ def _times(step_interval_ns: float, waited_ns: float) -> int:
         max(math.ceil(step_interval_ns / max(step_interval_ns - waited_ns, 1.0)), 2),
         POLICY.more_workers,
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+)

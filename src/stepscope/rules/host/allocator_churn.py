@@ -26,6 +26,7 @@ from stepscope.replay.changes import without_host_parts, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.between_operators import per_step_ns
 from stepscope.rules.shared.host_ranges import named_events
 
@@ -61,3 +62,11 @@ def _kept(case: Case, graph: Graph) -> Graph:
     """No time in the allocator's calls, and no waiting inside them."""
     inside = contains(case.context.host.allocator, graph.call_start_ns) & (graph.call_wait != NONE)
     return without_waits(without_host_parts(graph, "allocator"), inside)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

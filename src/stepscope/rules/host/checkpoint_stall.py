@@ -28,14 +28,12 @@ from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import named_events, without_ranges
 from stepscope.rules.shared.stalls import marked_lines, rounded_up
 
 CODE = "checkpoint-stall"
 BOUND = "host"
-ANSWERS = ("transfer",)
-"""What is saved is copied first."""
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -85,3 +83,14 @@ def _evidence(case: Case, graph: Graph, stalls: Stalls | None) -> tuple[str, ...
 
 def _elsewhere(case: Case, graph: Graph) -> Graph:
     return without_host_parts(without_ranges(case, graph, case.context.host.io), "io")
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+    # What is saved is copied first.
+    answers=("transfer",),
+)

@@ -33,11 +33,11 @@ from stepscope.core.trace import NONE, Kind
 from stepscope.replay.graph import blocking_launches
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import without_ranges
 
 CODE = "debug-mode"
 BOUND = "host"
-NEEDS_DEVICE = False
 
 CHECK = re.compile(r"^aten::(isnan|any|is_nonzero|item|ne)$")
 NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")
@@ -141,3 +141,12 @@ def _stack_notes(case: Case) -> Intervals:
     noted = over > POLICY.least_note_ns
     end = begin[ops[noted]]
     return union(end - over[noted], end)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+)

@@ -38,6 +38,7 @@ from stepscope.replay.changes import without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import without_ranges
 from stepscope.rules.shared.host_read_inputs import feeding_ranges
 
@@ -158,3 +159,11 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
         for name, count in names.most_common(3)
     ]
     return (*counted, f"the host stood in them for {waited_ms:.2f} ms a step")
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -35,6 +35,7 @@ from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import call_of_task, named_events
 from stepscope.rules.shared.products import product_sizes
 from stepscope.rules.shared.rates import SHORTEST_NS
@@ -229,3 +230,11 @@ def _with_all_work(task_ns: Float64, loops: _Loops, gone: Bool, group: int) -> F
     result: Float64 = task_ns.copy()
     result[tasks] = own * longer[group_of]
     return result
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

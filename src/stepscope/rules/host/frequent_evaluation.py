@@ -22,11 +22,11 @@ from msgspec import Struct
 
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.stalls import located, rounded_up
 
 CODE = "frequent-evaluation"
 BOUND = "host"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -56,3 +56,12 @@ def propose(case: Case) -> Proposal | None:
         change=lambda graph: graph,
         rare_ns=float(stalls.step_ns),
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+)

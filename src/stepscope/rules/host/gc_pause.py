@@ -38,6 +38,7 @@ from stepscope.replay.changes import with_part_ns, without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.between_operators import (
     HostGaps,
     long_gaps,
@@ -50,7 +51,6 @@ from stepscope.rules.shared.stalls import marked_lines
 
 CODE = "gc-pause"
 BOUND = "host"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -193,3 +193,12 @@ def _possible(case: Case, gaps: HostGaps) -> Proposal:
         change=lambda before: without_work_in(case, before, ranges),
         cautious=lambda before: before,
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+)

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostStacks, HostThread
+from stepscope.rules.rule import Rule
 
 CODE = "gil-contention"
 BOUND = "host"
@@ -87,3 +88,11 @@ def _judged(stacks: HostStacks) -> Advice | None:
 
 def _waits(thread: HostThread) -> float:
     return thread.gil_wait_share or 0.0
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

@@ -50,11 +50,11 @@ from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import ranges_of, share_inside
 
 CODE = "graph-breaks"
 BOUND = "host"
-NEEDS_DEVICE = False
 
 REGION = re.compile(r"^Torch-Compiled Region")
 COMPILED = re.compile(r"^CompiledFunction(Backward)?$|^## Call CompiledFxGraph")
@@ -289,3 +289,13 @@ def _fix(graph_break: Break) -> str:
         "; ".join(part for part in (own, hint) if part)
         or "remove it, or find all breaks with torch.compile(fullgraph=True)"
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+    needs_device=False,
+)

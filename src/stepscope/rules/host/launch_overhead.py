@@ -30,9 +30,10 @@ from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import busy_share
 from stepscope.rules.case import Case
-from stepscope.rules.memory.unfused_pointwise import INCLUDES as OF_COMPILING
+from stepscope.rules.memory import unfused_pointwise
 from stepscope.rules.memory.unfused_pointwise import turned_and_fused
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.compiled_host import (
     OPEN_SHARE,
     captured_work,
@@ -46,10 +47,6 @@ from stepscope.rules.shared.host_ranges import tasks_of
 
 CODE = "launch-overhead"
 BOUND = "host"
-EXCLUDES = ("unfused-pointwise",)
-"""Compiled in one mode or the other, and capturing fuses too."""
-INCLUDES = OF_COMPILING
-SWEEPING = True
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -210,3 +207,15 @@ def _evidence(graph: Graph, *, steady: bool, waits: int) -> tuple[str, ...]:
     if waits:
         lines.append(f"{waits / graph.num_steps:.3g} waits a step split what can be captured")
     return tuple(lines)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    # Compiled in one mode or the other, and capturing fuses too.
+    excludes=("unfused-pointwise",),
+    includes=unfused_pointwise.RULE.includes,
+    sweeping=True,
+)

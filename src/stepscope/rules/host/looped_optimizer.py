@@ -36,6 +36,7 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, share_inside, tasks_of
 from stepscope.rules.shared.rates import STREAM_SHARE
 
@@ -216,3 +217,11 @@ def _passes(names: list[str]) -> int:
     if any(ROOT.search(name) for name in names):
         return 7
     return 5 if any(MOMENTUM.search(name) for name in names) else 3
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

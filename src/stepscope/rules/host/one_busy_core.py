@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import DeviceSeries, SystemReport
+from stepscope.rules.rule import Rule
 
 CODE = "one-busy-core"
 BOUND = "host"
@@ -92,3 +93,11 @@ def _cores(system: SystemReport) -> tuple[float, str] | None:
         if POLICY.least_cores <= cores <= POLICY.most_cores
     ]
     return fitting[0] if fitting and len(fitting) == len(measured) else None
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

@@ -38,6 +38,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.host.gc_pause import pauses_of, possible_collections
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.between_operators import (
     HostGaps,
     long_gaps,
@@ -49,7 +50,6 @@ from stepscope.rules.shared.between_operators import (
 
 CODE = "python-overhead"
 BOUND = "host"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -190,3 +190,13 @@ def _sampled(stacks: HostStacks, share: float) -> Advice:
         weight=share,
         weight_of=f"the host's {stacks.unit}",
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+    needs_device=False,
+)

@@ -51,12 +51,12 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS, without_cost
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.between_operators import per_step_ns
 from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "recompilation"
 BOUND = "host"
-NEEDS_DEVICE = False
 ACTION = (
     "torch.compile(dynamic=True) or mark_dynamic for the size that changes; TORCH_LOGS=recompiles "
     "names the guard"
@@ -236,3 +236,13 @@ def _counted_limit(hits: int) -> Advice:
         action="TORCH_LOGS=recompiles names the functions and the guards",
         evidence=(f"torch._dynamo's counters: recompile limit exceeded {times(hits)}",),
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+    needs_device=False,
+)

@@ -51,6 +51,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.batch_size import (
     SIZES,
     Batch,
@@ -71,8 +72,6 @@ BOUND = "host"
 INSTEAD_OF = ("launch-overhead", "python-overhead", "looped-optimizer", "device-sync")
 """Findings about the host: where nothing says that memory has room, a larger batch is said with
 them."""
-EXCLUDES = ("pipeline-bubble", "sync-every-microbatch")
-"""Fixes that need many micro-batches, where this one leaves few."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -279,3 +278,14 @@ def _updates_between(case: Case, graph: Graph) -> bool:
         if int((optimizer[1:] & ~optimizer[:-1]).sum()) > 1:
             return True
     return False
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    of_job=of_job,
+    # Fixes that need many micro-batches, where this one leaves few.
+    excludes=("pipeline-bubble", "sync-every-microbatch"),
+)

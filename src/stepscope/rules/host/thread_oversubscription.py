@@ -35,10 +35,10 @@ from stepscope.core.run import RankMetadata
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Remark
+from stepscope.rules.rule import Rule
 
 CODE = "thread-oversubscription"
 BOUND = "host"
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -210,3 +210,13 @@ def _by_switches(counters: HostCounters) -> Advice | None:
         "--sample-cpu -g shows the threads",
         evidence=(f"{counters.path}: {counted} in {counters.cpu_s:.1f} s on cores",),
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+    needs_device=False,
+)

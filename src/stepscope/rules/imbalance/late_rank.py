@@ -30,13 +30,11 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.rank_speed import PART_WORDS, at_speed, excess, rank_speeds
 
 CODE = "late-rank"
 BOUND = "imbalance"
-ANSWERS = ("host", "data")
-"""What makes a rank late is its own."""
-NEEDS_DEVICE = False
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -214,3 +212,15 @@ def _slow_loader(run: RunFacts) -> Advice | None:
 
 def _excess(parts: Mapping[int, Mapping[str, int]], rank: int, name: str) -> float:
     return parts[rank][name] - median(each[name] for other, each in parts.items() if other != rank)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+    advise_run=advise_run,
+    needs_device=False,
+    # What makes a rank late is its own.
+    answers=("host", "data"),
+)

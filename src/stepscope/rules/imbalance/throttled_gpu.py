@@ -33,6 +33,7 @@ from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.kernel_slowdown import KernelSlowdown, kernel_slowdown
 
 CODE = "throttled-gpu"
@@ -264,3 +265,13 @@ def _evidence(device: DeviceSeries) -> str:
         limit = "" if device.power_limit_w is None else f" of {device.power_limit_w:.0f}"
         parts.append(f"{device.power_working_w.median:.0f}{limit} W")
     return ", ".join(parts)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    propose_job=propose_job,
+    advise=advise,
+)

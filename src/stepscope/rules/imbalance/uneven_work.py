@@ -33,14 +33,13 @@ from stepscope.rules.accuracy import POLICY as RANGES
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.throttled_gpu import slow_device
 from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.balance import balanced_shares, with_even_work
 from stepscope.rules.shared.kernel_slowdown import ExtraKernels, extra_kernels
 from stepscope.rules.shared.rank_speed import at_speed, excess, rank_speeds
 
 CODE = "uneven-work"
 BOUND = "imbalance"
-ANSWERS = ("compute", "memory")
-"""Work that others wait for."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -202,3 +201,14 @@ def _may_be_load(run: RunFacts, spread: float) -> bool:
     rank = run.most_held_up
     share = 0.0 if rank is None else rank.held_up_share or 0.0
     return share >= max(RANGES.least_held_up, spread)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose_job=propose_job,
+    advise_run=advise_run,
+    # Work that others wait for.
+    answers=("compute", "memory"),
+)

@@ -36,13 +36,13 @@ from msgspec import Struct
 from stepscope.rules.case import Case
 from stepscope.rules.memory.dtype_casts import trained_weights, weight_casts
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.casts import spared
 from stepscope.rules.shared.half_weights import in_half, spared_casts
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "activation-casts"
 BOUND = "memory"
-INCLUDES = ("dtype-casts",)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -101,3 +101,12 @@ def _is_host(case: Case) -> bool:
         for host in (True, False)
     )
     return both - device > POLICY.host_share * both
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    includes=("dtype-casts",),
+)

@@ -35,6 +35,7 @@ from stepscope.core.trace import Bool
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.casts import cast_of, spared
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -236,3 +237,11 @@ def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
 
     sums: Bool = table.backward & table.where(is_sum)
     return sums
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

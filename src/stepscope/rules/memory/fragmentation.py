@@ -27,10 +27,10 @@ from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 
 CODE = "fragmentation"
-NEEDS_REPLAY = False
 BOUND = "memory"
 
 
@@ -168,3 +168,13 @@ def _evidence(record: MemoryRecord) -> list[str]:
             "way is not known"
         )
     return lines
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+    needs_replay=False,
+)

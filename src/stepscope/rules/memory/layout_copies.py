@@ -25,6 +25,7 @@ from msgspec import Struct
 from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.casts import spared
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import is_shape, operand
@@ -95,3 +96,11 @@ def _order(strides: tuple[int, ...], dims: tuple[int, ...]) -> list[int]:
     """The dimensions from the slowest to the fastest; those of one number say nothing."""
     wide = [index for index, side in enumerate(dims) if side > 1]
     return sorted(wide, key=lambda index: -strides[index])
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -34,6 +34,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared import kernel_metrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
@@ -123,3 +124,11 @@ def _has_room(kernel: KernelMetrics, dram: float) -> bool:
     return kernel.l2_served is not None and all(
         share is None or share <= POLICY.room * dram for share in others
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

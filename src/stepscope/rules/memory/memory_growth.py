@@ -27,10 +27,10 @@ from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 
 CODE = "memory-growth"
-NEEDS_REPLAY = False
 BOUND = "memory"
 
 
@@ -115,3 +115,13 @@ def _advice(record: MemoryRecord, floors: np.ndarray, left: float) -> Advice:
         else None,
         weight_of="the peak",
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+    needs_replay=False,
+)

@@ -43,10 +43,10 @@ from stepscope.core.recordings.memory import (
 )
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 
 CODE = "memory-pressure"
-NEEDS_REPLAY = False
 BOUND = "memory"
 
 
@@ -174,3 +174,13 @@ def _where(report: MemoryReport, record: MemoryRecord) -> str:
 
 def _fullness(record: MemoryRecord) -> float:
     return record.peak_bytes / record.capacity_bytes if record.capacity_bytes else 0.0
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    advise=advise,
+    needs_replay=False,
+)

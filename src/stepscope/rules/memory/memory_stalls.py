@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared import kernel_metrics
 from stepscope.rules.shared.kernel_metrics import (
     Fault,
@@ -111,3 +112,11 @@ def _shared(kernel: KernelMetrics) -> Fault | None:
         "the warps' time waits for it"
     )
     return Fault(kernel=kernel, cause=SHARED, words=words)
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

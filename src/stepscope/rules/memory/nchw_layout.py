@@ -39,6 +39,7 @@ from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.convolutions import (
     image_and_weight,
     is_convolution,
@@ -380,3 +381,11 @@ def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Chang
         )
 
     return change
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

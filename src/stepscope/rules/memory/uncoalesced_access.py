@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared import kernel_metrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
@@ -112,3 +113,11 @@ def _words(kernel: KernelMetrics) -> str:
         for name, sectors, ideal in sides
         if sectors is not None and (ideal is None or round(ideal) < round(sectors))
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    advise=advise,
+)

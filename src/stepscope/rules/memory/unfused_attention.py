@@ -39,6 +39,7 @@ from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.rates import ATTENTION_BACKWARD, attention_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -316,3 +317,11 @@ def _host_time(case: Case, graph: Graph, groups: list[AttentionGroup]) -> Interv
         start,
         np.concatenate([trace.end_ns[nodes], np.array([high for _, high in spans], np.int64)]),
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -37,6 +37,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.memory.nchw_layout import turned_by_compiler
 from stepscope.rules.memory.wide_logits import fused_by_compiler
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.compiled_host import (
     OPEN_SHARE,
     compiled_work,
@@ -55,8 +56,6 @@ from stepscope.rules.task_table import per_step_ms
 
 CODE = "unfused-pointwise"
 BOUND = "memory"
-INCLUDES = ("misaligned-shapes", "nchw-layout", "wide-logits")
-SWEEPING = True
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -143,3 +142,13 @@ def _cautious(case: Case) -> Change:
         return on_device
     on_host = compiled_work(case, 1.0 + OPEN_SHARE)
     return lambda graph: on_host(on_device(graph))
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    includes=("misaligned-shapes", "nchw-layout", "wide-logits"),
+    sweeping=True,
+)

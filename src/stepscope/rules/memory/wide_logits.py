@@ -36,6 +36,7 @@ from stepscope.replay.changes import Change, with_task_ns, without_host_ranges, 
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.padded_products import padded_by_compiler
 from stepscope.rules.shared.rates import stream_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
@@ -45,7 +46,6 @@ from stepscope.workload.operands import operand, operands
 
 CODE = "wide-logits"
 BOUND = "memory"
-INCLUDES = ("misaligned-shapes",)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -271,3 +271,12 @@ def _not_longer(graph: Graph, kept: Bool, mask: Bool, times: Float64) -> Float64
     """The passes' times, no more altogether than all the kernels take now."""
     now_ns, new_ns = float(graph.task_ns[mask].sum()), float(times[kept].sum())
     return times * min(1.0, now_ns / new_ns) if new_ns > 0 else times
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    includes=("misaligned-shapes",),
+)

@@ -33,6 +33,7 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.allocations import NEEDS, REASON
 from stepscope.rules.task_table import per_step_ms
 
@@ -106,3 +107,11 @@ def _without_ns(case: Case, saved_ns: float) -> Change:
         return with_task_ns(graph, update, np.asarray(graph.task_ns * left))
 
     return change
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -8,7 +8,6 @@ finding's evidence.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 
 from msgspec import Struct
 
@@ -21,6 +20,7 @@ from stepscope.rules.compute import fp32_matmul, tf32_off, untuned_convolution
 from stepscope.rules.host import debug_mode, launch_overhead, thread_oversubscription
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.memory import fragmentation, memory_pressure, unfused_attention
+from stepscope.rules.rule import Rule
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -33,9 +33,9 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 POLICY = Policy()
 SDPA = "F.scaled_dot_product_attention"
-ADVICE: dict[str, tuple[ModuleType, str, str]] = {
+ADVICE: dict[str, tuple[Rule, str, str]] = {
     said.UNUSED_PARAMETERS: (
-        unused_parameter_scan,
+        unused_parameter_scan.RULE,
         "DDP looks for unused parameters in every step, and found none.",
         (
             "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the model "
@@ -43,7 +43,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         ),
     ),
     said.WORKERS: (
-        thread_oversubscription,
+        thread_oversubscription.RULE,
         "A DataLoader makes {0} workers, and its process may use {1} cores.",
         (
             "num_workers={1} or fewer, less what the other ranks of the machine take; compare the "
@@ -51,17 +51,17 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         ),
     ),
     said.FP32_PRODUCTS: (
-        tf32_off,
+        tf32_off.RULE,
         "Products of float32 matrices run without tensor cores.",
         "torch.set_float32_matmul_precision('high'), or bf16 autocast",
     ),
     said.NO_AUTOCAST: (
-        fp32_matmul,
+        fp32_matmul.RULE,
         "Autocast switched itself off: what was to run in half precision runs in full.",
         "autocast with a dtype that the device has (bf16 on most), on a device that is there",
     ),
     said.NO_FLASH: (
-        unfused_attention,
+        unfused_attention.RULE,
         "This build of PyTorch has no flash attention.",
         (
             f"a build that has it (those for Linux and CUDA do); until then {SDPA} takes a slower "
@@ -69,7 +69,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         ),
     ),
     said.ATTENTION: (
-        unfused_attention,
+        unfused_attention.RULE,
         f"A fused kernel of {SDPA} could not be taken.",
         (
             "hand over what the kernels take: half precision, equal head sizes, multiples of 8, "
@@ -77,22 +77,22 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         ),
     ),
     said.DATA_PARALLEL: (
-        data_parallel_module,
+        data_parallel_module.RULE,
         "nn.DataParallel is in use: one process drives all devices.",
         "DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
     ),
     said.NO_GRAPHS: (
-        launch_overhead,
+        launch_overhead.RULE,
         "CUDA graphs were asked for and not made: kernels are launched one by one.",
         "fix what the line names: inputs that are written to, work on the host, sizes that change",
     ),
     said.ANOMALY: (
-        debug_mode,
+        debug_mode.RULE,
         "Anomaly mode is on: every operator of the backward pass is checked.",
         "remove torch.autograd.set_detect_anomaly(True) and detect_anomaly()",
     ),
     said.MIOPEN_NAIVE: (
-        untuned_convolution,
+        untuned_convolution.RULE,
         (
             "MIOpen computes convolutions with its naive kernel: it found nothing faster, or "
             "looked for nothing else."
@@ -100,7 +100,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         untuned_convolution.MIOPEN_SEARCH,
     ),
     said.MIOPEN_LEFT_OUT: (
-        untuned_convolution,
+        untuned_convolution.RULE,
         (
             "MIOpen searched, and left out solvers for want of workspace: one wants {0:,} bytes, "
             "and was given {1:,}."
@@ -111,7 +111,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         ),
     ),
     said.MIOPEN_FAST: (
-        untuned_convolution,
+        untuned_convolution.RULE,
         "MIOPEN_FIND_MODE is FAST: the solver of a convolution that the find-db lacks is guessed.",
         (
             "run once with MIOPEN_FIND_MODE=NORMAL: the find-db keeps what it finds, and FAST then "
@@ -119,7 +119,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         ),
     ),
     said.MIOPEN_NO_PARAMETERS: (
-        untuned_convolution,
+        untuned_convolution.RULE,
         (
             "MIOpen could not read a database that it comes with: its solvers may run with "
             "parameters that nobody tuned."
@@ -154,8 +154,8 @@ def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
         # Of several, the one with the largest numbers: 64 workers, not 9.
         worst = max((warning for _, warning in warnings), key=lambda warning: warning.numbers)
         yield Advice(
-            code=rule.CODE,
-            bound=rule.BOUND,
+            code=rule.code,
+            bound=rule.bound,
             summary=summary.format(*worst.numbers),
             action=action.format(*worst.numbers),
             evidence=tuple(line for path, warning in warnings for line in _lines(path, warning))[
@@ -177,16 +177,16 @@ def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     can_expand = not any(
         warning.kind == said.NO_EXPANSION for output in outputs for warning in output.said
     )
-    for rule, pairs in ((fragmentation, in_pieces), (memory_pressure, too_much)):
+    for rule, pairs in ((fragmentation.RULE, in_pieces), (memory_pressure.RULE, too_much)):
         if not pairs:
             continue
         worst = max((failure for _, failure in pairs), key=lambda failure: failure.tried_bytes)
-        share, of = _share(worst, is_in_pieces=rule is fragmentation)
+        share, of = _share(worst, is_in_pieces=rule is fragmentation.RULE)
         yield Advice(
-            code=rule.CODE,
-            bound=rule.BOUND,
+            code=rule.code,
+            bound=rule.bound,
             summary=_failed(worst),
-            action=_apart(can_expand) if rule is fragmentation else _smaller(worst),
+            action=_apart(can_expand) if rule is fragmentation.RULE else _smaller(worst),
             evidence=tuple(
                 f"{path}:{failure.line}: {_figures(failure)}"
                 for path, failure in pairs[: POLICY.most_evidence]

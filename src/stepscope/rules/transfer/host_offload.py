@@ -33,6 +33,7 @@ from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.pcie_copies import (
     TO_DEVICE,
     TO_HOST,
@@ -138,3 +139,11 @@ def _work_between(graph: Graph, tasks: Bool) -> Bool:
         copies[previous] & copies[following] & (following != previous) & (graph.call_event != NONE)
     )
     return between
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

@@ -34,6 +34,7 @@ from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import (
     calls_inside,
     named_events,
@@ -174,3 +175,11 @@ def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
     before = np.concatenate([start[:1], end[:-1]])
     is_made = (start >= before) & (start - before <= POLICY.making_ns)
     return without_host_ranges(graph, union(np.where(is_made, before, start), end))
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

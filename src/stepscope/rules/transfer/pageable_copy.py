@@ -29,6 +29,7 @@ from stepscope.replay.changes import Change, on_own_stream, with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.pcie_copies import (
     PAGEABLE_TO_DEVICE,
     at_rate,
@@ -109,3 +110,11 @@ def pinned_each_step(case: Case, tasks: Bool, bytes_per_s: float | None) -> Chan
         return with_part_ns(freed, "transfer", feeding)
 
     return change
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+)

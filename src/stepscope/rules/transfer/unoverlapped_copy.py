@@ -31,6 +31,7 @@ from stepscope.core.trace import Bool, Kind
 from stepscope.replay.changes import on_own_stream
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
 from stepscope.rules.shared.pcie_copies import (
     PAGEABLE_TO_DEVICE,
     PINNED_TO_DEVICE,
@@ -42,7 +43,6 @@ from stepscope.rules.transfer.pageable_copy import pinned
 
 CODE = "unoverlapped-copy"
 BOUND = "transfer"
-INCLUDES = ("pageable-copy",)
 PREFETCH = "copy the next batch on a side stream during the step (wait_stream, record_stream)"
 
 
@@ -111,3 +111,12 @@ def _not_yet_pinned(case: Case) -> Proposal | None:
         change=lambda graph: on_own_stream(on_their_stream(graph), tasks, early=True),
         cautious=on_their_stream,
     )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    includes=("pageable-copy",),
+)
