@@ -26,7 +26,7 @@ from stepscope.core.recordings.system import (
     SystemReport,
 )
 from stepscope.core.run import DeviceSample, RankMetadata, RunFacts
-from stepscope.core.trace import Launch
+from stepscope.core.trace import NONE, Launch
 from stepscope.hardware.lookup import find_spec_by_key
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import measure
@@ -266,3 +266,11 @@ def test_recorded_steps_add_up(path: Path) -> None:
     for rank in facts.ranks:
         assert (rank.peak_waterfall is not None) == (rank.steps.where == "device")
     assert facts.peak_waterfall is not None
+
+
+def test_parts_sum_in_a_damaged_file_whose_kernel_runs_for_a_century() -> None:
+    """More nanoseconds than a double holds."""
+    end = 3_701_056_572_812_701_571
+    rank = measured(op("aten::mm", 0, 9000), kernel("nvjet_tst", 10, end, NONE))
+    assert rank.peak_waterfall is not None
+    assert sum(part.ns for part in rank.peak_waterfall.parts) == rank.peak_waterfall.total_ns

@@ -479,3 +479,10 @@ def test_a_name_of_millions_of_letters_is_cut(tmp_path: Path) -> None:
     ]
     assert len(set(trace.names)) == len(trace.names)
     assert trace.notes == (f"2 name(s) longer than {LONGEST_NAME} letters were cut there",)
+
+
+def test_a_trace_without_events_that_has_marked_modules_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('{"stepscope_modules": true, "traceEvents": []}')
+    trace = read_kineto(source(path))
+    assert len(trace) == 0

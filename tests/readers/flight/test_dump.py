@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.recordings.flight import FlightFrame
 from stepscope.errors import FormatError
 from stepscope.readers.flight import dump
 from stepscope.readers.source import Source
@@ -146,3 +147,26 @@ def test_the_report_shows_the_last_collective_of_each_rank(tmp_path: Path) -> No
     rows = {row[0]: row for row in text.tables[0].rows}
     assert rows["2"][1:3] == ("barrier", "7")
     assert rows["0-1, 3"][-1] == "exchange, train.py:66"
+
+
+def test_objects_that_many_entries_share_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pickle names an object again for two bytes: the work is bounded by the file, not by what it
+    would be written out."""
+    made: list[str] = []
+
+    def frame(*fields: object) -> FlightFrame:
+        made.append("frame")
+        return FlightFrame(*fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dump, "FlightFrame", frame)
+    shared = entry(0)
+    shared["frames"] = [shared["frames"][0]] * 1_000
+    alike = [entry(record) | {"frames": shared["frames"]} for record in range(300)]
+    for entries, most in (([shared] * 5_000, dump.MAX_FRAMES), (alike, dump.MAX_FRAMES)):
+        made.clear()
+        write_dumps(tmp_path, {0: dump_bytes(entries)})
+        (read,) = read_folder(tmp_path)
+        assert len(read.calls) == len(entries)
+        assert 0 < len(made) <= most

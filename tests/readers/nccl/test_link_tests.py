@@ -191,3 +191,10 @@ def test_the_report_has_each_size_against_the_link(tmp_path: Path) -> None:
     assert "of the 222 of NVLink of NVIDIA A100 SXM 80 GB, 300 GB/s" in lines["bus bandwidth"]
     assert len(text.tables[0].rows) == 24
     assert text.tables[0].rows[0][-1] == "104%"
+
+
+def test_a_time_that_is_next_to_nothing_was_not_measured(tmp_path: Path) -> None:
+    path = tmp_path / "old.all_reduce_perf.txt"
+    path.write_text(OLD.replace("25.10", "1e-320"))
+    (test,) = nccl_tests.read_file(Source(path=path, label=path.name)).link_tests
+    assert [row.seconds for row in test.rows] == [pytest.approx(24.90e-6), pytest.approx(27.10e-6)]

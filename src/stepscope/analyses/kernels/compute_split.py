@@ -239,7 +239,9 @@ def _in_window(
     kept = np.minimum(np.cumsum(pooled, axis=1), covered[:, None]).sum(axis=0)
     total = int(covered.sum())
     # Rounded where the parts meet, so that they still sum to the whole.
-    edges = np.rint(kept / kept[-1] * total).astype(np.int64)
+    edges = np.minimum(np.rint(kept / kept[-1] * total).astype(np.int64), total)
+    # A double does not hold the nanoseconds of a damaged file's years.
+    edges[-1] = total
     limited = (end - start)[arithmetic[inside]].sum()
     return np.diff(edges, prepend=0), min(int(limited), total)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stepscope.core.recordings.flight import (
@@ -184,9 +184,23 @@ class _DumpParser:
         self.num_unread = 0
         self._group_of: dict[tuple[str, str], int] = {}
         self._kept: dict[Any, Any] = {}
+        self._read: dict[tuple[str, int], Any] = {}
+        """What was made of a list or dict, by its identity: a pickle names one object as often as
+        it likes, for two bytes each."""
 
     def call(self, entry: Any) -> FlightCall | None:
         """None for what is no entry, which is counted."""
+        return self._shared("call", entry, self._call)  # type: ignore[no-any-return]
+
+    def _shared(self, what: str, value: Any, read: Callable[[Any], Any]) -> Any:
+        """What `read` makes of it; of one object once. The dump outlives the parser, and with it
+        every identity."""
+        key = (what, id(value))
+        if key not in self._read:
+            self._read[key] = read(value)
+        return self._read[key]
+
+    def _call(self, entry: Any) -> FlightCall | None:
         record = whole(entry.get("record_id"), 0) if isinstance(entry, dict) else None
         name = entry.get("profiling_name") if isinstance(entry, dict) else None
         if record is None or not isinstance(name, str):
@@ -199,7 +213,7 @@ class _DumpParser:
         numbered = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
         sequence = whole(numbered, 0)
         state = entry.get("state")
-        where, is_library = self._where(entry.get("frames"))
+        where, is_library = self._shared("where", entry.get("frames"), self._where)
         return FlightCall(
             record=record,
             group=self._group(entry.get("process_group", (entry.get("pg_id"),))),
@@ -207,8 +221,8 @@ class _DumpParser:
             sequence=0 if sequence is None else sequence,
             is_p2p=is_p2p,
             ends=_ends(op),
-            input_sizes=self._once(_sizes(entry.get("input_sizes"))),
-            input_types=self._once(_texts(entry.get("input_dtypes"))),
+            input_sizes=self._shared("sizes", entry.get("input_sizes"), self._sizes),
+            input_types=self._shared("types", entry.get("input_dtypes"), self._types),
             state=state if state in STATES else SCHEDULED,
             is_retired=entry.get("retired") is True,
             created_ns=_time(entry.get("time_created_ns")),
@@ -224,6 +238,12 @@ class _DumpParser:
 
     def _once(self, value: Any) -> Any:
         return self._kept.setdefault(value, value)
+
+    def _sizes(self, value: Any) -> Any:
+        return self._once(_sizes(value))
+
+    def _types(self, value: Any) -> Any:
+        return self._once(_texts(value))
 
     def _group(self, given: Any) -> int:
         texts = _texts(given)

@@ -176,7 +176,9 @@ def name_modules(fields: Mapping[str, Any], chunks: Sequence[Columns], scanner: 
     """The capture's ranges around modules, which the profiler writes as operators, become marks."""
     if fields.get(MODULES_FIELD) is not True:
         return
-    is_module = np.array([name.startswith(MODULE_PREFIX) for name in scanner.names.table()])
+    is_module = np.array(
+        [name.startswith(MODULE_PREFIX) for name in scanner.names.table()], np.bool_
+    )
     for columns in chunks:
         columns.kind[(columns.kind == Kind.OP) & is_module[columns.name]] = Kind.MARK
 

@@ -63,6 +63,8 @@ STARTS = ("# nThread", "# Collective test starting", "# nccl-tests version", "# 
 BANDWIDTH = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 SIZE = re.compile(r"[0-9]{1,18}")
+LEAST_US = 1e-3
+"""The tests print hundredths of a microsecond."""
 
 
 class NcclTests(Struct, frozen=True, kw_only=True):
@@ -236,7 +238,7 @@ def _number(text: str) -> float | None:
 
 def _time(text: str) -> float | None:
     value = _number(text)
-    return value if value and 0 < value < 1e12 else None
+    return value if value and LEAST_US <= value < 1e12 else None
 
 
 def is_mine(head: bytes, _name: str) -> bool:
