@@ -36,7 +36,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[Path(str(source.path)).name] += 1
         return read(source, *more)
 
-    monkeypatch.setattr(kineto, "read", counted)
+    monkeypatch.setattr(kineto, "READER", replace(kineto.READER, read_trace=counted))
     return counts
 
 

@@ -138,5 +138,7 @@ def test_nsights_json_without_what_is_read_says_what_to_export_instead(tmp_path:
     source = Source(path=path, label="run.json")
     (each,) = detect.detect(source, [])
     assert each.name == "nsys-json"
+    read = each.reader().read_trace
+    assert read is not None
     with pytest.raises(FormatError, match="nsys export --type sqlite"):
-        each.reader().read(source)
+        read(source, None)

@@ -12,6 +12,7 @@ import pytest
 from stepscope.errors import StepscopeError
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import format_of, formats_of, head_of
+from stepscope.readers.format import Format
 from stepscope.readers.formats import AUXILIARY, COMMS, FORMATS, JUDGED, TRACE
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
@@ -43,18 +44,18 @@ MEGATRON = (
 @pytest.mark.parametrize("each", FORMATS, ids=lambda each: each.name)
 def test_each_format_has_a_reader_and_says_how_to_record_it(each: object) -> None:
     assert each in FORMATS
-    from stepscope.readers.formats import Format
-
     assert isinstance(each, Format)
     assert each.kind in (TRACE, *AUXILIARY, COMMS)
     assert set(each.judges) <= set(JUDGED)
     assert each.judges
     assert each.record.strip()
     reader = each.reader()
-    assert hasattr(reader, "read") != hasattr(reader, "read_file")
+    reads = (reader.read_trace, reader.read_file, reader.read_together)
+    assert sum(read is not None for read in reads) == 1
+    assert (reader.read_trace is not None) == (each.kind == TRACE)
     assert reader.is_mine(b"", "nothing") is False
     assert reader.is_mine(b"hello world\n", "notes.txt") is False
-    assert hasattr(reader, "is_in") == each.is_output
+    assert (reader.is_in is not None) == each.is_output
 
 
 def test_names_are_given_once() -> None:

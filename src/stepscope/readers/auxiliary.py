@@ -67,6 +67,7 @@ def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:
 def read_report(name: str, sources: Sequence[Source]) -> Any:
     """All of one format: put together by its reader, or a recording each."""
     reader = BY_NAME[name].reader()
-    if hasattr(reader, "read"):
-        return reader.read(sources)
+    if reader.read_together is not None:
+        return reader.read_together(sources)
+    assert reader.read_file is not None, name
     return REPORTS[BY_NAME[name].kind](recordings=tuple(map(reader.read_file, sources)))

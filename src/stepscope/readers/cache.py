@@ -182,7 +182,7 @@ def _companions(source: Source) -> list[Path]:
     """Files that are read along with the source's own."""
     if source.format is None or source.archive is not None or not isinstance(source.path, Path):
         return []
-    companions = getattr(BY_NAME[source.format].reader(), "companions", None)
+    companions = BY_NAME[source.format].reader().companions
     return [] if companions is None else list(companions(source.path))
 
 

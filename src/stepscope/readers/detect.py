@@ -17,12 +17,12 @@ from collections.abc import Collection, Iterable
 from contextlib import closing
 from functools import cache
 from pathlib import Path, PurePosixPath
-from types import ModuleType
 
 from stepscope.errors import FormatError
 from stepscope.protocol.run_folder import RUN_FILES, is_run
 from stepscope.readers.container_log import opened
-from stepscope.readers.formats import BY_NAME, FORMATS, LOGS, NCCL, Format
+from stepscope.readers.format import Format, Reader
+from stepscope.readers.formats import BY_NAME, FORMATS, LOGS, NCCL
 from stepscope.readers.kineto.trace import WANTED
 from stepscope.readers.source import Source
 from stepscope.readers.tar import is_header
@@ -201,8 +201,10 @@ def _goes_on(head: bytes, name: str, formats: Iterable[str]) -> bool:
     text that may be one. That is neither data nor a program, nor words about logs."""
     if len(head) < HEAD_BYTES or head.startswith(b"<") or TRACE_NAME.search(name):
         return False
+    from stepscope.readers.frameworks.log import may_be_log
+
     is_output = all(BY_NAME[each].is_output for each in formats)
-    return is_output and bool(_reader("training-log").may_be_log(head, name))
+    return is_output and may_be_log(head, name)
 
 
 def kinds_in(source: Source, formats: Collection[str], notes: list[str]) -> frozenset[str]:
@@ -210,16 +212,18 @@ def kinds_in(source: Source, formats: Collection[str], notes: list[str]) -> froz
     where it is too long to be looked at. Nothing is read here: the readers of the kinds that were
     found do that, each its own lines."""
     missing = {
-        each.name: _reader(each.name)
+        each.name: is_in
         for each in FORMATS
-        if each.is_output and each.name not in formats
+        if each.is_output
+        and each.name not in formats
+        and (is_in := _reader(each.name).is_in) is not None
     }
     kinds: set[str] = set()
     size, tail = 0, b""
     with closing(opened(source).blocks()) as blocks:
         for block in blocks:
             piece = tail + block
-            new = [kind for kind, reader in missing.items() if reader.is_in(piece)]
+            new = [kind for kind, is_in in missing.items() if is_in(piece)]
             kinds.update(new)
             for kind in new:
                 del missing[kind]
@@ -307,5 +311,5 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
 
 
 @cache
-def _reader(name: str) -> ModuleType:
+def _reader(name: str) -> Reader:
     return BY_NAME[name].reader()

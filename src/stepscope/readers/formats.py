@@ -1,22 +1,14 @@
 """Every format that is read: what it is, how to record it, and what it lets us judge. The bytes
 decide, not a file's name.
 
-A format's reader is one module in this room, imported when it is needed. It has `is_mine(head,
-name)`, which looks at the first bytes of the text (decompressed) and, where these say nothing, at
-the name (detect.py asks); and for a trace `read(source, progress)`, which gives a Trace, for
-everything else `read_file(source)`, which gives a recording, or, where files are put together,
-`read(sources)`, which gives the shape that `core.recordings.auxiliary.Auxiliary` has for its kind,
-or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)` looks for them;
-where one file may hold several ranks, `parts(source)` names them; where other files are read along
-with it, `companions(path)` does.
+A format's reader is one module in this room, imported when it is needed; it ends with its `READER`
+(see format.py). What it reads is a Trace, a recording, or the shape that
+`core.recordings.auxiliary.Auxiliary` has for its kind, or an NcclLog.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
-
-from msgspec import Struct
+from stepscope.readers.format import Format
 
 JUDGED = (
     "steps",
@@ -45,30 +37,6 @@ AUXILIARY = (KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING)
 KINETO, NCCL = "kineto", "nccl-log"
 
 
-class Format(Struct, frozen=True, kw_only=True):
-    name: str
-    words: str
-    kind: str
-    record: str
-    """A command, or a line of code, that records it."""
-    judges: tuple[str, ...]
-    """Of JUDGED."""
-    module: str
-    """Of this room."""
-    has_parts: bool = False
-    """One file may hold several ranks."""
-    is_output: bool = False
-    """Its lines may stand anywhere in a job's output, between those of others."""
-
-    @property
-    def tool(self) -> str:
-        """The folder of its reader."""
-        return self.module.partition(".")[0]
-
-    def reader(self) -> ModuleType:
-        return import_module(f"stepscope.readers.{self.module}")
-
-
 ALL = ("steps", "partition", "kernels", "operators", "host", "comms")
 FORMATS: tuple[Format, ...] = (
     Format(
@@ -77,7 +45,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="stepscope run -- python train.py, or torch.profiler's export_chrome_trace",
         judges=(*ALL, "memory"),
-        module="kineto.trace",
+        module="stepscope.readers.kineto.trace",
     ),
     Format(
         name="nsys-sqlite",
@@ -86,7 +54,7 @@ FORMATS: tuple[Format, ...] = (
         record="nsys profile -t cuda,nvtx,osrt,nccl --pytorch=autograd-shapes-nvtx "
         "--cuda-graph-trace=node -o run python train.py; nsys export --type sqlite run.nsys-rep",
         judges=("steps", "partition", "kernels", "operators", "host", "comms"),
-        module="nsys.sqlite",
+        module="stepscope.readers.nsys.sqlite",
         has_parts=True,
     ),
     Format(
@@ -95,7 +63,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="nsys export --type json run.nsys-rep",
         judges=("steps", "partition", "kernels", "operators", "host", "comms"),
-        module="nsys.json_lines",
+        module="stepscope.readers.nsys.json_lines",
         has_parts=True,
     ),
     Format(
@@ -104,7 +72,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="nsys stats --format csv --report cuda_gpu_kern_sum,nvtx_gpu_proj_sum run.nsys-rep",
         judges=("kernels",),
-        module="nsys.stats",
+        module="stepscope.readers.nsys.stats",
     ),
     Format(
         name="ncu-csv",
@@ -113,7 +81,7 @@ FORMATS: tuple[Format, ...] = (
         record="ncu --set full --launch-skip 200 --launch-count 50 "
         "--csv --page raw python train.py > ncu.csv",
         judges=("kernels",),
-        module="ncu.csv",
+        module="stepscope.readers.ncu.csv",
     ),
     Format(
         name="ncu-rep",
@@ -121,7 +89,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="ncu --set full --launch-skip 200 --launch-count 50 -o run python train.py",
         judges=("kernels",),
-        module="ncu.report",
+        module="stepscope.readers.ncu.report",
     ),
     Format(
         name="rocprofv3-json",
@@ -129,7 +97,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format json -- python train.py",
         judges=("partition", "kernels", "host", "comms"),
-        module="rocm.rocprofv3_json",
+        module="stepscope.readers.rocm.rocprofv3_json",
     ),
     Format(
         name="rocprof-csv",
@@ -137,7 +105,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format csv -- python train.py",
         judges=("partition", "kernels", "host"),
-        module="rocm.csv",
+        module="stepscope.readers.rocm.csv",
     ),
     Format(
         name="rocprof-stats",
@@ -145,7 +113,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="rocprofv3 --kernel-trace --stats --output-format csv -- python train.py",
         judges=("kernels",),
-        module="rocm.stats",
+        module="stepscope.readers.rocm.stats",
     ),
     Format(
         name="roctracer-json",
@@ -153,7 +121,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprof --hip-trace --roctx-trace python train.py",
         judges=("partition", "kernels", "host"),
-        module="rocm.chrome",
+        module="stepscope.readers.rocm.chrome",
     ),
     Format(
         name="perfetto",
@@ -161,7 +129,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format pftrace -- python train.py",
         judges=("partition", "kernels", "host"),
-        module="perfetto.trace",
+        module="stepscope.readers.perfetto.trace",
         has_parts=True,
     ),
     Format(
@@ -170,7 +138,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="rocprof-compute profile -n run -- python train.py",
         judges=("kernels",),
-        module="rocm.compute",
+        module="stepscope.readers.rocm.compute",
     ),
     Format(
         name="miopen-find-db",
@@ -178,7 +146,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="torch.backends.cudnn.benchmark = True in one run; then ~/.config/miopen/*.ufdb.txt",
         judges=("kernels",),
-        module="rocm.miopen_find_db",
+        module="stepscope.readers.rocm.miopen_find_db",
     ),
     Format(
         name="miopen-perf-db",
@@ -186,7 +154,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="MIOPEN_FIND_ENFORCE=SEARCH in one run; then ~/.config/miopen/*.udb",
         judges=("kernels",),
-        module="rocm.miopen_perf_db",
+        module="stepscope.readers.rocm.miopen_perf_db",
     ),
     Format(
         name="flight-recorder",
@@ -195,7 +163,7 @@ FORMATS: tuple[Format, ...] = (
         record="TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 torchrun train.py; then "
         "/tmp/nccl_trace_rank_*",
         judges=("comms",),
-        module="flight.dump",
+        module="stepscope.readers.flight.dump",
     ),
     Format(
         name="memory-snapshot",
@@ -204,7 +172,7 @@ FORMATS: tuple[Format, ...] = (
         record="torch.cuda.memory._record_memory_history(); ...; "
         "torch.cuda.memory._dump_snapshot('snapshot.pickle')",
         judges=("memory",),
-        module="memory.snapshot",
+        module="stepscope.readers.memory.snapshot",
     ),
     Format(
         name="memory-stats",
@@ -212,7 +180,7 @@ FORMATS: tuple[Format, ...] = (
         kind=MEMORY,
         record="json.dump(torch.cuda.memory_stats(), open('memory_stats.json', 'w'))",
         judges=("memory",),
-        module="memory.stats",
+        module="stepscope.readers.memory.stats",
     ),
     Format(
         name="memory-timeline",
@@ -220,7 +188,7 @@ FORMATS: tuple[Format, ...] = (
         kind=MEMORY,
         record="prof.export_memory_timeline('memory.raw.json.gz')",
         judges=("memory",),
-        module="memory.timeline",
+        module="stepscope.readers.memory.timeline",
     ),
     Format(
         name="torch-logs",
@@ -228,7 +196,7 @@ FORMATS: tuple[Format, ...] = (
         kind=COMPILER,
         record="TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> torch_logs.txt",
         judges=("compiler",),
-        module="compiler.torch_logs",
+        module="stepscope.readers.compiler.torch_logs",
         is_output=True,
     ),
     Format(
@@ -237,7 +205,7 @@ FORMATS: tuple[Format, ...] = (
         kind=COMPILER,
         record="json.dump(torch._dynamo.utils.counters, open('counters.json', 'w'))",
         judges=("compiler",),
-        module="compiler.dynamo_counters",
+        module="stepscope.readers.compiler.dynamo_counters",
     ),
     Format(
         name="kernel-information",
@@ -246,7 +214,7 @@ FORMATS: tuple[Format, ...] = (
         record="torch._inductor.config.trace.provenance_tracking_level = 1 and "
         "aoti_compile_and_package; then unzip the .pt2",
         judges=("compiler",),
-        module="compiler.kernel_information",
+        module="stepscope.readers.compiler.kernel_information",
     ),
     Format(
         name="torch-trace",
@@ -254,7 +222,7 @@ FORMATS: tuple[Format, ...] = (
         kind=COMPILER,
         record="TORCH_TRACE=trace_folder python train.py",
         judges=("compiler",),
-        module="compiler.torch_trace",
+        module="stepscope.readers.compiler.torch_trace",
     ),
     Format(
         name="nvidia-smi",
@@ -262,7 +230,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="nvidia-smi dmon -s pucvmet -o DT > dmon.txt",
         judges=("machine",),
-        module="system.nvidia_smi",
+        module="stepscope.readers.system.nvidia_smi",
     ),
     Format(
         name="rocm-smi",
@@ -270,7 +238,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="amd-smi monitor --csv > amd_smi.csv",
         judges=("machine",),
-        module="system.rocm_smi",
+        module="stepscope.readers.system.rocm_smi",
     ),
     Format(
         name="dcgm",
@@ -278,7 +246,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="dcgmi dmon -e 1001,1002,1003,1004,1005,203,100,155,150,112 > dcgm.txt",
         judges=("machine",),
-        module="system.dcgm",
+        module="stepscope.readers.system.dcgm",
     ),
     Format(
         name="perf",
@@ -286,7 +254,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="perf record -g --sample-cpu -p PID -- sleep 10; perf script > perf.txt",
         judges=("host", "machine"),
-        module="system.perf_text",
+        module="stepscope.readers.system.perf_text",
     ),
     Format(
         name="top",
@@ -294,7 +262,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="top -b -d 2 -n 15 -w 200 > top.txt",
         judges=("host", "machine"),
-        module="host.top",
+        module="stepscope.readers.host.top",
     ),
     Format(
         name="host-profile",
@@ -303,7 +271,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="py-spy record --native --idle --threads -f speedscope -o host.json -p PID",
         judges=("host",),
-        module="host.profile",
+        module="stepscope.readers.host.profile",
     ),
     Format(
         name="training-log",
@@ -311,7 +279,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRAINING,
         record="the job's own output, kept in a file",
         judges=("steps", "comms", "memory"),
-        module="frameworks.log",
+        module="stepscope.readers.frameworks.log",
         is_output=True,
     ),
     Format(
@@ -320,7 +288,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRAINING,
         record="torch.profiler.ExecutionTraceObserver().register_callback('et.json')",
         judges=("operators", "comms"),
-        module="chakra.trace",
+        module="stepscope.readers.chakra.trace",
     ),
     Format(
         name="topology",
@@ -328,7 +296,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="nvidia-smi topo -m > topo.txt",
         judges=("comms", "machine"),
-        module="system.nvidia_topo",
+        module="stepscope.readers.system.nvidia_topo",
     ),
     Format(
         name="measured-rates",
@@ -336,7 +304,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="stepscope calibrate -o machine.json",
         judges=("machine",),
-        module="system.measured_rates",
+        module="stepscope.readers.system.measured_rates",
     ),
     Format(
         name="job-log",
@@ -344,7 +312,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRAINING,
         record="torchrun --tee 3 train.py > job.log 2>&1",
         judges=("host", "comms", "memory", "compiler"),
-        module="job_log.log",
+        module="stepscope.readers.job_log.log",
         is_output=True,
     ),
     Format(
@@ -354,7 +322,7 @@ FORMATS: tuple[Format, ...] = (
         record="while sleep 10; do date +%s; grep -H . /sys/class/infiniband/*/ports/*/"
         "{counters,hw_counters}/*; done > ports.txt",
         judges=("comms", "machine"),
-        module="network.counters",
+        module="stepscope.readers.network.counters",
     ),
     Format(
         name="nccl-tests",
@@ -362,7 +330,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="all_reduce_perf -b 8 -e 8G -f 2 -g 8 > all_reduce_perf.txt",
         judges=("comms", "machine"),
-        module="nccl.tests",
+        module="stepscope.readers.nccl.tests",
         is_output=True,
     ),
     Format(
@@ -371,7 +339,7 @@ FORMATS: tuple[Format, ...] = (
         kind=COMMS,
         record="NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log python train.py",
         judges=("comms",),
-        module="nccl.log",
+        module="stepscope.readers.nccl.log",
         is_output=True,
     ),
 )

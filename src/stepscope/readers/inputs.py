@@ -373,8 +373,10 @@ def _in_parts(source: Source, notes: list[str]) -> list[Source]:
     """The source; or one for each rank, where several share the file."""
     if source.format is None or not BY_NAME[source.format].has_parts:
         return [source]
+    parts_of = BY_NAME[source.format].reader().parts
+    assert parts_of is not None, source.format
     try:
-        parts, part_notes = BY_NAME[source.format].reader().parts(source)
+        parts, part_notes = parts_of(source)
     except (OSError, InputError):
         return [source]  # Its reading says what is wrong with it.
     notes.extend(f"{source.label}: {note}" for note in part_notes)

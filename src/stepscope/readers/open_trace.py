@@ -5,8 +5,8 @@ from __future__ import annotations
 from stepscope.core.trace import Trace
 from stepscope.readers import cache
 from stepscope.readers.detect import refuse_unknown
+from stepscope.readers.format import Progress
 from stepscope.readers.formats import BY_NAME, KINETO
-from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.source import Source
 
 MIN_CACHED_BYTES = 8 << 20
@@ -26,7 +26,9 @@ def read_trace(
         before = cache.identity(source)
     if source.format is None:
         refuse_unknown(source)
-    read: Trace = BY_NAME[source.format or KINETO].reader().read(source, progress)
+    reader = BY_NAME[source.format or KINETO].reader()
+    assert reader.read_trace is not None, source.format
+    read = reader.read_trace(source, progress)
     if is_cached(read, use_cache=use_cache):
         cache.store(source, read, before)
     return read

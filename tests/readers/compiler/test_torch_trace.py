@@ -123,7 +123,7 @@ def test_log_trace_and_counters_of_one_run_are_one_report(job: Path) -> None:
     for source, reader in zip((trace, log, counters), readers, strict=True):
         found = format_of(head_of(source), "a file")
         assert found is not None
-        assert found.reader() is reader
+        assert found.reader() is reader.READER
     apart = [
         torch_trace.read([trace]),
         torch_logs.read([log]),

@@ -20,6 +20,7 @@ from contextlib import closing
 
 from stepscope.core.recordings.training_log import ExecutionGraph, TrainingLog, TrainingRecording
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -123,3 +124,6 @@ def _refused(source: Source, block: bytes) -> FormatError:
     return FormatError(
         f"{source.label} is not an execution trace (Chakra) in JSON. Record one: {RECORD}."
     )
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

@@ -20,6 +20,7 @@ from stepscope.core.recordings.compiler import (
 )
 from stepscope.errors import FormatError
 from stepscope.readers.compiler.breaks import counted_break
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_json
 
@@ -119,3 +120,6 @@ def _caches(path: str, sections: Mapping[str, Mapping[str, int]]) -> Iterator[Ca
                 misses=misses or 0,
                 bypassed=counts.get(f"{prefix}_bypass", 0),
             )
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 from stepscope.core.recordings.compiler import CompilerRecording, KernelOrigin
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_json
 
@@ -71,3 +72,6 @@ def _origin(kernel: str, about: dict[str, Any]) -> KernelOrigin:
 
 def _texts(value: Any) -> list[str]:
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

@@ -23,6 +23,7 @@ from stepscope.errors import FormatError
 from stepscope.readers.compiler.breaks import FILE, MAX_LINES, break_of, is_break
 from stepscope.readers.compiler.builder import MAX_NAME, CompileBuilder, ReportBuilder, Writer
 from stepscope.readers.container_log import opened
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import bounded_lines
 
@@ -222,3 +223,6 @@ def read(sources: Sequence[Source]) -> CompilerReport:
                 "train.py 2> torch_logs.txt"
             )
     return builder.finished("torch-logs", [source.label for source in sources], notes)
+
+
+READER = Reader(is_mine=is_mine, read_together=read, is_in=is_in)

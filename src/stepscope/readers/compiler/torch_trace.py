@@ -30,6 +30,7 @@ from stepscope.readers.compiler.builder import (
     ReportBuilder,
     Writer,
 )
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.text_lines import bounded_lines
@@ -314,3 +315,6 @@ def _count(value: object, limit: float = MAX_NUMBER) -> int | None:
 
 def _location(file: str | None, line: object) -> str:
     return f"{file}:{line}" if file and _count(line) is not None else file or ""
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

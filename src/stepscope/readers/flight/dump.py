@@ -26,6 +26,7 @@ from stepscope.core.recordings.flight import (
 from stepscope.core.recordings.training_log import TrainingLog, TrainingRecording
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import as_object, finite, parse_json, whole
+from stepscope.readers.format import Reader
 from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_text
@@ -311,3 +312,6 @@ def _time(value: Any) -> int | None:
     """0 is how the JSON says that it has not come to that."""
     number = finite(value, 0)
     return None if not number else int(value)
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

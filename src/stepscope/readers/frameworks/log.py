@@ -14,6 +14,7 @@ from contextlib import closing
 from stepscope.core.recordings.training_log import FrameworkLog, TrainingLog, TrainingRecording
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.container_log import opened
+from stepscope.readers.format import Reader
 from stepscope.readers.frameworks.deepspeed import DeepSpeedParser
 from stepscope.readers.frameworks.huggingface import HuggingFaceParser
 from stepscope.readers.frameworks.lightning import LightningParser
@@ -122,3 +123,6 @@ def _nothing(source: Source, num_lines: int, problem: str | None) -> InputError:
         f"{names} write them{why}. Keep the whole output of the job, of the rank that logs "
         "(torchrun --tee 3, or srun's output file), and name that."
     )
+
+
+READER = Reader(is_mine=is_mine, read_together=read, is_in=is_in)

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from stepscope.core.recordings.system import SystemRecording
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.host.profile_json import Profile, read_json
 from stepscope.readers.host.profile_stacks import (
     Call,
@@ -145,3 +146,6 @@ def _call(text: str) -> Call:
         file is not None and line is None and not file.startswith("<")
     )
     return Call(name, file, line, is_compiled)
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

@@ -22,6 +22,7 @@ from stepscope.core.recordings.processes import PROCESS, RANK, WORKER, HostUse, 
 from stepscope.core.recordings.system import SystemRecording
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
@@ -144,3 +145,6 @@ def _role(name: str) -> str:
         if name == known or (name.endswith("+") and known.startswith(name[:-1]) and len(name) > 5):
             return role
     return PROCESS
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

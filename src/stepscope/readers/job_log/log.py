@@ -19,6 +19,7 @@ from stepscope.core.recordings.job_output import JobOutput
 from stepscope.core.recordings.training_log import TrainingLog, TrainingRecording
 from stepscope.readers.compiler import torch_logs
 from stepscope.readers.container_log import opened
+from stepscope.readers.format import Reader
 from stepscope.readers.frameworks import log as training_log
 from stepscope.readers.frameworks.lines import batches, uncolored
 from stepscope.readers.job_log.lines import FAILED_MARK, HUNG_MARK, TRACED_MARK, WORDINGS
@@ -98,3 +99,6 @@ def numbered_lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, str]]:
             number, rest = number + (part == b"\n"), b""
     if rest.strip():
         yield number, uncolored(rest.decode("utf-8", "replace"))
+
+
+READER = Reader(is_mine=is_mine, read_together=read, is_in=is_in)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from stepscope.core.trace import ENDS_EARLY, READ_IN_PART, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.run_folder import MARKS_FIELD, MODULE_PREFIX, MODULES_FIELD
 from stepscope.protocol.untrusted import LARGEST_INT, whole
+from stepscope.readers.format import Progress, Reader
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.kineto.json_chunks import MAX_ARRAYS, MAX_EVENT_BYTES, Feed, NotJsonError
@@ -38,9 +39,6 @@ OTHER_CHROME = re.compile(rb'"cat"\s*:\s*"(?:fee|FEE)"|"viztracer_metadata"|"Beg
 """What torch.profiler never writes: viztracer's calls, roctracer's times."""
 RUBBISH_ENTRIES = 10_000
 ONE_EVENT = re.compile(rb'\s*\{[^{}\[\]]{0,4096}"ph"\s*:')
-
-Progress = Callable[[int], None]
-"""Called with the bytes of the file read so far."""
 
 
 def is_mine(head: bytes, _name: str) -> bool:
@@ -194,3 +192,6 @@ def _row(mark: Any, base_ns: int, threads: Mapping[str, int]) -> tuple[str, int,
         return None
     name = mark[0][:LONGEST_NAME].encode("utf-8", "replace").decode("utf-8")
     return name, begun - base_ns, ended - begun, code
+
+
+READER = Reader(is_mine=is_mine, read_trace=read)

@@ -24,6 +24,7 @@ from stepscope.core.recordings.memory import (
     memory_recording,
 )
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.memory.at_peak import at_peak, failed
 from stepscope.readers.memory.events import DeviceHistory, histories
 from stepscope.readers.memory.phases import Passes, boundaries, classify, find_passes
@@ -250,3 +251,6 @@ def _notes(
         yield f"{replay.num_odd} events contradict the ones before; sizes may be off by theirs"
     if history.left_out:
         yield f"the oldest {history.left_out} events were left out: more than is played again"
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

@@ -21,6 +21,7 @@ from stepscope.core.recordings.memory import (
     memory_recording,
 )
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_json
 
@@ -130,3 +131,6 @@ def _count(stats: dict[str, Any], name: str) -> int | None:
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
     return value if type(value) is int and 0 <= value < MAX_COUNT else None
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

@@ -29,6 +29,7 @@ from stepscope.core.recordings.memory import (
     memory_recording,
 )
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_text
 
@@ -149,3 +150,6 @@ def _table(table: Table, label: str) -> Any:
     if np.abs(sizes.astype(float)).max() > MAX_SIZE:
         raise FormatError(f"{label}: a size that cannot be; {INSTEAD}")
     return sizes
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

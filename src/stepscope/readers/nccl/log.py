@@ -30,6 +30,7 @@ from stepscope.core.recordings.nccl import (
 )
 from stepscope.errors import InputError
 from stepscope.readers.container_log import opened
+from stepscope.readers.format import Reader
 from stepscope.readers.nccl.messages import take, take_version
 from stepscope.readers.nccl.tables import NcclTables, PartialCommunicator, Writer
 from stepscope.readers.source import Source
@@ -222,3 +223,6 @@ def _connections(tables: NcclTables) -> tuple[NcclConnection, ...]:
 
 def _counted(counts: list[tuple[str, int]]) -> tuple[NcclWarning, ...]:
     return tuple(NcclWarning(text=text, count=count) for text, count in counts)
+
+
+READER = Reader(is_mine=is_mine, read_together=read, is_in=is_in)

@@ -26,6 +26,7 @@ from stepscope.core.calibrated import CollectivePoint, Timing, bus_factor
 from stepscope.core.recordings.system import LinkRow, LinkTest, SystemRecording
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import finite_text, read_regular
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_text
 
@@ -292,3 +293,6 @@ def _test(section: Section, label: str) -> LinkTest:
         rows=tuple(rows),
         num_wrong=section.num_wrong,
     )
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file, is_in=is_in)

@@ -24,6 +24,7 @@ from stepscope.core.recordings.kernels import (
     Remark,
 )
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.ncu.metrics import is_wanted, kernel_of
 from stepscope.readers.ncu.units import has_decimal_comma, number_of, scale_of
 from stepscope.readers.source import Source
@@ -335,3 +336,6 @@ def _nothing(
         f"{label}: Nsight Compute's table has no kernel; see that --kernel-name, --launch-skip, "
         "--nvtx-include meet one"
     )
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

@@ -20,6 +20,7 @@ from typing import Any
 from stepscope.core.numbers import true_notes
 from stepscope.core.recordings.kernels import KernelMetrics, KernelRecording, KernelReport
 from stepscope.errors import FormatError, InputError
+from stepscope.readers.format import Reader
 from stepscope.readers.ncu.metrics import is_wanted, kernel_of
 from stepscope.readers.ncu.units import MOST, scale_of
 from stepscope.readers.source import Source
@@ -154,3 +155,6 @@ def _value(metric: Any) -> float | None:
         return None
     value = float(metric.as_double())
     return value * scale_of(metric.unit() or "") if abs(value) <= MOST else None
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

@@ -22,6 +22,7 @@ from stepscope.core.recordings.system import SystemRecording
 from stepscope.errors import FormatError
 from stepscope.protocol.port_counters import PAUSE_US, RX, TX, counter_of
 from stepscope.protocol.untrusted import finite_text, whole_text
+from stepscope.readers.format import Reader
 from stepscope.readers.network.port_samples import PortSamples
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
@@ -224,3 +225,6 @@ def _of_day(text: str, half: str | None) -> float:
     if half is not None:
         hours = hours % 12 + (12 if half == "PM" else 0)
     return hours * 3600.0 + minutes * 60 + seconds
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

@@ -33,7 +33,7 @@ from msgspec import Struct, structs
 from stepscope.core.numbers import true_notes
 from stepscope.core.trace import Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.format import Progress, Reader
 from stepscope.readers.nsys import sqlite
 from stepscope.readers.nsys.events import CALLS, COPIES, GEOMETRY, KERNELS, SETS
 from stepscope.readers.nsys.nvtx import RANGES
@@ -316,3 +316,6 @@ def _stored(value: int | str | None) -> int | str | None:
     if isinstance(value, int) and not -LIMIT <= value < LIMIT:
         return None
     return value
+
+
+READER = Reader(is_mine=is_mine, read_trace=read, parts=parts)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from stepscope.core.numbers import first_few, true_notes
 from stepscope.core.trace import NONE, Kind, Trace, TraceMeta
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.format import Progress, Reader
 from stepscope.readers.nsys.database import AGAIN, MAGIC, Database, opened
 from stepscope.readers.nsys.events import (
     CALLS,
@@ -268,3 +268,6 @@ def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) ->
         (not database.has(KERNELS, "start"), "no kernels were recorded: nsys profile -t cuda"),
         (database.refused, f"{len(database.refused)} view(s) in the file were not looked at"),
     )
+
+
+READER = Reader(is_mine=is_mine, read_trace=read, parts=parts)

@@ -23,6 +23,7 @@ from stepscope.core.recordings.kernels import (
 )
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.text_lines import bounded_lines, csv_cells
@@ -265,3 +266,6 @@ def _total(name: str, rows: Sequence[Row]) -> KernelTotal:
         total_ns=total,
         mean_ns=total / count if count else None,
     )
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

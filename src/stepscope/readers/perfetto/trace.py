@@ -17,7 +17,7 @@ from stepscope.core.device_label import device_of_label
 from stepscope.core.numbers import first_few, true_notes
 from stepscope.core.trace import DEVICE_WORK, ENDS_INSIDE, NONE, Kind, Trace
 from stepscope.errors import FormatError
-from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.format import Progress, Reader
 from stepscope.readers.perfetto.args import DETAIL, slice_of
 from stepscope.readers.perfetto.columns import (
     CLOCK_SNAPSHOT,
@@ -463,3 +463,6 @@ def _int(value: Value | None) -> int | None:
 
 def _text(value: Value | None) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
+READER = Reader(is_mine=is_mine, read_trace=read, parts=parts)

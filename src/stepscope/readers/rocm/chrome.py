@@ -24,7 +24,7 @@ from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import whole, whole_text
-from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.format import Progress, Reader
 from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name
 from stepscope.readers.rocm.json_walk import Path, Walk, decoded, walked
 from stepscope.readers.rocm.rocprofv3_json import WANTED
@@ -212,3 +212,6 @@ def _spelled(name: str) -> str:
 def _whole(value: Number) -> int | None:
     """A whole number of 0 or more, also where it is written as text."""
     return whole_text(value, 0) if isinstance(value, str) else whole(value, 0)
+
+
+READER = Reader(is_mine=is_mine, read_trace=read)

@@ -23,6 +23,7 @@ from stepscope.core.recordings.kernels import (
     KernelTotal,
 )
 from stepscope.errors import FormatError, InputError
+from stepscope.readers.format import Reader
 from stepscope.readers.rocm.counters import Device, metrics_of
 from stepscope.readers.rocm.table import DAMAGED, Table, cell, header_of, number, whole
 from stepscope.readers.source import Source
@@ -232,3 +233,6 @@ def _device_of(source: Source) -> Device:
         num_l2_channels=figure("total_l2_chan"),
         num_xcds=figure("num_xcd") or 1.0,
     )
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

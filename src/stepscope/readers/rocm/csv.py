@@ -17,7 +17,7 @@ from pathlib import Path
 from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.format import Progress, Reader
 from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name
 from stepscope.readers.rocm.table import DAMAGED, Table, cell, header_of, last_number, whole
 from stepscope.readers.source import Source
@@ -292,3 +292,6 @@ class _FileParser:
         if number is None or self.gpus is None:
             return NONE if number is None else number
         return self.gpus.get(number, NONE)
+
+
+READER = Reader(is_mine=is_mine, read_trace=read, companions=companions)

@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 from stepscope.core.recordings.find_db import FindDb, Searched
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.rocm.miopen_keys import FIND_DB_LINE, first_lines, problem_of, solvers_of
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
@@ -123,3 +124,6 @@ def _read_file(source: Source) -> tuple[FindDb, Left]:
         num_units=units,
     )
     return file, left
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from stepscope.core.recordings.kernels import KernelRecording, TunedSolvers
 from stepscope.errors import FormatError, InputError
+from stepscope.readers.format import Reader
 from stepscope.readers.nsys.database import AGAIN, MAGIC, Database, opened
 from stepscope.readers.rocm.miopen_keys import FIND_DB_LINE, LINE, NAME, first_lines, problem_of
 from stepscope.readers.source import Source
@@ -122,3 +123,6 @@ def _recording(
         num_convolutions=num, solvers=tuple(counts.most_common()), num_tuned=sum(counts.values())
     )
     return KernelRecording(format=FORMAT, paths=(source.label,), notes=tuple(notes), tuned=tuned)
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

@@ -20,7 +20,7 @@ import msgspec
 from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
 from stepscope.errors import FormatError
-from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.format import Progress, Reader
 from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
 from stepscope.readers.rocm.json_walk import Path, Walk, decoded, walked
 from stepscope.readers.rocm.records import (
@@ -297,3 +297,6 @@ _TAKERS: dict[Path, Callable[[_FileParser, Path, Any], None]] = {
     **dict.fromkeys(CALLS, _FileParser.take_calls),
     **dict.fromkeys(UNUSED, _FileParser.take_unused),
 }
+
+
+READER = Reader(is_mine=is_mine, read_trace=read)

@@ -18,6 +18,7 @@ from stepscope.core.recordings.kernels import (
     OtherTotals,
 )
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.rocm.table import DAMAGED, Table, cell, header_of, number, whole
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -81,3 +82,6 @@ def _total(table: Table, row: list[str]) -> KernelTotal | None:
         total_ns=total,
         mean_ns=number(row, column("averagens")),
     )
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from stepscope.core.recordings.system import SystemRecording
 from stepscope.protocol.untrusted import finite_text
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.system.columns import DCGM, values_of
 from stepscope.readers.system.device_samples import MonitorSamples
@@ -150,3 +151,6 @@ def _number(text: str) -> float | None:
     value = finite_text(text, high=BLANK)
     is_blank = value is None or value >= BLANK or BLANK_INT <= value <= BLANK_INT_END
     return None if is_blank else value
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

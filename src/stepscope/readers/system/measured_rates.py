@@ -16,6 +16,7 @@ from stepscope.core.hardware import DeviceRates
 from stepscope.core.recordings.system import MeasuredRates, SystemRecording
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import is_hardware, parse_hardware, read_hardware
 from stepscope.readers.whole_file import whole_text
@@ -142,3 +143,6 @@ def _no_roofs(where: str) -> InputError:
 
 def _is_rate(value: object) -> bool:
     return finite(value, 1e-9, 1e9) is not None
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

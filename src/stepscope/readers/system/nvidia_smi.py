@@ -20,6 +20,7 @@ from datetime import datetime
 
 from stepscope.capture.counters.nvml import THROTTLE_REASONS
 from stepscope.core.recordings.system import SystemRecording
+from stepscope.readers.format import Reader
 from stepscope.readers.source import Source
 from stepscope.readers.system.columns import NVIDIA_DMON, NVIDIA_QUERY, number_of, values_of
 from stepscope.readers.system.device_samples import MAX_DEVICES, DeviceSamples, MonitorSamples
@@ -217,3 +218,6 @@ def _time(row: Mapping[str, str], *, is_dmon: bool) -> float | None:
     return whole + (
         float(f"0.{part}") if part.isascii() and part.isdigit() and len(part) < 10 else 0.0
     )
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from stepscope.core.recordings.system import DeviceLinks, SystemRecording, SystemReport, Topology
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.frameworks.lines import COLOR
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
@@ -179,3 +180,6 @@ def nearest(networks: Mapping[str, str]) -> tuple[str, str]:
         networks.items(),
         key=lambda pair: NEAREST.index(pair[1]) if pair[1] in NEAREST else len(NEAREST),
     )
+
+
+READER = Reader(is_mine=is_mine, read_together=read)

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from stepscope.core.recordings.system import HostStacks, HostThread, HotSpot, SystemRecording
 from stepscope.errors import FormatError
+from stepscope.readers.format import Reader
 from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally
 from stepscope.readers.source import Source
 from stepscope.readers.system.perf_stat import CLOCKS, is_stat, read_stat
@@ -251,3 +252,6 @@ def read_report(source: Source) -> SystemRecording:
     return SystemRecording(
         format="perf", paths=(source.label,), notes=tuple(lines.notes), stacks=(stacks,)
     )
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

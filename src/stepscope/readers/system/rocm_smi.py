@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepscope.core.recordings.system import SystemRecording
+from stepscope.readers.format import Reader
 from stepscope.readers.rocm.table import Table, header_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -241,3 +242,6 @@ def _plain(name: str) -> str:
 
 def _whole(text: str) -> int | None:
     return int(text) if len(text) <= 20 else None
+
+
+READER = Reader(is_mine=is_mine, read_file=read_file)

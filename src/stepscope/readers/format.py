@@ -1,0 +1,75 @@
+"""The door for a format: what it is, and the functions that know and read its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from stepscope.core.recordings.recording import Recording
+from stepscope.readers.source import Source
+
+if TYPE_CHECKING:
+    from stepscope.core.recordings.compiler import CompilerReport
+    from stepscope.core.recordings.kernels import KernelReport
+    from stepscope.core.recordings.memory import MemoryReport
+    from stepscope.core.recordings.nccl import NcclLog
+    from stepscope.core.recordings.system import SystemReport
+    from stepscope.core.recordings.training_log import TrainingLog
+    from stepscope.core.trace import Trace
+
+    Report = KernelReport | MemoryReport | CompilerReport | SystemReport | TrainingLog | NcclLog
+
+Progress = Callable[[int], None]
+"""Told how many bytes of the file were read so far."""
+
+
+class Reader(Struct, frozen=True, kw_only=True):
+    """The functions of one format. It has one of the three that read."""
+
+    is_mine: Callable[[bytes, str], bool]
+    """Whether a file is of this format, by the first bytes of its text (decompressed) and, where
+    these say nothing, by its name."""
+    read_trace: Callable[[Source, Progress | None], Trace] | None = None
+    read_file: Callable[[Source], Recording] | None = None
+    """Reads one file that is no trace."""
+    read_together: Callable[[Sequence[Source]], Report] | None = None
+    """Reads all files of the format, where they are put together."""
+    is_in: Callable[[bytes], bool] | None = None
+    """Whether a piece of text has lines of it, where these may stand anywhere in a job's output."""
+    parts: Callable[[Source], tuple[list[tuple[int, str]], list[str]]] | None = None
+    """The ranks that one file holds, each with words for it, and notes."""
+    companions: Callable[[Path], Iterable[Path]] | None = None
+    """Files that are read along with one."""
+
+
+class Format(Struct, frozen=True, kw_only=True):
+    """What a format is, how to record it, and what it lets us judge."""
+
+    name: str
+    words: str
+    kind: str
+    """Of formats.py: TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING or COMMS."""
+    record: str
+    """A command, or a line of code, that records it."""
+    judges: tuple[str, ...]
+    """Of JUDGED in formats.py."""
+    module: str
+    """Has the `READER`, and is imported when it is needed."""
+    has_parts: bool = False
+    """One file may hold several ranks."""
+    is_output: bool = False
+    """Its lines may stand anywhere in a job's output, between those of others."""
+
+    @property
+    def tool(self) -> str:
+        """The folder of its reader."""
+        return self.module.split(".")[-2]
+
+    def reader(self) -> Reader:
+        reader = import_module(self.module).READER
+        assert isinstance(reader, Reader), self.module
+        return reader
