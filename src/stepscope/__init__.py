@@ -24,11 +24,13 @@ def __getattr__(name: str) -> "Any":
     """What a training script or a notebook may use; imported when it is asked for: commands and
     readers need none of it."""
     if name == "profile":
-        from stepscope.capture.api import profile
+        with _own_imports():
+            from stepscope.capture.api import profile
 
         return profile
     if name in ("LightningCallback", "TransformersCallback"):
-        from stepscope.capture import callbacks
+        with _own_imports():
+            from stepscope.capture import callbacks
 
         return (
             callbacks.lightning_callback()
@@ -48,6 +50,12 @@ def _module(name: str) -> "Any":
     import importlib
 
     return importlib.import_module(name)
+
+
+def _own_imports() -> "Any":
+    from stepscope.capture.own_imports import OwnImports
+
+    return OwnImports()
 
 
 def _leave_start_folder() -> None:

@@ -1,107 +1,143 @@
-"""What RUN/site/sitecustomize.py does: wait for torch to be imported, then hook this process up.
+"""RUN/site/sitecustomize.py, with its last line: waits for torch to be imported, then hooks this
+process up.
 
-Every Python of the job runs this at its start, launchers and loader workers too, so it costs
-nothing until torch comes, and nothing that goes wrong here is ever seen by the job.
+Every Python of the job runs this at its start, launchers and loader workers too: it costs nothing
+until torch comes, imports nothing that Python has not imported by then, and leaves nothing on
+sys.path or in sys.modules. A module of the job may have any name, `sitecustomize` too. Nothing that
+goes wrong here is ever seen by the job, which may be an older Python: no syntax of later ones.
 """
 
-from __future__ import annotations
-
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-from stepscope.capture.recording.cupti import forget_parents
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
-
-def start(run: str) -> None:
-    """Called at the start of a Python."""
-    forget_parents()
-    if "torch" in sys.modules:
-        _hook_up(run)
-    else:
-        sys.meta_path.insert(0, _TorchFinder(run))
+CUPTI_VARIABLE = "TEARDOWN_CUPTI"
+CUPTI_MARK = "STEPSCOPE_TEARDOWN_CUPTI"
+"""Set beside it where we have set it: a process that the job starts takes both out again. Its own
+recordings, without CUDA, would leave it waiting at its end."""
+OLDEST = (3, 10)
+FINDER = "TorchFinder"
 
 
-class _TorchFinder(importlib.abc.MetaPathFinder):
+def forget_parents() -> None:
+    """Takes out of the environment what a recording of the process that started this one has
+    set."""
+    if os.environ.pop(CUPTI_MARK, None) is not None:
+        os.environ.pop(CUPTI_VARIABLE, None)
+
+
+class TorchFinder:
     """Sees torch being imported, lets the real loader do it, and then hooks up."""
 
-    def __init__(self, run: str) -> None:
-        self._run = run
+    def __init__(self, run: str, package: str) -> None:
+        self.runs = [run]
+        """More where a job of `stepscope run` starts `stepscope run`: the innermost first."""
+        self.package = package
         self._is_asking = False
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: "Any", target: "Any" = None) -> "Any":
         # It stays until torch is really imported: many packages only ask whether it is there.
         if name != "torch" or self._is_asking:
             return None
         self._is_asking = True
         try:
-            if path is None:
-                spec = importlib.util.find_spec(name)
-            else:
-                spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            spec = sys.modules["_frozen_importlib"]._find_spec(name, path, target)  # noqa: SLF001
         finally:
             self._is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, self._run, self)
+            spec.loader = Then(spec.loader, self)
         return spec
 
 
-class _Then(importlib.abc.Loader):
+class Then:
     """A loader that does what the real one does, and then hooks up."""
 
-    def __init__(self, loader: Any, run: str, finder: _TorchFinder) -> None:
-        self._loader, self._run, self._finder = loader, run, finder
+    def __init__(self, loader: "Any", finder: TorchFinder) -> None:
+        self._loader, self._finder = loader, finder
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
+    def create_module(self, spec: "Any") -> "Any":
+        return self._loader.create_module(spec)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         self._loader.exec_module(module)
-        _hook_up(self._run)
+        hook_up(self._finder)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> "Any":
         return getattr(self._loader, name)
 
 
-def _hook_up(run: str) -> None:
+def hook_up(finder: TorchFinder) -> None:
+    """Once torch is there. stepscope is the one that started the run, whatever the job has."""
     try:
-        from stepscope.capture.hooks.install import begin
-        from stepscope.protocol.options import options_of
-        from stepscope.protocol.run_folder import ENTERED_FILE, SITE_FOLDER, read_options
+        if "stepscope" not in sys.modules:
+            load(finder.package)
+        from stepscope.capture.own_imports import OwnImports
 
-        folder = Path(run)
-        with suppress(OSError):
-            (folder / SITE_FOLDER / ENTERED_FILE).touch()
-        options = options_of(read_options(folder))
-        session = begin(folder, options)
-        if options.is_trial:
-            from stepscope.capture.trial.parts import begin_parts
+        with OwnImports():
+            from stepscope.capture.begin import begin_one_of
 
-            begin_parts(session)
+        begin_one_of(finder.runs)
     except Exception:  # noqa: BLE001 - before there is a guard, this is it
-        _write_problem(run)
+        write_problem(finder.runs)
 
 
-def _write_problem(run: str) -> None:
+def load(package: str) -> None:
+    """The package `stepscope`, by its file."""
+    importer, files = sys.modules["_frozen_importlib"], sys.modules["_frozen_importlib_external"]
+    spec = files.spec_from_file_location(
+        "stepscope", package, submodule_search_locations=[os.path.dirname(package)]
+    )
+    module = importer.module_from_spec(spec)
+    sys.modules["stepscope"] = module
+    spec.loader.exec_module(module)
+
+
+def write_problem(runs: "list[str]") -> None:
     """Why there is no capture in this process, for the report."""
-    import os
-    import traceback
+    for run in runs:
+        try:
+            # torch has imported it.
+            text = sys.modules["traceback"].format_exc()
+            with open(
+                os.path.join(run, f"problem-{os.getpid()}.txt"), "w", encoding="utf-8"
+            ) as file:
+                file.write(text)
+        except (KeyError, OSError):
+            pass
 
-    with suppress(OSError):
-        (Path(run) / f"problem-{os.getpid()}.txt").write_text(
-            traceback.format_exc(), encoding="utf-8"
-        )
+
+def start(file: str, package: str) -> None:
+    """Called at the start of a Python, by RUN/site/sitecustomize.py, which is `file`."""
+    here = os.path.dirname(os.path.abspath(file))
+    # Python gives an entry of PYTHONPATH as it was written there.
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    sys.path_importer_cache.pop(here, None)
+    forget_parents()
+    if sys.version_info < OLDEST:
+        return
+    run = os.path.dirname(here)
+    for other in sys.meta_path:
+        if type(other).__name__ == FINDER and type(other).__module__ == "sitecustomize":
+            other.runs.append(run)  # type: ignore[attr-defined]
+            return
+    finder = TorchFinder(run, package)
+    if "torch" in sys.modules:
+        hook_up(finder)
+    else:
+        sys.meta_path.insert(0, finder)
+
+
+def give_way() -> None:
+    """The machine or the job may have a sitecustomize of its own, which ours hid: that is the one
+    to be imported. Where there is none the error is Python's own, which expects it there."""
+    del sys.modules["sitecustomize"]
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401

@@ -17,42 +17,8 @@ from stepscope.protocol.secrets import masked_words
 PACKAGE = Path(__file__).absolute().parents[1] / "__init__.py"
 LOOK_S = 0.5
 """Between two looks at the run folder."""
-SITE = """\
-# Every Python of a job under `stepscope run` starts with this.
-# It never lets a problem of its own reach the job.
-import sys
-
-def _start():
-    import os
-    here = os.path.dirname(os.path.abspath(__file__))
-    if sys.version_info >= (3, 10):
-        try:
-            import importlib.util
-            if importlib.util.find_spec("stepscope") is None:
-                spec = importlib.util.spec_from_file_location(
-                    "stepscope", {init!r}, submodule_search_locations=[os.path.dirname({init!r})])
-                module = importlib.util.module_from_spec(spec)
-                sys.modules["stepscope"] = module
-                spec.loader.exec_module(module)
-            from stepscope.capture.site import start
-            start(os.path.dirname(here))
-        except Exception:
-            pass
-    return here
-
-def _next(here):
-    # The machine may have a sitecustomize of its own, which ours hides.
-    import importlib.machinery
-    import os
-    rest = [p for p in sys.path if os.path.abspath(p or ".") != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
-    if spec is not None and spec.loader is not None:
-        import importlib.util
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-
-_next(_start())
-"""
+SITE = PACKAGE.parent / "capture" / "site.py"
+"""What every Python of a job starts with, but for its last lines."""
 
 
 def prepare(
@@ -66,7 +32,9 @@ def prepare(
     the job's own."""
     site = run / SITE_FOLDER
     site.mkdir(parents=True, exist_ok=True)
-    (site / "sitecustomize.py").write_text(SITE.format(init=str(PACKAGE)), encoding="utf-8")
+    calls = f"\n\nstart(__file__, {str(PACKAGE)!r})\ngive_way()\n"
+    text = SITE.read_text(encoding="utf-8") + calls
+    (site / "sitecustomize.py").write_text(text, encoding="utf-8")
     run_info: dict[str, Any] = {
         "schema": SCHEMA,
         "stepscope": version,

@@ -3,6 +3,7 @@
     RUN/run.json                        the command, its times and end, what was asked
     RUN/site/sitecustomize.py           what every Python of the job starts with
     RUN/site/entered                    there from when it first met torch
+    RUN/site/aside                      the run around or inside of this one that records its job
     RUN/control.json                    what the job is asked while it runs: a recording, a stop
     RUN/alerts.jsonl                    a line per alert: kind, ranks, step, words, at_wall_ns
     RUN/rank-3/rank.json                the rank, its machine, versions, environment, knobs, model
@@ -72,6 +73,9 @@ RUN_FILES = (
 SITE_FOLDER = "site"
 ENTERED_FILE = "entered"
 """In the site folder, from when the capture first got into a process that imports torch."""
+ASIDE_FILE = "aside"
+"""In the site folder, where another `stepscope run` inside of the job, or around it, records what
+it starts: that one's folder."""
 RANK_FOLDER = re.compile(r"^rank-(\d{1,7})(?:\.(\d{1,10}))?$")
 """The number of the rank, and of the process where another one of the same rank was there before
 it."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stepscope.capture.recording import cupti
+from stepscope.capture.site import forget_parents
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +36,13 @@ def test_cupti_leaves_from_cuda_12_6_on(version: str | None, is_asked: bool) -> 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cupti.VARIABLE, "0")
     cupti.leave_cupti_after(torch_of("13.0"))
-    cupti.forget_parents()
+    forget_parents()
     assert os.environ[cupti.VARIABLE] == "0"
 
 
 def test_a_process_that_the_job_starts_takes_our_setting_out() -> None:
     cupti.leave_cupti_after(torch_of("13.0"))
-    cupti.forget_parents()
+    forget_parents()
     assert cupti.VARIABLE not in os.environ
 
 

@@ -7,6 +7,7 @@ system has no such counter, making it fails. Paths begin at a root that tests re
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -52,8 +53,6 @@ class ProcessCounters(_Counters):
     """This process, all its threads together. The one source that needs no /proc."""
 
     def take(self) -> dict[str, Any]:
-        import resource
-
         used = resource.getrusage(resource.RUSAGE_SELF)
         return self._rates.of(
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -55,8 +56,6 @@ class MemoryLeft:
         return {"cgroup_memory_left_bytes": max(left, 0)}
 
     def _of_address_space(self) -> dict[str, int]:
-        import resource
-
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit == resource.RLIM_INFINITY:
             return {}

@@ -15,11 +15,9 @@ import time
 from typing import Any
 
 from stepscope.capture.recording.forked import leave_directly
+from stepscope.capture.site import CUPTI_MARK as MARK
+from stepscope.capture.site import CUPTI_VARIABLE as VARIABLE
 
-VARIABLE = "TEARDOWN_CUPTI"
-MARK = "STEPSCOPE_TEARDOWN_CUPTI"
-"""Set beside it where we have set it: a process that the job starts takes both out again. Its own
-recordings, without CUDA, would leave it waiting at its end."""
 CALLS, BETWEEN_S = 20, 0.001
 """Calls at the end of the process: the thread that waits for one may only just have been
 started."""
@@ -40,15 +38,6 @@ def leave_cupti_after(torch: Any) -> None:
     if len(numbers) == 2 and numbers >= [12, 6] and VARIABLE not in os.environ:
         os.environ[VARIABLE] = os.environ[MARK] = "1"
         _asked[:] = [os.getpid()]
-
-
-def forget_parents() -> None:
-    """At the start of a process.
-
-    What a recording of the process that started it has set is not the user's.
-    """
-    if os.environ.pop(MARK, None) is not None:
-        os.environ.pop(VARIABLE, None)
 
 
 def stay_in_cupti() -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     ALERTS_FILE,
+    ASIDE_FILE,
     ENTERED_FILE,
     EVENTS_FILE,
     FAILURE_NAME,
@@ -38,12 +39,14 @@ from stepscope.protocol.untrusted import (
     parse_json_lines,
     problem_line,
     read_json_object,
+    read_tail,
 )
 from stepscope.readers.run_folder.line_tail import read_lines
 from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
 MAX_FAILURES = 1_000
+MAX_PATH_BYTES = 4096
 RANK_FILES = (
     RANK_FILE,
     STEPS_FILE,
@@ -132,7 +135,7 @@ def read_run(path: Path) -> RunRecord:
         ranks.append(_read_rank(newest, rank, notes))
     notes += _unrecorded(ranks)
     if not ranks and not notes and not (path / SITE_FOLDER / ENTERED_FILE).exists():
-        notes.append(_not_let_in(metadata))
+        notes.append(_not_let_in(path, metadata))
     return RunRecord(
         path=path,
         metadata=metadata,
@@ -195,8 +198,14 @@ def refuse_special_files(run: Path) -> None:
             )
 
 
-def _not_let_in(metadata: dict[str, Any]) -> str:
+def _not_let_in(path: Path, metadata: dict[str, Any]) -> str:
     """Why no process of the job has a word of the capture in it."""
+    aside = path / SITE_FOLDER / ASIDE_FILE
+    if is_regular(aside):
+        where = read_tail(aside, MAX_PATH_BYTES)
+        return (
+            f"another `stepscope run`, around this one or inside of it, recorded the job: {where}"
+        )
     who = "no process that uses torch let the capture in"
     if metadata.get("exit_code"):
         who = "the job failed before it imported torch, or let no capture in"
