@@ -89,9 +89,10 @@ def check_golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The tests leave the user's caches alone, and are not helped by them."""
+    """The tests leave the user's caches and key alone, and are not helped by them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 

@@ -3,9 +3,11 @@ whose times are made up."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from stepscope.cli.fix import ask_first
 from stepscope.cli.main import main
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import UsageError
+from stepscope.protocol.made_here import marked
 from tests.live_runs import write_rank, write_run
 from tests.shared_data import DEMO
 
@@ -65,7 +69,7 @@ class Trials:
 
 
 def fix(run: Path, out: Path, *more: str) -> tuple[int, Path]:
-    return main(["fix", str(run), "--out", str(out), *more]), out
+    return main(["fix", str(run), "--out", str(out), "--yes", *more]), out
 
 
 def test_without_verify_it_says_what_it_would_try(
@@ -91,7 +95,7 @@ def test_a_command_that_fails_as_it_is_is_said_to_and_no_fix_is_tried(
         return replace(trials(*args, **more), exit_code=1, step_ns=(), tail="no such data\n")
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", failing)
-    words = ["fix", str(run), "--verify", "--out", str(tmp_path / "fixed")]
+    words = ["fix", str(run), "--verify", "--yes", "--out", str(tmp_path / "fixed")]
     assert main(words) == 2
     said = capsys.readouterr().err
     assert "the baseline failed with exit code 1" in said
@@ -363,3 +367,60 @@ def test_a_fix_that_there_is_no_time_to_measure_afresh_is_told_so(
     fix(run, tmp_path / "out", "--verify", "--budget", "90")
     assert trials.now_s - 1000.0 <= 90
     assert "1 of 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", ["y\n", "n\n", "\n", None])
+def test_a_strangers_run_is_run_after_a_yes_alone(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: str | None,
+) -> None:
+    """None: nobody sits at a terminal."""
+    trials = Trials()
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
+    if answer is not None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        for stream in (sys.stdin, sys.stderr):
+            monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    code = main(["fix", str(run), "--verify", "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert "it has no mark of this user on this machine. It is: python train.py" in said
+    is_run = answer == "y\n"
+    assert (code == 0) == is_run
+    assert bool(trials.changes) == is_run
+    assert ("nothing was run" in said) == (not is_run)
+    assert ("--yes" in said) == (not is_run)
+
+
+def test_the_own_run_is_run_without_a_question(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = json.loads((run / "run.json").read_text())
+    write_run(run, **told | marked(run, told["command"]))
+    trials = Trials()
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
+    assert main(["fix", str(run), "--verify", "--out", str(tmp_path / "out")]) == 0
+    assert trials.changes
+
+
+def test_a_command_that_is_given_needs_no_question(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials()
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
+    words = ["--verify", "--command", "python train.py", "--out", str(tmp_path / "out")]
+    assert main(["fix", str(run), *words]) == 0
+
+
+def test_what_is_asked_about_is_one_line_that_no_terminal_obeys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["python", "-c", "evil()\n\n\n\x1b[2J", "harmless"]
+    folder = write_run(tmp_path / "run", command=command, exit_code=0)
+    with pytest.raises(UsageError):
+        ask_first(folder, command)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "evil()" in line
+    assert "\x1b" not in line

@@ -1,7 +1,8 @@
 """Fix a recorded run: try its findings from the top, prove each, keep it or revert it.
 
 RUN is a folder that `stepscope run` made; its own command is run again, or the one that --command
-gives. Without --verify nothing is run: it says what would be tried. With it, each fix that can be
+gives; where RUN was not made by you, here, on this machine, it is shown and asked about first.
+Without --verify nothing is run: it says what would be tried. With it, each fix that can be
 set from outside is applied on top of the command, proven as `stepscope verify` does, compared with
 what was kept before, and reverted where no gain is proven or what is computed changes. After each
 one that stays the run is recorded and diagnosed anew. No file of yours is changed: the end says
@@ -19,7 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.printing import print_answer, say
+from stepscope.cli.printing import ask, print_answer, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import keep_result, new_folder
 from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code
@@ -53,6 +54,9 @@ class Options:
     is_run: bool = declare.option("--verify", "run it for real: try, prove, keep or revert")
     command: str | None = declare.option(
         "--command CMD", "the command to run, in quotes (default: the run's own)"
+    )
+    is_confirmed: bool = declare.option(
+        "--yes", "run RUN's own command without a question, whoever made RUN"
     )
     most: int = declare.option("--most N", "findings to try (default: 8)", int, 8)
     allows_numerics: bool = declare.option(
@@ -110,6 +114,8 @@ def run(options: Options) -> int:
         print_answer(plan, options.style, fixed_json, fixed_document)
         is_open = any(attempt.knobs and attempt.outcome == "not tried" for attempt in plan.attempts)
         return 0 if is_open else 1
+    if options.command is None and not options.is_confirmed:
+        ask_first(options.run_folder, command)
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
         result = _Loop(options, command, diagnosis, policy, budget).fixed()
@@ -148,6 +154,26 @@ def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
             f"'{shlex.join(recorded)}'"
         )
     return tuple(recorded)
+
+
+def ask_first(folder: Path, command: Sequence[str]) -> None:
+    """A command that this user did not start here on this machine is not run without a question:
+    run folders are passed on, and this one may tell anything. UsageError where the answer is
+    no."""
+    from stepscope.protocol.made_here import doubt
+    from stepscope.readers.run_folder.folder import read_run
+
+    why = doubt(folder, read_run(folder).metadata)
+    if why is None:
+        return
+    # All of it in one line: what stands far below is easily missed.
+    shown = shlex.join(command).replace("\n", "\\n")
+    say(f"{folder} tells the command to run, and {why}. It is: {shown}")
+    if not ask(f"Run it in {Path.cwd()}, as you, many times?"):
+        raise UsageError(
+            "nothing was run. Where you trust that command, add --yes, or give one of your own: "
+            "--command 'python train.py'"
+        )
 
 
 class _Loop:

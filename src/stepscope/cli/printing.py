@@ -48,6 +48,15 @@ class Parser(argparse.ArgumentParser):
         sys.exit(status)
 
 
+def ask(question: str) -> bool:
+    """Whether a person at a terminal says yes. Where nobody sits there, nobody did."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    put(f"{harmless(question)} [y/N] ", sys.stderr)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def print_document(document: Document, style: str = "text") -> None:
     """As Markdown where that is the style; else drawn on a terminal, and plain text anywhere
     else."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from stepscope.process.job import run_in_foreground
 from stepscope.process.stderr import say
+from stepscope.protocol.made_here import marked
 from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
 from stepscope.protocol.secrets import masked_words
@@ -39,6 +40,7 @@ def prepare(
         "schema": SCHEMA,
         "stepscope": version,
         "command": masked_words(command),
+        **marked(run, masked_words(command)),
         "options": options.values,
         "started_wall_ns": time.time_ns(),
         **({"settings": dict(settings)} if settings else {}),
