@@ -4,6 +4,7 @@ stays what it was."""
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import operator
 from collections.abc import Callable, Generator, Iterator
@@ -132,14 +133,34 @@ def test_a_loop_that_ends_early_closes_what_it_took_from(session: Session) -> No
     assert counted.is_closed
 
 
-def test_after_the_capture_classes_are_as_before(tmp_path: Path) -> None:
-    guard, before = Guard(), Counted.__dict__["__iter__"]
+def test_functions_stay_the_jobs_own_and_are_as_before_after_the_capture(tmp_path: Path) -> None:
+    function: Any = Counted.__dict__["__iter__"]
+    guard, before = Guard(), function.__code__
     Datasets(guard, torch, Session(tmp_path, Options(sample_s=1e6), guard)).hook()
     batches = iter(Counted())
-    assert Counted.__dict__["__iter__"] is not before
+    assert Counted.__dict__["__iter__"] is function
+    assert function.__code__ is not before
+    assert inspect.getsource(Counted).count("yield from range(3)") == 1
     guard.off()
-    assert Counted.__dict__["__iter__"] is before
+    assert function.__code__ is before
     assert list(batches) == [0, 1, 2]
+
+
+class Seeded(IterableDataset[int]):
+    """An `__iter__` with arguments, which hands on to a method."""
+
+    def __iter__(self, epoch: int = 0, *, num: int = 2) -> Iterator[int]:
+        return self._batches(epoch, num)
+
+    def _batches(self, epoch: int, num: int) -> Iterator[int]:
+        for number in range(num):
+            yield number + epoch
+
+
+def test_arguments_reach_it_and_a_method_that_it_hands_on_to_is_timed(session: Session) -> None:
+    seeded: Any = Seeded()
+    assert list(seeded.__iter__(7, num=3)) == [7, 8, 9]
+    assert num_waits(session) == 3
 
 
 def test_an_exception_of_the_dataset_is_the_jobs_own(session: Session) -> None:

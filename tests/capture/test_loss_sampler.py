@@ -110,7 +110,7 @@ def test_a_loss_on_a_device_is_read_when_it_has_come_and_never_waited_for(
 
 def test_a_scaled_loss_is_told_as_it_was_before_the_scale() -> None:
     guard, sampler, is_due = Guard(), LossSampler(), [True]
-    remember_unscaled(guard, torch, lambda: is_due[0])
+    remember_unscaled(guard, lambda: is_due[0])
     try:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         loss = torch.tensor(2.0, requires_grad=True)

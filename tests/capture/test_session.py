@@ -15,13 +15,15 @@ from tests.installed import need
 need("torch")
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.stalls import collected, evaluated, saved
-from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
+from stepscope.capture.hooks.probes import Probe
+from stepscope.capture.hooks.stalls import evaluated, saved
+from stepscope.capture.hooks.step import backward_probe, next_probe, step_probe
 from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
 from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, SELDOM
 from stepscope.capture.recording.window import Window
 from stepscope.capture.session import LEAST_INSTEAD, PATIENCE_NS, Session
+from stepscope.capture.tape import COLLECTED
 from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
     CONTROL_FILE,
@@ -36,6 +38,21 @@ MS = 1_000_000
 NEVER = 10**9
 
 
+def within(probe: Probe, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as the capture compiles it anew."""
+
+    def wrapper(*args: Any) -> Any:
+        token = result = None
+        try:
+            token = probe.enter(*args)
+            result = function(*args)
+            return result
+        finally:
+            probe.leave(token, result)
+
+    return wrapper
+
+
 class Job:
     """A loop on a clock of its own: a batch takes 1 ms, backward 2, the optimizer 3; each step has
     two of the first two."""
@@ -45,10 +62,10 @@ class Job:
         monkeypatch.setattr("stepscope.capture.hooks.step.time.perf_counter_ns", lambda: self.now)
         self.guard = Guard()
         self.session = Session(folder, Options(start_step=NEVER, sample_s=1e6), self.guard)
-        self.next = hooked_next(self.session, self.guard)(self._takes(1))
-        self.backward = hooked_backward(self.session, self.guard)(self._takes(2))
-        self.around_step = hooked_step(self.session, self.guard)
-        self.optimizer_step = self.around_step(self._takes(3))
+        self.next = within(next_probe(self.session, self.guard), self._takes(1))
+        self.backward = within(backward_probe(self.session, self.guard), self._takes(2))
+        self.step_probe = step_probe(self.session, self.guard)
+        self.optimizer_step = within(self.step_probe, self._takes(3))
         self.optimizer = object()
 
     def _takes(self, ms: int) -> Callable[[Any], None]:
@@ -105,7 +122,7 @@ def test_an_optimizer_that_steps_in_a_thread_of_autograd_ends_a_step(job: Job) -
         thread.start()
         thread.join()
 
-    hooked = hooked_backward(job.session, job.guard)(backward)
+    hooked = within(backward_probe(job.session, job.guard), backward)
     for _ in range(8):
         hooked(job)
     assert [row[2] for row in job.rows()] == [5 * MS] * 7
@@ -128,7 +145,7 @@ def test_a_second_optimizer_is_no_step_of_its_own_and_is_heeded(job: Job) -> Non
 def test_a_step_inside_its_own_step_is_one_step(job: Job, first_steps: int) -> None:
     for _ in range(first_steps):
         job.step()
-    outer = job.around_step(job.optimizer_step)
+    outer = within(job.step_probe, job.optimizer_step)
     for _ in range(60):
         job.backward(job)
         outer(job.optimizer)
@@ -143,7 +160,7 @@ def test_what_a_step_raises_has_no_cause_of_ours(job: Job, first_steps: int) -> 
     def fail(_: Any) -> None:
         raise IndexError("the job's own")
 
-    failing = job.around_step(fail)
+    failing = within(job.step_probe, fail)
     with pytest.raises(IndexError, match="the job's own") as raised:
         failing(job.optimizer)
     assert raised.value.__context__ is None
@@ -163,7 +180,10 @@ def test_what_is_saved_or_collected_counts_to_the_step_it_came_in(job: Job) -> N
     for _ in range(100):
         job.step()
     saved(job.session, job.now, job.now + 5 * MS)
-    collected(job.session, job.now, job.now + 7 * MS, is_asked=True)
+    for phase in (({"generation": 2}, None), (None, {"generation": 2})):
+        job.session.tape.append((COLLECTED, job.now, phase[0], (phase[1], (5, 0, 0), "<NULL>")))
+        job.now += 7 * MS
+    job.now -= 14 * MS
     evaluated(job.session, job.now, job.now, is_noted=True)
     for _ in range(5):
         job.step()
@@ -257,13 +277,21 @@ def test_what_is_asked_for_inside_a_recording_is_recorded_after_it(job: Job) -> 
 def test_a_handler_that_comes_in_between_does_not_hang(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepscope.capture.session.LONGEST_S", 0.01)
     for _ in range(10):
         job.step()
-    with job.session._lock:
-        job.session.catch_up()
-        job.step()
+    handled: list[int] = []
+    read = job.session._read_tape
+
+    def read_and_interrupted() -> None:
+        if not handled:
+            handled.append(1)
+            job.step()
+        read()
+
+    monkeypatch.setattr(Session, "_read_tape", lambda _: read_and_interrupted())
+    job.session.catch_up()
     job.step()
+    assert handled
     assert job.guard.is_on
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.losses import LossSampler, _unscaled, remember_unscaled
-from stepscope.capture.out_of_memory import without_our_frames
 from tests.capture.jobs import WHOLE_LOOP, record
 
 WATCHFUL = """
@@ -83,7 +81,7 @@ def test_modes_of_the_job_do_not_see_how_a_loss_is_read() -> None:
 
 def test_a_scaled_loss_carries_nothing_of_ours_and_is_forgotten_with_it() -> None:
     guard = Guard()
-    remember_unscaled(guard, torch)
+    remember_unscaled(guard)
     try:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         scaled = scaler.scale(torch.tensor(2.0, requires_grad=True))
@@ -93,27 +91,3 @@ def test_a_scaled_loss_carries_nothing_of_ours_and_is_forgotten_with_it() -> Non
         assert not _unscaled
     finally:
         guard.off()
-
-
-def raised_through(function: Any) -> RuntimeError:
-    try:
-        function()
-    except ValueError as error:
-        second = RuntimeError("the second")
-        second.__cause__ = error
-    return second
-
-
-def test_frames_of_ours_leave_a_printed_traceback_and_those_of_the_job_stay() -> None:
-    def of_the_job() -> None:
-        raise ValueError("the first")
-
-    def call() -> None:
-        of_the_job()
-
-    call.__code__ = call.__code__.replace(co_filename=without_our_frames.__code__.co_filename)
-    error = raised_through(call)
-    without_our_frames(error)
-    text = "".join(traceback.format_exception(error))
-    assert "in of_the_job" in text
-    assert "in call" not in text

@@ -1,16 +1,20 @@
 """The boundary: whatever goes wrong in a hook is logged once, the capture switches off,
-and training goes on."""
+and training goes on. What a handler of a signal raises while a hook runs is the job's."""
 
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen")
 
 
 def at_process_end(finish: Callable[[], None]) -> None:
@@ -18,6 +22,65 @@ def at_process_end(finish: Callable[[], None]) -> None:
     processes = sys.modules.get("multiprocessing.util")
     if processes is not None:
         processes.Finalize(None, finish, exitpriority=0)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether our own work failed. False where a handler of a signal raised it, or somebody put it
+    into this thread from outside: it came while a hook ran, and is meant for the job."""
+    if not isinstance(error, Exception):
+        return False
+    handlers = _handler_codes()
+    trace = error.__traceback__
+    caller: FrameType | None = None
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code in handlers or (caller is not None and _is_handler(frame, caller)):
+            return False
+        caller, trace = frame, trace.tb_next
+    return caller is None or not _is_from_outside(error, caller)
+
+
+def _handler_codes() -> set[CodeType]:
+    """The codes of the job's handlers, as they are now."""
+    codes = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        handler = getattr(handler, "func", handler)
+        code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+        if isinstance(code, CodeType):
+            codes.add(code)
+    return codes
+
+
+def _is_handler(frame: FrameType, caller: FrameType) -> bool:
+    """A handler of a signal is given the frame that it interrupts, which no other function is."""
+    values = list(frame.f_locals.values())
+    values += [part for value in values if type(value) is tuple for part in value]
+    return any(value is caller for value in values)
+
+
+def _is_from_outside(error: BaseException, innermost: FrameType) -> bool:
+    """Raised by no line of anybody's while a line of ours runs, of a class of the job's own."""
+    if not innermost.f_code.co_filename.startswith(_OURS):
+        return False
+    module = sys.modules.get(type(error).__module__)
+    file = str(getattr(module, "__file__", None) or "<frozen")
+    return not file.startswith((_OURS, *_LIBRARIES)) or "-packages" in file
+
+
+class suppressed:  # noqa: N801 - as contextlib.suppress
+    """As suppress(Exception), for failures of ours alone."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        error: BaseException | None,
+        __: TracebackType | None,
+    ) -> bool:
+        return error is not None and is_ours(error)
 
 
 class Guard:
@@ -42,16 +105,16 @@ class Guard:
             return
         self.is_on = False
         if problem is not None and self.report is not None:
-            with suppress(Exception):
+            with suppressed():
                 self.report(problem)
         while self._at_end:
-            with suppress(Exception):
+            with suppressed():
                 self._at_end.pop()()
 
     def watch(self, function: Function) -> Function:
         """The function, as the job may call it: no exception of ours leaves it.
 
-        Ctrl-C is not ours, and does.
+        Ctrl-C, and what else a signal's handler raises, is not ours, and does.
         """
 
         @functools.wraps(function)
@@ -59,7 +122,9 @@ class Guard:
             if self.is_on:
                 try:
                     return function(*args, **kwargs)
-                except Exception:  # noqa: BLE001 - the one place: our failure must not be the job's
+                except Exception as error:
+                    if not is_ours(error):
+                        raise
                     self.off(traceback.format_exc())
             return None
 

@@ -6,7 +6,7 @@ work, and read by a later pass once an event says that it is there: nothing wait
 
 from __future__ import annotations
 
-import functools
+import inspect
 import math
 import sys
 import threading
@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.capture.describe.peek import attempt
-from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace
+from stepscope.capture.describe.peek import attempt, attributes
+from stepscope.capture.guard import Guard, is_ours
+from stepscope.capture.hooks.changes import watched_function
+from stepscope.capture.hooks.probes import Probe, watch
 from stepscope.capture.modes import without_modes
 from stepscope.capture.recording.forked import never_let_go
 
@@ -61,7 +62,10 @@ class LossSampler:
         self.due_ns = now + EVERY_NS
         try:
             self._take(roots, now)
-        except Exception:  # noqa: BLE001 - part of the boundary: only the loss is given up for it
+        except Exception as error:
+            # Part of the boundary: only the loss is given up for it.
+            if not is_ours(error):
+                raise
             self._num_failed += 1
             if self._num_failed >= MOST_FAILURES:
                 self.off()
@@ -113,38 +117,46 @@ def loss_of(torch: Any, roots: Any) -> Any:
     GradScaler's scale. Of a sharded tensor, this rank's part: no collective is started for it."""
     several = (roots,) if isinstance(roots, torch.Tensor) else roots or ()
     root = next(iter(several), None)
-    if root is None or root.numel() != 1:
+    if root is None:
         return None
-    loss = _before_scale(root).detach()
-    local = getattr(loss, "_local_tensor", None)
-    return (loss if local is None else local).reshape(())
+    return one_number(torch, _before_scale(root))
 
 
-def remember_unscaled(
-    guard: Guard, torch: Any, is_wanted: Callable[[], bool] = lambda: True
-) -> None:
+def one_number(torch: Any, tensor: Any) -> Any:
+    """A tensor's one number, detached; None where it has more, or where an operator on it would
+    run code of the job's: a class may see every one that is called on its tensors."""
+    local = attributes(tensor).get("_local_tensor")
+    plain = tensor if local is None else local
+    kind = type(plain)
+    if not issubclass(kind, torch.Tensor) or is_watching(torch, kind):
+        return None
+    if torch.Tensor.numel(plain) != 1:
+        return None
+    return torch.Tensor.reshape(torch.Tensor.detach(plain), ())
+
+
+def is_watching(torch: Any, kind: type) -> bool:
+    """Whether a class of tensors sees the operators that are called on them."""
+    inert = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001
+    seen = inspect.getattr_static(kind, "__torch_dispatch__", inert)
+    return getattr(seen, "__func__", seen) is not inert
+
+
+def remember_unscaled(guard: Guard, is_wanted: Callable[[], bool] = lambda: True) -> None:
     """A GradScaler's scaled loss remembers what it was before.
 
     Its scale changes from step to step, and the loss does not.
     """
-    for holder in (
-        getattr(torch.amp, "grad_scaler", None),
-        getattr(torch.cuda.amp, "grad_scaler", None),
-    ):
-        kind = getattr(holder, "GradScaler", None)
-        if kind is not None and "scale" in kind.__dict__:
-            replace(guard, kind, "scale", functools.partial(_remembering, is_wanted))
 
+    def enter(_: Any, outputs: Any = None, *__: Any) -> Any:
+        return outputs if is_wanted() else None
 
-def _remembering(is_wanted: Callable[[], bool], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def wrapper(self: Any, outputs: Any) -> Any:
-        scaled = original(self, outputs)
-        if is_wanted() and scaled is not outputs:
+    def leave(outputs: Any, scaled: Any) -> None:
+        if outputs is not None and scaled is not None and scaled is not outputs:
             attempt(_remember, scaled, outputs)
-        return scaled
 
-    return wrapper
+    scale = watched_function("torch.amp.grad_scaler.GradScaler.scale")
+    watch(guard, scale, Probe(enter, leave))
 
 
 def _before_scale(root: Any) -> Any:
@@ -155,7 +167,10 @@ def _before_scale(root: Any) -> Any:
 @without_modes()
 def _remember(scaled: Any, outputs: Any) -> None:
     """Beside the tensor, not on it: its attributes are saved and copied with it."""
-    name, loss = id(scaled), outputs.detach()
+    torch = sys.modules["torch"]
+    name, loss = id(scaled), one_number(torch, outputs)
+    if loss is None:
+        return
     _unscaled[name] = weakref.ref(scaled, lambda _: _unscaled.pop(name, None)), loss
 
 

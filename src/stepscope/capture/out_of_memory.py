@@ -1,4 +1,4 @@
-"""A process that dies of memory that ran out: who asked, and what was held, written down before the
+"""A process that dies of memory that ran out: who asked, and what was held, written down as the
 process ends."""
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from stepscope.capture.describe.knobs import LiveObjects, find_live_objects
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.describe.rank import rank_numbers
-from stepscope.capture.guard import Guard
 from stepscope.protocol.run_folder import FAILURE_NAME, write_json
 
 MOST_MESSAGE = 4_000
@@ -25,22 +24,12 @@ PHASES = (("/torch/optim/", "optimizer"), ("/torch/autograd/", "backward"))
 MODULE_FILE, FUNCTIONAL_FILE = "/torch/nn/modules/module.py", "/torch/nn/functional.py"
 
 
-def hook_failures(guard: Guard, session: Any) -> None:
-    """Before whatever the job prints of an exception that nobody caught."""
-    watched, cleaned = guard.watch(_write_down), guard.watch(without_our_frames)
-    before = sys.excepthook
-
-    def hook(kind: Any, error: Any, trace: Any) -> None:
-        watched(session, error)
-        cleaned(error)
-        before(kind, error, trace)
-
-    def undo() -> None:
-        if sys.excepthook is hook:
-            sys.excepthook = before
-
-    sys.excepthook = hook
-    guard.at_end(undo)
+def note_failure(session: Any) -> None:
+    """As the process ends, of the exception that ends it: Python has printed it by then, and
+    keeps it, with all that its frames hold."""
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, BaseException):
+        _write_down(session, error)
 
 
 def note_first_passes(session: Any) -> None:
@@ -48,25 +37,6 @@ def note_first_passes(session: Any) -> None:
     cuda = sys.modules["torch"].cuda
     if cuda.is_initialized():
         session.passed_bytes = cuda.max_memory_allocated()
-
-
-def without_our_frames(error: BaseException | None) -> None:
-    """Takes the hooks out of what will be printed: who reads it looks for a fault of the job."""
-    for _ in range(MOST_CAUSES):
-        if error is None:
-            return
-        last = error.__traceback__
-        while last is not None:
-            after = last.tb_next
-            while after is not None and _is_ours(after.tb_frame.f_code.co_filename):
-                after = after.tb_next
-            last.tb_next = after
-            last = after
-        error = error.__cause__ or error.__context__
-
-
-def _is_ours(file: str) -> bool:
-    return file.replace(os.sep, "/").startswith(OURS)
 
 
 def _write_down(session: Any, error: BaseException) -> None:
@@ -127,7 +97,7 @@ def _where(error: BaseException) -> tuple[str | None, str | None, str | None]:
     while trace is not None:
         code = trace.tb_frame.f_code
         file = code.co_filename.replace(os.sep, "/")
-        if not _is_ours(file) and not any(part in file for part in TORCH_PARTS):
+        if not file.startswith(OURS) and not any(part in file for part in TORCH_PARTS):
             short = "/".join(file.split("/")[-2:])
             where = f"{code.co_name} ({short}:{trace.tb_lineno})"
         phase = next((name for part, name in PHASES if part in file), phase)

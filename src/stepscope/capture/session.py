@@ -14,7 +14,8 @@ from typing import Any
 from stepscope.capture.describe.batch import Feeder
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.epochs import Epochs
-from stepscope.capture.guard import Guard, at_process_end
+from stepscope.capture.garbage import Collections
+from stepscope.capture.guard import Guard, at_process_end, suppressed
 from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.losses import LossSampler
 from stepscope.capture.passes import Passes
@@ -47,8 +48,6 @@ for steps: more than a step accumulates, and longer than it takes."""
 NOTHING_DUE = 1_000
 """Steps until the training thread looks again where nothing is due,
 whatever the writer's thread does meanwhile."""
-LONGEST_S = 1.0
-"""To wait for the other thread that reads what the hooks recorded, which takes milliseconds."""
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
@@ -83,6 +82,8 @@ class Session:
         self.losses.begin_anew()
         self.marks = Marks()
         self._lock = threading.Lock()
+        self._reader = 0
+        """The thread that reads the tape."""
         self._turn = threading.Lock()
         """Held by the thread that looks at a step: several may train."""
         guard.report = lambda problem: write_problem(self.run, self.writer, problem)
@@ -123,7 +124,7 @@ class Session:
         self._count_anew()
         self.notice: Callable[[], object] = getattr(self, "notice", lambda: None)
         """Hooks up what was imported meanwhile."""
-        self._epochs = Epochs()
+        self._epochs, self._collections = Epochs(), Collections()
         self.passed_bytes: int | None = None
         """The most that the first forward and backward pass held on the device."""
         self._made_ns = time.perf_counter_ns()
@@ -181,12 +182,12 @@ class Session:
 
     def _alone(self, look: Callable[..., None], *args: Any) -> bool:
         """Calls it unless a thread is at a step's end, this one too; whether it was called."""
-        if not self._turn.acquire(blocking=False):
+        # Not acquire() and try: what a signal's handler raises in between would leave it locked.
+        # Another thread that comes in between is waited for.
+        if self._turn.locked():
             return False
-        try:
+        with self._turn:
             look(*args)
-        finally:
-            self._turn.release()
         return True
 
     def _stepped(self, optimizer: Any, begun: int, ended: int) -> None:
@@ -250,11 +251,15 @@ class Session:
         """Reads the tape: steps that needed no look become rows, the rest is of the running
         step."""
         # A call from inside this one (a signal's handler may train) must not wait for itself.
-        if self._lock.acquire(timeout=LONGEST_S):
+        thread = threading.get_ident()
+        if self._reader == thread:
+            return
+        with self._lock:
+            self._reader = thread
             try:
                 self._read_tape()
             finally:
-                self._lock.release()
+                self._reader = 0
 
     def _read_tape(self) -> None:
         # In one function, the usual kinds first: of what a step costs, this is the part that grows
@@ -295,9 +300,7 @@ class Session:
                 self._save_ns += ended - begun
                 self._add_event("save", begun, ended, **who)
             elif kind == COLLECTED:
-                self._gc_ns += ended - begun
-                if ended - begun >= NOTED_NS:
-                    self._add_event("gc", begun, ended, line=who)
+                self._collected(begun, ended, who)
             elif kind == EXCHANGED:
                 self._comms.add(begun, ended)
             elif kind == LOGGED:
@@ -310,6 +313,18 @@ class Session:
                     self._add_event("evaluation", begun, ended, line=who)
         if len(self._passes) >= LEAST_INSTEAD:
             self.hurry()
+
+    def _collected(self, at_ns: int, begins: Any, about: Any) -> None:
+        over = self._collections.read(at_ns, begins, about)
+        if over is None:
+            return
+        begun, is_asked, line = over
+        self._gc_ns += at_ns - begun
+        if at_ns - begun >= NOTED_NS:
+            self._add_event("gc", begun, at_ns, line=line)
+            window = self.window
+            if window is not None:
+                window.mark_read("gc.collect()" if is_asked else "Python GC", begun, at_ns, line)
 
     def _add_event(self, kind: str, begun: int, ended: int, **more: Any) -> None:
         if self.writer is not None:
@@ -382,7 +397,7 @@ class Session:
         window = self.window
         if window is not None and window.is_mine:
             self.window = None
-            with suppress(Exception):
+            with suppressed():
                 window.discard()
 
     def finish(self) -> None:

@@ -28,7 +28,7 @@ from stepscope.protocol.run_folder import LOSSES_FILE
 @pytest.fixture
 def losses(tmp_path: Path) -> Iterator[Losses]:
     guard = Guard()
-    remember_unscaled(guard, torch)
+    remember_unscaled(guard)
     made = Losses(guard, torch)
     made.began(tmp_path)
     was = torch.autograd.backward

@@ -80,7 +80,7 @@ def test_the_norm_is_that_of_all_together() -> None:
 def numerics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Numerics]:
     monkeypatch.delenv("RANK", raising=False)
     guard = Guard()
-    remember_unscaled(guard, torch)
+    remember_unscaled(guard)
     made = Numerics(guard, torch)
     yield made
     assert guard.is_on

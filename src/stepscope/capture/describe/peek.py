@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stepscope.capture.guard import is_ours
+
 
 def attempt(read: Callable[..., Any], *args: Any) -> Any:
     """What read(*args) returns, or None: one value that cannot be read must not cost the others."""
     try:
         return read(*args)
-    except Exception:  # noqa: BLE001 - part of the boundary: what a stranger's object raises is anybody's guess
+    except Exception as error:
+        # Part of the boundary: what a stranger's object raises is anybody's guess.
+        if not is_ours(error):
+            raise
         return None
 
 

@@ -9,50 +9,37 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.changes import WATCHED, watched_function
 from stepscope.capture.hooks.datasets import Datasets
+from stepscope.capture.hooks.garbage import hook_collections
 from stepscope.capture.hooks.loggers import hook_loggers
-from stepscope.capture.hooks.patches import compiling_asker, replace, replace_function, timed
+from stepscope.capture.hooks.probes import Probe, timed, watch
 from stepscope.capture.hooks.stalls import hook_stalls
-from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
+from stepscope.capture.hooks.step import backward_probe, next_probe, step_probe
 from stepscope.capture.losses import remember_unscaled
-from stepscope.capture.out_of_memory import hook_failures
+from stepscope.capture.out_of_memory import note_failure
 from stepscope.capture.recording.forked import never_let_go, settle_child
 from stepscope.capture.recording.window import give_way
 from stepscope.capture.session import Session
 from stepscope.capture.tape import EXCHANGED
 from stepscope.protocol.options import Options
 
-NAMES = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "monitored_barrier",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-)
 
-
-def hook_collectives(guard: Guard, torch: Any, session: Session) -> None:
+def hook_collectives(guard: Guard, session: Session) -> None:
     """What the host spends in torch.distributed, most of all waiting for other ranks. Collectives
     that DDP starts from C++ do not come by here: they are inside the backward pass."""
-    distributed = getattr(torch, "distributed", None)
 
     def exchanged(_: Any, begun: int, ended: int) -> None:
         session.tape.append((EXCHANGED, begun, ended, 0))
 
-    for name in NAMES:
-        if callable(getattr(distributed, name, None)):
-            replace_function(guard, distributed, name, timed(guard, exchanged))
+    probe = timed(guard, exchanged)
+    for name in WATCHED:
+        if name.startswith("torch.distributed."):
+            watch(guard, watched_function(name), probe)
 
 
 _current: list[Session] = []
@@ -95,28 +82,29 @@ def _session_kind(options: Options) -> type[Session]:
 def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     guard.at_end(session.hurry)
     _hook_optimizers(guard, torch, session)
-    replace(guard, torch.autograd, "backward", hooked_backward(session, guard))
-    loader_iter = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001
-    replace(guard, loader_iter, "__next__", hooked_next(session, guard))
-    replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
-    if hasattr(torch.cuda, "CUDAGraph") and "replay" in torch.cuda.CUDAGraph.__dict__:
-        replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
-    hook_stalls(guard, torch, session)
+    for name, probe in (
+        ("torch.autograd.backward", backward_probe(session, guard)),
+        ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", next_probe(session, guard)),
+        ("torch.utils.data.DataLoader.__iter__", timed(guard, session.began_epoch)),
+        ("torch.cuda.CUDAGraph.replay", timed(guard, session.replayed)),
+    ):
+        watch(guard, watched_function(name), probe)
+    hook_stalls(guard, session)
+    hook_collections(guard, session.tape)
     hook_loggers(guard, session)
-    hook_collectives(guard, torch, session)
-    _hook_losses(guard, torch, session)
+    hook_collectives(guard, session)
+    _hook_losses(guard, session)
     give_way(guard, session)
-    hook_failures(guard, session)
 
 
-def _hook_losses(guard: Guard, torch: Any, session: Session) -> None:
+def _hook_losses(guard: Guard, session: Session) -> None:
     """A trial has every loss already."""
-    losses, is_compiling, clock = session.losses, compiling_asker(), time.perf_counter_ns
+    losses, clock = session.losses, time.perf_counter_ns
     guard.at_end(losses.off)
     if session.options.is_trial:
         losses.off()
     else:
-        remember_unscaled(guard, torch, lambda: not is_compiling() and clock() >= losses.due_ns)
+        remember_unscaled(guard, lambda: clock() >= losses.due_ns)
 
 
 def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
@@ -124,18 +112,14 @@ def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
 
     A window must not open inside one.
     """
+    function = watched_function("torch.optim.Optimizer.profile_hook_step")
+    hook_datasets = guard.watch(Datasets(guard, torch, session).hook)
 
-    around, hook_datasets = hooked_step(session, guard), Datasets(guard, torch, session).hook
-    hook_datasets = guard.watch(hook_datasets)
+    def made(_: Any) -> None:
+        hook_datasets()
 
-    def make(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def hook_step(function: Any) -> Any:
-            hook_datasets()
-            return around(original(function))
-
-        return hook_step
-
-    replace(guard, torch.optim.Optimizer, "profile_hook_step", make)
+    inner = "wrapper", step_probe(session, guard)
+    assert watch(guard, function, Probe(enter=made), inner=inner), "torch's source is not there"
 
 
 def forget_session(session: Session) -> None:
@@ -147,8 +131,10 @@ def forget_session(session: Session) -> None:
 def _at_exit() -> None:
     session = current()
     if session is not None:
+        session.guard.watch(note_failure)(session)
         session.guard.watch(session.finish)()
         session.abandon()
+        session.guard.off()
 
 
 def _in_child() -> None:

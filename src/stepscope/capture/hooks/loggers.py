@@ -1,38 +1,28 @@
-"""Hooks on what writes logs: print, logging, progress bars, TensorBoard, trackers.
+"""Hooks on what writes logs: logging, progress bars, TensorBoard, trackers.
 
-Classes and functions of libraries that the job itself imports, and no others. A call inside
-another one is a part of it; those of other threads hold no step up.
+Classes of libraries that the job itself imports, and no others. A call inside another one is a
+part of it; those of other threads hold no step up. `print` is left alone: it is no function of
+Python's, and whatever stands in its place is noticed.
 """
 
 from __future__ import annotations
 
-import builtins
-import functools
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from stepscope.capture.caller import calling_line
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import compiling_asker, replace
+from stepscope.capture.hooks.changes import LOGGERS
+from stepscope.capture.hooks.probes import Probe, watch
 from stepscope.capture.session import Session
 from stepscope.capture.tape import LOGGED, NOTED_NS
 
 LEAST_NS = 20_000
 """Shorter calls are not counted."""
-SUMMARY = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure")
-CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "logging": ("Logger", ("handle",)),
-    "tqdm.std": ("tqdm", ("display",)),
-    "torch.utils.tensorboard.writer": ("SummaryWriter", (*SUMMARY, "add_text", "flush")),
-    "tensorboardX.writer": ("SummaryWriter", (*SUMMARY, "add_text", "flush")),
-    "wandb.sdk.wandb_run": ("Run", ("log",)),
-    "mlflow.tracking.client": ("MlflowClient", ("log_metric", "log_batch", "log_artifact")),
-    "comet_ml.experiment": ("BaseExperiment", ("log_metric", "log_metrics")),
-}
-"""By module: the class through which all of its calls go, and its methods."""
+LONGEST_NS = 60_000_000_000
+"""A call that has begun longer ago is taken for one that a signal's handler cut short."""
 
 
 class Loggers:
@@ -41,11 +31,11 @@ class Loggers:
     def __init__(self, guard: Guard, session: Session) -> None:
         self._guard, self._session = guard, session
         self._thread = threading.main_thread().ident
-        self._is_inside = False
-        self._left = dict(CLASSES)
-        self._is_compiling = compiling_asker()
+        self._inside_ns = 0
+        """When the call began that runs."""
+        self._left = dict(LOGGERS)
         self._watched = guard.watch(self._logged)
-        replace(guard, builtins, "print", self._around)
+        self._probe = Probe(self._enter, self._leave)
         self.look()
 
     def look(self) -> None:
@@ -58,28 +48,23 @@ class Loggers:
                 continue
             del self._left[name]
             for method in methods:
-                if callable(kind.__dict__.get(method)):
-                    replace(self._guard, kind, method, self._around)
+                watch(self._guard, kind.__dict__.get(method), self._probe)
 
-    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        guard, clock, ident = self._guard, time.perf_counter_ns, threading.get_ident
-        is_compiling, watched = self._is_compiling, self._watched
+    def _enter(self, *_: Any) -> int | None:
+        if threading.get_ident() != self._thread:
+            return None
+        now = time.perf_counter_ns()
+        if self._inside_ns and now - self._inside_ns < LONGEST_NS:
+            return None
+        self._inside_ns = now
+        return now
 
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or self._is_inside or not guard.is_on or ident() != self._thread:
-                return original(*args, **kwargs)
-            self._is_inside = True
-            begun = clock()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-                ended = clock()
-                if ended - begun >= LEAST_NS:
-                    watched(begun, ended)
-
-        return wrapper
+    def _leave(self, begun: int | None, _: Any) -> None:
+        if begun is not None:
+            self._inside_ns = 0
+            ended = time.perf_counter_ns()
+            if ended - begun >= LEAST_NS:
+                self._watched(begun, ended)
 
     def _logged(self, begun: int, ended: int) -> None:
         line = calling_line() if ended - begun >= NOTED_NS else None

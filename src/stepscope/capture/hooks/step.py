@@ -1,4 +1,4 @@
-"""The hooks that every step runs: a loader's next(), backward() and an optimizer's step().
+"""The probes that every step runs: of a loader's next(), of backward() and an optimizer's step().
 
 Each records on the session's tape when it ran, and does no more where no step is due to be looked
 at. After the model has run, the caches are the model's: what counts is how much memory is touched
@@ -8,21 +8,23 @@ take in a loop of its own.
 
 from __future__ import annotations
 
-import functools
+import sys
 import time
-import traceback
-from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import compiling_asker
+from stepscope.capture.hooks.probes import Probe
 from stepscope.capture.out_of_memory import note_first_passes
 from stepscope.capture.session import Session
 from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
+MOST_FRAMES = 40
+"""Between an optimizer's step and another one around it."""
 
-def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
-    """Around `__next__` of a loader's iterator."""
+
+def next_probe(session: Session, guard: Guard) -> Probe:
+    """Of `__next__` of a loader's iterator."""
     clock, own_clock, record, free_steps, kind = (
         time.perf_counter_ns,
         time.thread_time_ns,
@@ -30,70 +32,65 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
         session.free_steps,
         WAITED,
     )
-    look = guard.watch(session.took_batch)
+    look, raised = guard.watch(session.took_batch), sys.exc_info
 
-    def make(original: Any) -> Any:
-        @functools.wraps(original)
-        def wrapper(self: Any) -> Any:
-            # The thread's own clock is a system call, 5 us a step: asked where a step is looked at
-            # anyway. What workers take it does not know.
-            is_own, own_ns = not free_steps and getattr(self, "_num_workers", 1) == 0, -1
-            begun, own_begun, is_over = clock(), own_clock() if is_own else 0, False
-            batch = None
-            try:
-                batch = original(self)
-                return batch
-            except StopIteration:
-                is_over = True
-                raise
-            finally:
-                if is_own:
-                    own_ns = own_clock() - own_begun
-                record((kind, begun, clock(), None if is_over else own_ns))
-                if not free_steps:
-                    look(self, batch)
+    def enter(batches: Any) -> tuple[Any, int, int | None]:
+        # The thread's own clock is a system call, 5 us a step: asked where a step is looked at
+        # anyway. What workers take it does not know.
+        is_own = not free_steps and getattr(batches, "_num_workers", 1) == 0
+        return batches, clock(), own_clock() if is_own else None
 
-        return wrapper
+    def leave(token: tuple[Any, int, int | None] | None, batch: Any) -> None:
+        if token is None:
+            return
+        batches, begun, own_begun = token
+        own_ns: int | None = -1 if own_begun is None else own_clock() - own_begun
+        if batch is None and raised()[0] is StopIteration:
+            own_ns = None
+        record((kind, begun, clock(), own_ns))
+        if not free_steps:
+            look(batches, batch)
 
-    return make
+    return Probe(enter, leave)
 
 
-def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
-    """Around backward passes."""
+def backward_probe(session: Session, guard: Guard) -> Probe:
+    """Of backward passes."""
     clock, record, free_steps, kind = (
         time.perf_counter_ns,
         session.tape.append,
         session.free_steps,
         PASSED,
     )
-    is_compiling, look = compiling_asker(), guard.watch(session.after_backward)
-    before, losses, nothing = guard.watch(session.before_backward), session.losses, ()
+    look, before = guard.watch(session.after_backward), guard.watch(session.before_backward)
+    losses = session.losses
 
-    def make(original: Any) -> Any:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(*args, **kwargs)
-            if not free_steps:
-                before()
-            begun = clock()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                ended = clock()
-                record((kind, begun, ended, 0))
-                if ended >= losses.due_ns:
-                    losses.take(args[0] if args else kwargs.get("tensors", nothing), ended)
-                if not free_steps:
-                    look(ended)
+    def enter(roots: Any = None, *_: Any) -> tuple[int, Any]:
+        if not free_steps:
+            before()
+        return clock(), roots
 
-        return wrapper
+    def leave(token: tuple[int, Any] | None, _: Any) -> None:
+        if token is None:
+            return
+        begun, roots = token
+        ended = clock()
+        record((kind, begun, ended, 0))
+        if ended >= losses.due_ns:
+            losses.take(roots, ended)
+        if not free_steps:
+            look(ended)
 
-    return make
+    return Probe(enter, leave)
 
 
-def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
-    """Around an optimizer's step. One that needs no look is recorded on the tape and no more."""
+class _Looked(NamedTuple):
+    optimizer: Any
+    begun: int
+
+
+def step_probe(session: Session, guard: Guard) -> Probe:
+    """Of an optimizer's step. One that needs no look is recorded on the tape and no more."""
     clock, record, take, name, kind = (
         time.perf_counter_ns,
         session.tape.append,
@@ -101,57 +98,52 @@ def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
         id,
         STEPPED,
     )
-    is_compiling, look = compiling_asker(), _looked_at(session, guard)
+    begin, end = guard.watch(_begin), guard.watch(session.stepped)
 
-    def make(original: Any) -> Any:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not args:
-                return original(*args, **kwargs)
-            is_free = True
-            try:
-                take()
-            except IndexError:
-                # Left before the step runs: what it raises must not seem to come of this.
-                is_free = False
-            if not is_free:
-                return look(original, args, kwargs)
-            begun = clock()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                record((kind, begun, clock(), name(args[0])))
-
-        return wrapper
-
-    return make
-
-
-def _looked_at(session: Session, guard: Guard) -> Callable[[Any, Any, Any], Any]:
-    stepping: set[int] = set()
-    """The optimizers whose steps run just now; several where several threads train."""
-    before_first = guard.watch(note_first_passes)
-
-    def call(original: Any, args: Any, kwargs: Any) -> Any:
-        optimizer = args[0]
-        if id(optimizer) in stepping:
-            session.nests = True
-            return original(*args, **kwargs)
-        stepping.add(id(optimizer))
-        if session.writer is None:
-            before_first(session)
-        begun = time.perf_counter_ns()
+    def enter(*args: Any) -> tuple[int, int] | _Looked | None:
         try:
-            return original(*args, **kwargs)
-        finally:
-            ended = time.perf_counter_ns()
-            stepping.discard(id(optimizer))
-            if guard.is_on:
-                try:
-                    session.stepped(optimizer, begun, ended)
-                except Exception:  # noqa: BLE001 - a part of the boundary, without one more call in what every step runs
-                    guard.off(traceback.format_exc())
-            if not guard.is_on and session.window is not None:
-                session.abandon()
+            take()
+        except IndexError:
+            pass
+        else:
+            return clock(), name(args[0])
+        # Left before the step runs: what it raises must not seem to come of this.
+        looked: _Looked | None = begin(session, args, sys._getframe(1))  # noqa: SLF001 - the only way to it
+        return looked
 
-    return call
+    def leave(token: tuple[int, int] | _Looked | None, _: Any) -> None:
+        if type(token) is tuple:
+            record((kind, token[0], clock(), token[1]))
+            return
+        if token is not None:
+            end(token[0], token[1], clock())
+        if not guard.is_on and session.window is not None:
+            session.abandon()
+
+    return Probe(enter, leave)
+
+
+def _begin(session: Session, args: Any, frame: FrameType) -> _Looked | None:
+    if not args:
+        return None
+    if _is_inside_itself(args[0], frame):
+        session.nests = True
+        return None
+    if session.writer is None:
+        note_first_passes(session)
+    return _Looked(args[0], time.perf_counter_ns())
+
+
+def _is_inside_itself(optimizer: Any, frame: FrameType) -> bool:
+    """Whether a step of the same optimizer is around this one: of a class on top of another. Asked
+    of the frames, for a note of ours would stay where a signal's handler cuts a step short."""
+    around = frame.f_back
+    for _ in range(MOST_FRAMES):
+        if around is None:
+            return False
+        if around.f_code is frame.f_code:
+            args = around.f_locals.get("args")
+            if isinstance(args, tuple) and args and args[0] is optimizer:
+                return True
+        around = around.f_back
+    return False

@@ -22,6 +22,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from stepscope.capture.guard import suppressed
 from stepscope.capture.recording.quiet import quiet_kineto
 
 _profiled_by: list[int] = []
@@ -38,7 +39,7 @@ def note_profiler() -> None:
     """
     if not _profiled_by:
         _profiled_by.append(os.getpid())
-        with suppress(Exception):
+        with suppressed():
             libc = ctypes.CDLL(None)
             leave, flush = (
                 ctypes.cast(libc[name], ctypes.c_void_p) for name in ("_exit", "fflush")
@@ -71,7 +72,7 @@ def settle_child(*, was_recording: bool) -> None:
     if was_recording:
         # The profiler's callbacks came along and would keep every operator's event until the child
         # ends: 1 kB each.
-        with suppress(Exception):
+        with suppressed():
             sys.modules["torch"]._C._autograd._enable_record_function(False)  # noqa: SLF001
             _silenced[:] = [os.getpid()]
     leave_directly()
@@ -99,9 +100,9 @@ def make_way_in_child() -> None:
         _silenced.clear()
         torch = sys.modules["torch"]
         _skip_cupti_flush()
-        with suppress(Exception), quiet_kineto(torch):
+        with suppressed(), quiet_kineto(torch):
             torch.autograd._disable_profiler()  # noqa: SLF001
-        with suppress(Exception):
+        with suppressed():
             torch._C._autograd._enable_record_function(True)  # noqa: SLF001
 
 
@@ -118,7 +119,7 @@ def _skip_cupti_flush() -> None:
     """
     path = loaded_library("libcupti.so")
     if path is not None:
-        with suppress(Exception):
+        with suppressed():
             return_at_once(ctypes.CDLL(path)["cuptiActivityFlushAll"])
 
 

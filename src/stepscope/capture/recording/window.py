@@ -13,12 +13,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace
+from stepscope.capture.guard import Guard, is_ours, suppressed
+from stepscope.capture.hooks.changes import watched_function
+from stepscope.capture.hooks.probes import Probe, watch
 from stepscope.capture.recording.cupti import leave_cupti_after, stay_in_cupti
 from stepscope.capture.recording.forked import (
     is_profiler_inherited,
@@ -59,7 +60,7 @@ class _Hold:
         self.window, self._owner = window, (os.getpid(), threading.get_ident())
 
     def __del__(self) -> None:
-        with suppress(Exception):
+        with suppressed():
             # A Python that ends drops what its other threads hold from its main thread, which may
             # not touch it.
             is_own = self._owner == (os.getpid(), threading.get_ident()) and not sys.is_finalizing()
@@ -183,6 +184,11 @@ class Window:
         if self.is_mine and len(self._marks) < MOST_MARKS:
             self._marks.append((name if line is None else f"{name} at {line}", begun, ended))
 
+    def mark_read(self, name: str, begun: int, ended: int, line: str | None) -> None:
+        """As `mark`, of what was noted in its thread and is read in any."""
+        if self.is_attached and len(self._marks) < MOST_MARKS:
+            self._marks.append((name if line is None else f"{name} at {line}", begun, ended))
+
     def _hand_marks_over(self) -> None:
         """Gives the marks to the profiler, which writes them beside its events; its clock is the
         wall's."""
@@ -277,7 +283,9 @@ class Window:
         try:
             # A stream that is being captured may not be asked.
             cuda.is_current_stream_capturing() or cuda.current_stream().query()
-        except Exception:  # noqa: BLE001 - the answer
+        except Exception as error:
+            if not is_ours(error):
+                raise
             return True
         return False
 
@@ -348,7 +356,6 @@ def give_way(guard: Guard, holder: Any) -> None:
 
     Two at a time would be an error in the job.
     """
-    profilers = sys.modules["torch"].autograd.profiler.profile
 
     def is_ours(profiler: Any) -> bool:
         window = holder.window
@@ -366,30 +373,31 @@ def give_way(guard: Guard, holder: Any) -> None:
         if not is_ours(profiler):
             holder.others.went()
 
-    def make_hook(name: str, on_call: Callable[[Any], None]) -> Callable[[Any], Any]:
-        watched = guard.watch(on_call)
+    def stand_in(_: Any) -> Any:
+        window = holder.window
+        if window is None or not window.is_in_the_way:
+            return None
+        context = _stand_in(sys.modules["torch"])
+        context.__enter__()
+        return context
 
-        def make(original: Any) -> Any:
-            def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-                watched(self)
-                window = holder.window
-                if name != "_prepare_trace" or window is None or not window.is_in_the_way:
-                    return original(self, *args, **kwargs)
-                with _stand_in(sys.modules["torch"]):
-                    return original(self, *args, **kwargs)
+    def leave(context: Any, _: Any) -> None:
+        if context is not None:
+            context.__exit__(None, None, None)
 
-            return wrapper
+    came, went = guard.watch(come), guard.watch(go)
 
-        return make
+    def prepare(profiler: Any) -> Any:
+        came(profiler)
+        return stand_in(profiler)
 
-    for name, on_call in (
-        ("_prepare_trace", come),
-        ("_start_trace", come),
-        ("__enter__", come),
-        ("__exit__", go),
+    for name, probe in (
+        ("_prepare_trace", Probe(prepare, leave)),
+        ("_start_trace", Probe(came)),
+        ("__enter__", Probe(came)),
+        ("__exit__", Probe(lambda profiler, *_: went(profiler))),
     ):
-        if name in profilers.__dict__:
-            replace(guard, profilers, name, make_hook(name, on_call))
+        watch(guard, watched_function(f"torch.autograd.profiler.profile.{name}"), probe)
 
 
 @contextmanager
@@ -399,7 +407,7 @@ def _stand_in(torch: Any) -> Iterator[None]:
     Kineto then ends the recording of the thread that asks. Up to torch 2.12, with CUDA's part,
     that fails where the thread has none: here it has.
     """
-    with suppress(Exception):
+    with suppressed():
         profiler = torch._C._profiler  # noqa: SLF001
         options = (*[False] * 5, profiler._ExperimentalConfig())  # noqa: SLF001
         config = profiler.ProfilerConfig(profiler.ProfilerState.NVTX, *options)
@@ -408,5 +416,5 @@ def _stand_in(torch: Any) -> Iterator[None]:
         yield
     finally:
         if is_profiling(torch):
-            with suppress(Exception):
+            with suppressed():
                 torch.autograd._disable_profiler()  # noqa: SLF001

@@ -13,9 +13,9 @@ from typing import Any
 
 from stepscope.capture.describe.peek import ask
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
 from stepscope.capture.trial.apply_model import check_compiled
+from stepscope.capture.trial.patches import replace
 from stepscope.capture.trial.session import TrialSession
 from stepscope.protocol.settings import environment_of
 

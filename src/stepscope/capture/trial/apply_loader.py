@@ -8,8 +8,8 @@ from typing import Any
 
 from stepscope.capture.describe.knobs import splits_itself
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
+from stepscope.capture.trial.patches import replace
 from stepscope.protocol.settings import OF_LOADERS
 
 OWN_PREFETCH = 2

@@ -15,8 +15,8 @@ from typing import Any
 from stepscope.capture.describe.knobs import find_live_objects
 from stepscope.capture.describe.model import roots
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
+from stepscope.capture.trial.patches import replace
 from stepscope.protocol.settings import OF_DDP
 
 OWN_BUCKET_MB = 25

@@ -9,8 +9,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
+from stepscope.capture.trial.patches import replace
 
 NAMES = {"fused_optimizer": "fused", "foreach_optimizer": "foreach"}
 OptimizerOptions = WeakKeyDictionary[Any, dict[str, Any]]

@@ -14,10 +14,10 @@ from typing import Any
 
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import compiling_asker, replace
 from stepscope.capture.losses import json_number, loss_of
 from stepscope.capture.modes import without_modes
 from stepscope.capture.recording.window import backward_asker
+from stepscope.capture.trial.patches import compiling_asker, replace
 from stepscope.protocol.run_folder import LOSSES_FILE, write_json
 
 FOLD = 256

@@ -23,7 +23,7 @@ def begin_parts(session: Session) -> None:
     if settings:
         apply(session, settings, session.options.raised)
     session.listen(SameStart(session.guard, torch))
-    remember_unscaled(session.guard, torch)
+    remember_unscaled(session.guard)
     session.listen(Losses(session.guard, torch))
     if session.options.numerics:
         session.listen(Numerics(session.guard, torch), every_step=True)

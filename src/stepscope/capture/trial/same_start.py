@@ -9,8 +9,8 @@ from typing import Any
 
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace
 from stepscope.capture.modes import without_modes
+from stepscope.capture.trial.patches import replace
 from stepscope.protocol.run_folder import EQUAL_FILE, write_json
 
 NUM_BATCHES = 4
