@@ -151,8 +151,8 @@ def commands(traps: Traps, out: Path) -> list[tuple[list[str], bool]]:
         ["attach", str(os.getpid()), "--looks", "1"],
         ["plan", "--model", "1b", "--cluster", "8xh100", "--seq", "2048", "--global-batch", "64",
          "--emit", "fsdp2", "--out", str(out / "planned")],
-        ["calibrate", "--quick", "--device", "cpu", "--only", "device", "--plot",
-         str(out / "plot.svg"), "--out", hardware],
+        ["calibrate", "--quick", "--device", "cpu", "--ranks", "2", "--only", "collectives",
+         "--plot", str(out / "plot.svg"), "--out", hardware],
         ["tune", "kernel", "my_kernels:double", "--reference", "my_kernels:double", "--shapes",
          "4x4", "--edges", "none", "--budget", "60", "--device", "cpu", "--no-gradients"],
     ]  # fmt: skip

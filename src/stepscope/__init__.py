@@ -58,22 +58,31 @@ def _own_imports() -> "Any":
     return OwnImports()
 
 
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        # It was removed: Python found nothing to put first either.
+        return ""
+
+
 def _leave_start_folder() -> None:
     """Takes the folder that Python puts first for a program off sys.path, where the program is
     stepscope: the script's, or with -m the working folder, which may be a stranger's. Nothing is
     imported before it but what every Python has imported by itself."""
-    program = os.path.basename(sys.argv[0]) if sys.argv else ""
-    if program == "-m":
+    # A program that embeds Python may have given it no words.
+    words = getattr(sys, "argv", None) or [""]
+    if words[0] == "-m":
         # What stood after -m; -mNAME is one word.
-        module = sys.orig_argv[-len(sys.argv)].rpartition("-m")[2]
+        module = sys.orig_argv[-len(words)].rpartition("-m")[2]
         if module.partition(".")[0] != "stepscope":
             return
-        folder = os.getcwd()
-    elif program == "stepscope":
-        folder = os.path.dirname(os.path.realpath(sys.argv[0]))
+        folder = _working_folder()
+    elif os.path.basename(words[0]) == "stepscope":
+        folder = os.path.dirname(os.path.realpath(words[0]))
     else:
         return
-    if sys.path and sys.path[0] == folder:
+    if sys.path[:1] == [folder]:
         del sys.path[0]
     from stepscope.process.isolation import trusted_path
 
