@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.main import COMMANDS, main, name_of
+from stepscope.cli.main import COMMANDS, main
 from tests.scaling_jobs import strong_series
 from tests.shared_data import ROOT
 
@@ -36,8 +36,8 @@ def test_there_are_console_examples() -> None:
 
 
 def test_every_command_has_a_page_and_every_link_leads_somewhere() -> None:
-    for module in COMMANDS:
-        assert (ROOT / "docs" / f"{name_of(module)}.md").is_file()
+    for command in COMMANDS:
+        assert (ROOT / "docs" / f"{command.name}.md").is_file()
     for page in PAGES:
         prose = re.sub(
             r"```.*?```|^    .*?$",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stepscope.cli.main import COMMANDS, name_of
+from stepscope.cli.main import COMMANDS
 from tests.capture.jobs import LOOP
 from tests.shared_data import DEMO
 
@@ -197,7 +197,7 @@ def test_no_command_runs_what_lies_in_its_folder(traps: Traps, tmp_path: Path) -
     # matplotlib's own, with a PATH that has no trap.
     assert {program for program in started if not os.path.isabs(program)} <= {"fc-list"}
     assert "a trap" not in (out / "report.html").read_text()
-    assert {words[0] for words, _ in asked} | {"serve", "mcp"} == {name_of(p) for p in COMMANDS}
+    assert {words[0] for words, _ in asked} | {"serve", "mcp"} == {each.name for each in COMMANDS}
 
 
 def test_a_server_runs_nothing_of_the_folder_that_it_serves(traps: Traps, tmp_path: Path) -> None:

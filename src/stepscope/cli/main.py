@@ -13,49 +13,140 @@ from contextlib import suppress
 from importlib import import_module
 
 from stepscope import __version__
+from stepscope.cli.command import Action, Command
 from stepscope.cli.options import add_options, options_of
 from stepscope.cli.printing import Parser, put, say
 from stepscope.cli.progress import loops_shown
+from stepscope.core.installed import with_installed
 from stepscope.errors import StepscopeError
 
-COMMANDS = {
-    "run": "Record a training run with nothing edited, then diagnose it.",
-    "diagnose": "What limits a recorded run, measured from its traces.",
-    "report": "The report as one HTML file that opens anywhere.",
-    "runs": "The runs that are kept here: their verdicts, names for them, and a clean-up.",
-    "explain": "What a finding means, why it costs, and how to fix it.",
-    "demo": "Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed.",
-    "query.command": "SQL over a run's events.",
-    "export": "Write a run as a file for another tool: a timeline that Perfetto opens.",
-    "compare": "What changed between two runs: how much faster the second is, how sure that "
-    "is, and where.",
-    "verify.command": "Prove that a change makes training faster: both sides run for real, in "
-    "turn, until it is settled.",
-    "tune.command": "Search a job's knobs with short real trials; the winner is checked and proven "
-    "before it is named.",
-    "fix": "Fix a recorded run: try its findings from the top, prove each, keep it or revert it.",
-    "serve.command": "A page for this machine alone: its runs and recordings, their reports, two "
-    "compared, one live.",
-    "mcp.command": "Tools for an agent, over the Model Context Protocol on standard input and "
-    "output.",
-    "skill": "What teaches an agent to use stepscope: record, diagnose, change one thing, verify.",
-    "formats": "What stepscope reads: each format, what it lets us judge, and how to record it.",
-    "watch.command": "A running job, live: every rank's step, pace and memory, what limits it "
-    "so far, and alerts.",
-    "health": "Ten steps of a job, and whether it is fit to be left alone: for schedulers, "
-    "before a long run.",
-    "triage": "Half a minute beside a running job: GPU, input, host, throttled or hung, and "
-    "what to do first.",
-    "attach": "Is it hung or slow, and where? Looks into running processes, and compares the "
-    "ranks' stacks.",
-    "doctor": "What this machine allows: profiler, counters, attaching, perf, room, and what to do "
-    "about it.",
-    "calibrate": "What this machine really reaches, as a hardware file that other commands read.",
-    "plan.command": "How to cut a model over a cluster: the best layouts, their step time and "
-    "memory.",
-}
-"""One module per subcommand, imported when it is asked for, with the first line of its docstring.
-The docstring is its help, `Options` what may be given, `run` its work."""
+COMMANDS = (
+    Command(
+        "run",
+        "Record a training run with nothing edited, then diagnose it.",
+        "stepscope.cli.run",
+    ),
+    Command(
+        "diagnose",
+        "What limits a recorded run, measured from its traces.",
+        "stepscope.cli.diagnose",
+    ),
+    Command(
+        "report",
+        "The report as one HTML file that opens anywhere.",
+        "stepscope.cli.report",
+    ),
+    Command(
+        "runs",
+        "The runs that are kept here: their verdicts, names for them, and a clean-up.",
+        "stepscope.cli.runs",
+    ),
+    Command(
+        "explain",
+        "What a finding means, why it costs, and how to fix it.",
+        "stepscope.cli.explain",
+    ),
+    Command(
+        "demo",
+        "Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed.",
+        "stepscope.cli.demo",
+    ),
+    Command(
+        "query",
+        "SQL over a run's events.",
+        "stepscope.cli.query.command",
+    ),
+    Command(
+        "export",
+        "Write a run as a file for another tool: a timeline that Perfetto opens.",
+        "stepscope.cli.export",
+    ),
+    Command(
+        "compare",
+        "What changed between two runs: how much faster the second is, how sure that is, "
+        "and where.",
+        "stepscope.cli.compare",
+    ),
+    Command(
+        "verify",
+        "Prove that a change makes training faster: both sides run for real, in turn, "
+        "until it is settled.",
+        "stepscope.cli.verify.command",
+    ),
+    Command(
+        "tune",
+        "Search a job's knobs with short real trials; the winner is checked and proven "
+        "before it is named.",
+        "stepscope.cli.tune.command",
+    ),
+    Command(
+        "fix",
+        "Fix a recorded run: try its findings from the top, prove each, keep it or revert it.",
+        "stepscope.cli.fix",
+    ),
+    Command(
+        "serve",
+        "A page for this machine alone: its runs and recordings, their reports, two "
+        "compared, one live.",
+        "stepscope.cli.serve.command",
+    ),
+    Command(
+        "mcp",
+        "Tools for an agent, over the Model Context Protocol on standard input and output.",
+        "stepscope.cli.mcp.command",
+    ),
+    Command(
+        "skill",
+        "What teaches an agent to use stepscope: record, diagnose, change one thing, verify.",
+        "stepscope.cli.skill",
+    ),
+    Command(
+        "formats",
+        "What stepscope reads: each format, what it lets us judge, and how to record it.",
+        "stepscope.cli.formats",
+    ),
+    Command(
+        "watch",
+        "A running job, live: every rank's step, pace and memory, what limits it so far, "
+        "and alerts.",
+        "stepscope.cli.watch.command",
+    ),
+    Command(
+        "health",
+        "Ten steps of a job, and whether it is fit to be left alone: for schedulers, "
+        "before a long run.",
+        "stepscope.cli.health",
+    ),
+    Command(
+        "triage",
+        "Half a minute beside a running job: GPU, input, host, throttled or hung, and "
+        "what to do first.",
+        "stepscope.cli.triage",
+    ),
+    Command(
+        "attach",
+        "Is it hung or slow, and where? Looks into running processes, and compares the "
+        "ranks' stacks.",
+        "stepscope.cli.attach",
+    ),
+    Command(
+        "doctor",
+        "What this machine allows: profiler, counters, attaching, perf, room, and what to"
+        " do about it.",
+        "stepscope.cli.doctor",
+    ),
+    Command(
+        "calibrate",
+        "What this machine really reaches, as a hardware file that other commands read.",
+        "stepscope.cli.calibrate",
+    ),
+    Command(
+        "plan",
+        "How to cut a model over a cluster: the best layouts, their step time and memory.",
+        "stepscope.cli.plan.command",
+    ),
+)
+"""Ours, in the order of `--help`. A new one is its module and its line here."""
 
 READS_AT_ONCE = ("compare", "demo", "diagnose", "export", "query", "report")
 """Commands that read recordings first of all, and start no job."""
@@ -71,16 +162,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     atexit.register(_leave_cycles)
     words = sys.argv[1:] if argv is None else argv
     if not words:
-        put(build_parser(()).format_help())
+        put(build_parser((), commands_for("")).format_help())
         return 0
-    _refuse_unknown(words[0])
-    arguments = build_parser(words).parse_args(words)
+    commands = commands_for(words[0])
+    _refuse_unknown(words[0], commands)
+    arguments = build_parser(words, commands).parse_args(words)
     if words[0] in READS_AT_ONCE:
         _import_numpy()
     try:
         with loops_shown():
-            command = arguments.command_module
-            code = int(command.run(options_of(command.Options, arguments)))
+            action: Action = arguments.action
+            code = int(action.run(options_of(action.options, arguments)))
         sys.stdout.flush()
         return code
     except StepscopeError as problem:
@@ -140,9 +232,16 @@ def _leave_cycles() -> None:
         gc.freeze()
 
 
-def _refuse_unknown(word: str) -> None:
+def commands_for(word: str) -> tuple[Command, ...]:
+    """Ours, and those of installed packages where the first word is none of ours."""
+    if any(command.name == word for command in COMMANDS):
+        return COMMANDS
+    return with_installed(COMMANDS, "command", lambda command: command.name)
+
+
+def _refuse_unknown(word: str, commands: Sequence[Command]) -> None:
     """Ends here with what was probably meant, where the first word is no command."""
-    names = [name_of(path) for path in COMMANDS]
+    names = [command.name for command in commands]
     if word.startswith("-") or word in names:
         return
     if alike := _alike(word.lower(), names):
@@ -164,11 +263,6 @@ def _alike(word: str, names: Sequence[str]) -> list[str]:
     return [name for name, near in zip(close, nearness, strict=True) if near > nearness[0] - 0.1]
 
 
-def name_of(module: str) -> str:
-    """What a user writes: the name of its file, or of its folder."""
-    return module.partition(".")[0]
-
-
 class _Version(argparse.Action):
     """Our version, and which scanner reads traces here."""
 
@@ -179,21 +273,24 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser(asked: Collection[str] | None = None) -> argparse.ArgumentParser:
+def build_parser(
+    asked: Collection[str] | None = None, commands: Sequence[Command] = COMMANDS
+) -> argparse.ArgumentParser:
     """The command line: whole, or with the options of those commands alone that are asked for."""
     parser = Parser(prog="stepscope", description=__doc__)
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show program's version number and exit"
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for path, first_line in COMMANDS.items():
-        name = name_of(path)
-        command = commands.add_parser(
-            name, help=first_line, formatter_class=argparse.RawDescriptionHelpFormatter
+    parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in commands:
+        own = parsers.add_parser(
+            command.name,
+            help=command.about,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if asked is None or name in asked:
-            module = import_module(f"stepscope.cli.{path}")
-            command.description = (module.__doc__ or "").strip()
-            add_options(command, module.Options)
-            command.set_defaults(command_module=module)
+        if asked is None or command.name in asked:
+            action = command.load()
+            own.description = action.text
+            add_options(own, action.options)
+            own.set_defaults(action=action)
     return parser

@@ -61,6 +61,9 @@ class Format(Struct, frozen=True, kw_only=True):
     """Has the `READER`, and is imported when it is needed."""
     has_parts: bool = False
     """One file may hold several ranks."""
+    words_module: str = ""
+    """Has `lines(recording)` and `tables(recording)`, which say a recording in words; empty for a
+    trace, and where report/recordings has a module that is called as the tool."""
     is_output: bool = False
     """Its lines may stand anywhere in a job's output, between those of others."""
 

@@ -8,6 +8,7 @@ A format's reader is one module in this room, imported when it is needed; it end
 
 from __future__ import annotations
 
+from stepscope.core.installed import with_installed
 from stepscope.readers.format import Format
 
 JUDGED = (
@@ -38,7 +39,7 @@ KINETO, NCCL = "kineto", "nccl-log"
 
 
 ALL = ("steps", "partition", "kernels", "operators", "host", "comms")
-FORMATS: tuple[Format, ...] = (
+OURS: tuple[Format, ...] = (
     Format(
         name=KINETO,
         words="trace of torch.profiler (JSON, plain or compressed)",
@@ -343,4 +344,5 @@ FORMATS: tuple[Format, ...] = (
         is_output=True,
     ),
 )
+FORMATS = with_installed(OURS, "format", lambda form: form.name)
 BY_NAME = {each.name: each for each in FORMATS}

@@ -1,9 +1,11 @@
-"""The rules, in the order in which they are asked. A new one is its file and its line here."""
+"""The rules, in the order in which they are asked. A new one is its file and its line here;
+those of installed packages follow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from stepscope.core.installed import with_installed
 from stepscope.rules.case import Case
 from stepscope.rules.comms import (
     buffer_broadcast,
@@ -92,7 +94,7 @@ from stepscope.rules.transfer import (
     unoverlapped_copy,
 )
 
-RULES: tuple[Rule, ...] = (
+OURS: tuple[Rule, ...] = (
     serial_loader.RULE,
     pageable_copy.RULE,
     starved_loader.RULE,
@@ -164,6 +166,7 @@ RULES: tuple[Rule, ...] = (
     uncoalesced_access.RULE,
     underloaded_gpu.RULE,
 )
+RULES = with_installed(OURS, "rule", lambda rule: rule.code)
 RANK_RULES = tuple(rule for rule in RULES if rule.propose is not None)
 JOB_RULES = tuple(rule for rule in RULES if rule.propose_job is not None)
 

@@ -55,7 +55,8 @@ def recording_texts(auxiliary: Auxiliary | None) -> tuple[RecordingText, ...]:
 
 
 def text_of(recording: Recording) -> RecordingText:
-    tool = import_module(f"stepscope.report.recordings.{BY_NAME[recording.format].tool}")
+    form = BY_NAME[recording.format]
+    tool = import_module(form.words_module or f"stepscope.report.recordings.{form.tool}")
     return filled(
         RecordingText,
         recording,
