@@ -12,6 +12,7 @@ import signal
 import traceback
 import warnings
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing import Pipe
@@ -89,8 +90,10 @@ class Workers:
                 _work(session, self.num_forked, theirs)
                 status = 0
             finally:
-                if status != 0:
-                    theirs.send(("broken", traceback.format_exc()))
+                # Where the first process is gone, nobody is there to be told.
+                with suppress(OSError):
+                    if status != 0:
+                        theirs.send(("broken", traceback.format_exc()))
                 os._exit(status)
         theirs.close()
         self.workers.append(Worker(process_id=process_id, pipe=ours))
