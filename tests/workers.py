@@ -18,9 +18,12 @@ from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from time import process_time
 from typing import Any, Literal
 
 import pytest
+
+from tests import quick
 
 Share = deque[int]
 """The tests that a worker has before it, by their places in the session."""
@@ -45,6 +48,8 @@ class Workers:
         self.num_forked = 0
         self.workers: list[Worker] = []
         self.files: deque[Share] = deque()
+        self.cpu_s: dict[str, float] = {}
+        """Of this session's tests, by name: without what the processes take that they start."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -67,6 +72,7 @@ class Workers:
             for worker in self.workers:
                 os.kill(worker.process_id, signal.SIGTERM)
                 os.waitpid(worker.process_id, 0)
+            quick.remember(session.config, self.cpu_s)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -120,7 +126,9 @@ class Workers:
             worker.problem = content
         else:
             worker.running = None
-            item = session.items[content]
+            place, cpu_s = content
+            item = session.items[place]
+            self.cpu_s[item.nodeid] = cpu_s
             hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def _take(self, worker: Worker) -> int | None:
@@ -186,12 +194,12 @@ def _work(session: pytest.Session, number: int, pipe: Connection) -> None:
 
     place = ask()
     while place is not None:
-        following = ask()
+        following, begun = ask(), process_time()
         config.hook.pytest_runtest_protocol(
             item=session.items[place],
             nextitem=None if following is None else session.items[following],
         )
-        pipe.send(("finish", place))
+        pipe.send(("finish", (place, process_time() - begun)))
         place = following
 
 
