@@ -33,7 +33,7 @@ from tests.live_runs import (
 )
 from tests.planner.test_config_json import LLAMA
 from tests.readers.system.test_hardware_file import told as hardware_told
-from tests.shared_data import DEMO, SHARED
+from tests.shared_data import DEMO, SAMPLES, unpacked
 
 TESTS = Path(__file__).parent
 RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS = (
@@ -76,18 +76,18 @@ memory_gb = 2048
 bandwidth_gb_per_s = 51
 """
 REAL = {
-    "kineto": ("lab/single/elementwise_chain.slow.pt.trace.json.gz",
-               "public/tracelens/torch_compile_triton.trace.json.gz",
-               "public/hta/amd_trace.mi250_minitoy_train_ROCm6_2_kineto.json.gz",
-               "public/hta/critical_path.cuda_event_sync.event_sync_trace.json.gz"),
-    "ncu-csv": ("lab/formats/ncu_raw.csv", "lab/formats/ncu_details.csv"),
-    "nvidia-smi": ("lab/formats/nvidia_smi.csv", "lab/formats/dmon.txt"),
-    "topology": ("lab/formats/topo.txt",),
-    "memory-stats": ("lab/formats/memory_stats.json",),
-    "measured-rates": ("lab/formats/peaks.json",),
-    "torch-logs": ("lab/formats/torch_logs.txt",),
-    "job-log": ("lab/formats/ddp_log.txt",),
-    "nccl-log": ("lab/formats/nccl_2rank.txt",),
+    "kineto": ("single/elementwise_chain.slow.pt.trace.json.zst",
+               "single/recompiles.slow.pt.trace.json.zst",
+               "traces/pinn_tiny_kernels.fixed.pt.trace.json.zst",
+               "rank_traces/pp_gpipe_w4.slow.rank0.pt.trace.json.zst"),
+    "ncu-csv": ("formats/ncu_raw.csv", "formats/ncu_details.csv"),
+    "nvidia-smi": ("formats/nvidia_smi.csv", "formats/dmon.txt"),
+    "topology": ("formats/topo.txt",),
+    "memory-stats": ("formats/memory_stats.json",),
+    "measured-rates": ("formats/peaks.json",),
+    "torch-logs": ("formats/torch_logs.txt",),
+    "job-log": ("formats/ddp_log.txt",),
+    "nccl-log": ("formats/nccl_2rank.txt",),
 }  # fmt: skip
 
 
@@ -185,19 +185,15 @@ def _of_readers() -> Iterator[tuple[str, str, bytes]]:
 def _real() -> Iterator[tuple[str, str, bytes]]:
     for kind, names in REAL.items():
         for name in names:
-            path = SHARED / name
-            if path.is_file():
-                yield (
-                    kind,
-                    name,
-                    trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES],
-                )
+            path = SAMPLES / name
+            data = trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES]
+            yield kind, name, data
 
 
 @cache
 def trimmed(path: Path) -> bytes:
     decode = msgspec.json.decode
-    parts = decode(gzip.decompress(path.read_bytes()), type=dict[str, msgspec.Raw])
+    parts = decode(unpacked(path), type=dict[str, msgspec.Raw])
     events = decode(parts["traceEvents"], type=list[msgspec.Raw])
     kept = events[:: max(1, len(events) // KEPT_EVENTS)]
     trace = {name: decode(part) for name, part in parts.items() if name != "traceEvents"}
@@ -208,4 +204,4 @@ def trimmed(path: Path) -> bytes:
 
 def _short(name: str) -> str:
     name = name.rsplit("/", 1)[-1]
-    return name.removesuffix(".gz")
+    return name.removesuffix(".zst")

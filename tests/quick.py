@@ -1,30 +1,19 @@
-"""The first tier: with `--quick` a test that would start a process is left out as it tries to, and
-one that took long when it last ran here is not begun.
+"""The first tier: with `--quick` a test that would start a process is left out as it tries to.
 
-Nobody keeps a list of these tests. Python itself tells of every process that is about to start; and
-each run notes in pytest's cache which tests took long in it.
+Nobody keeps a list of these tests: Python itself tells of every process that is about to start.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from multiprocessing import util
 from typing import Any
 
 import pytest
 
-LONG_S = 0.15
-"""Of a core. Four of a hundred tests take longer, and three quarters of the time of all."""
-KEY = "stepscope/long"
 STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 LEFT_OUT = "it starts a process, which --quick leaves to the whole suite"
-
-
-def remember(config: pytest.Config, cpu_s: Mapping[str, float]) -> None:
-    """Note which tests were long, beside what is known of those that were not run."""
-    known = [name for name in config.cache.get(KEY, []) if name not in cpu_s]
-    config.cache.set(KEY, sorted([*known, *(name for name, s in cpu_s.items() if s > LONG_S)]))
 
 
 class Quick:
@@ -47,13 +36,6 @@ class Quick:
         if event in STARTS and self.is_in_test:
             self.is_refused = True
             pytest.skip(LEFT_OUT)
-
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        long = set(config.cache.get(KEY, []))
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in long])
-        items[:] = [item for item in items if item.nodeid not in long]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,10 @@ def lab_trace(name: str) -> Path:
 
 def unpacked(path: Path) -> bytes:
     """What a recording says, uncompressed."""
-    return zstandard.ZstdDecompressor().decompress(path.read_bytes())
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data)
+    return zstandard.ZstdDecompressor().decompress(data) if path.suffix == ".zst" else data
 
 
 def lab_traces(*patterns: str) -> list[Path]:

@@ -17,7 +17,7 @@ from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from tests.shared_data import DEMO, ROOT, SHARED, lab_trace, needs_shared
+from tests.shared_data import DEMO, ROOT, SAMPLES, SHARED, lab_trace, needs_shared, shared_traces
 
 NOTES = {
     "no-shapes": "record_shapes=True",
@@ -53,7 +53,7 @@ def lab_case(name: str) -> Sample:
 
 DEMO_SLOW_MS = 65.48
 DEMO_TRUTH = {"bounds": ["data"], "causes": ["serial-loader"], "slow_ms": DEMO_SLOW_MS}
-SAMPLES = ("demo", "cnn_pointwise", "upscaler_nchw_fp32")
+NAMES = ("demo", "cnn_pointwise", "upscaler_nchw_fp32")
 
 
 @cache
@@ -89,7 +89,7 @@ def check(diagnosis: Diagnosis) -> None:
 
 
 @pytest.mark.parametrize("degradation", DEGRADATIONS)
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_degraded_trace_makes_no_wrong_claims(name: str, degradation: str) -> None:
     case = sample(name)
     slow_ms = case.truth["slow_ms"]
@@ -114,15 +114,13 @@ def test_a_degradation_leaves_the_original_as_it_was() -> None:
     assert json.dumps(trace) == before
 
 
+TRUTH = json.loads((SAMPLES / "truth.json").read_text())["cases"]
+
+
 def shared_cases() -> list[tuple[str, str]]:
-    """Each shared run with two of the degradations, in turn, so that every one is tried on two; a
-    long one with what is quick."""
-    path, names = SHARED / "lab" / "truth.json", list(DEGRADATIONS)
-    cases = (
-        [name for name in json.loads(path.read_text())["cases"] if "/" not in name]
-        if path.is_file()
-        else []
-    )
+    """Each run of the first lab with two of the degradations, in turn, so that every one is tried
+    on two; a long one with what is quick."""
+    names, cases = list(DEGRADATIONS), [name for name in TRUTH if "/" not in name]
     turns = [
         (name, names[(2 * i + k) % len(names)]) for i, name in enumerate(cases) for k in range(2)
     ]
@@ -133,18 +131,42 @@ def shared_cases() -> list[tuple[str, str]]:
     )
 
 
-@needs_shared
-@pytest.mark.parametrize(("name", "degradation"), shared_cases())
-def test_a_degraded_shared_trace_names_no_wrong_bound_and_blames_nothing_innocent(
-    name: str, degradation: str
+def names_no_wrong_bound_and_blames_nothing_innocent(
+    path: Path, name: str, degradation: str
 ) -> None:
-    truth = json.loads((SHARED / "lab" / "truth.json").read_text())["cases"][name]
-    path = SHARED / "lab" / "single" / f"{name}.slow.pt.trace.json.gz"
+    truth = TRUTH[name]
     for told in diagnosed_degraded(recorded(path), degradation, [truth["slow_ms"], None]):
         check(told)
         assert told.verdict.bound in (*truth["bounds"], "unknown")
         blamed = [f.code for f in told.findings if f.predicted_speedup > BLAME]
         assert not set(blamed) & set(truth.get("no_gain_from", []))
+
+
+def sampled_cases() -> list[tuple[str, str]]:
+    return [
+        (name, degradation)
+        for name, degradation in shared_cases()
+        if lab_trace(f"single/{name}.slow").is_file()
+    ]
+
+
+@pytest.mark.parametrize(("name", "degradation"), sampled_cases())
+def test_a_degraded_sample_names_no_wrong_bound_and_blames_nothing_innocent(
+    name: str, degradation: str
+) -> None:
+    path = lab_trace(f"single/{name}.slow")
+    names_no_wrong_bound_and_blames_nothing_innocent(path, name, degradation)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "degradation"), [case for case in shared_cases() if case not in sampled_cases()]
+)
+def test_a_degraded_shared_trace_names_no_wrong_bound_and_blames_nothing_innocent(
+    name: str, degradation: str
+) -> None:
+    path = SHARED / "lab" / "single" / f"{name}.slow.pt.trace.json.gz"
+    names_no_wrong_bound_and_blames_nothing_innocent(path, name, degradation)
 
 
 ROCM = ("hta/amd_trace.*.json.gz", "tracelens/mi300.*.json.gz", "tracelens/inference.vllm*.json.gz")
@@ -153,7 +175,7 @@ ROCM = ("hta/amd_trace.*.json.gz", "tracelens/mi300.*.json.gz", "tracelens/infer
 @needs_shared
 @pytest.mark.parametrize("pattern", ROCM)
 def test_a_rocm_trace_gets_no_advice_that_is_nvidias_alone(pattern: str) -> None:
-    paths = sorted((SHARED / "public").glob(pattern))
+    paths = shared_traces(f"public/{pattern}")
     assert paths
     for path in paths:
         diagnosis = diagnosed([str(path)], None)
@@ -165,8 +187,8 @@ def test_a_rocm_trace_gets_no_advice_that_is_nvidias_alone(pattern: str) -> None
 @needs_shared
 def test_a_graph_of_one_step_is_not_judged_by_how_it_looks() -> None:
     """vLLM's decode step in a graph: one step, with gaps whose cause was not recorded."""
-    paths = sorted((SHARED / "public").glob("tracelens/inference.vllm_decode_full*.json.gz"))
-    diagnosis = diagnosed([str(paths[0])], None)
+    (path,) = shared_traces("public/tracelens/inference.vllm_decode_full*.json.gz")
+    diagnosis = diagnosed([str(path)], None)
     assert diagnosis.verdict.bound == "unknown"
     assert diagnosis.findings == ()
     assert any("ran inside CUDA graphs" in note for note in diagnosis.notes)

@@ -12,18 +12,14 @@ import signal
 import traceback
 import warnings
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from time import process_time
 from typing import Any, Literal
 
 import pytest
-
-from tests import quick
 
 Share = deque[int]
 """The tests that a worker has before it, by their places in the session."""
@@ -48,8 +44,6 @@ class Workers:
         self.num_forked = 0
         self.workers: list[Worker] = []
         self.files: deque[Share] = deque()
-        self.cpu_s: dict[str, float] = {}
-        """Of this session's tests, by name: without what the processes take that they start."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -72,7 +66,6 @@ class Workers:
             for worker in self.workers:
                 os.kill(worker.process_id, signal.SIGTERM)
                 os.waitpid(worker.process_id, 0)
-            quick.remember(session.config, self.cpu_s)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -96,10 +89,8 @@ class Workers:
                 _work(session, self.num_forked, theirs)
                 status = 0
             finally:
-                # Where the first process is gone, nobody is there to be told.
-                with suppress(OSError):
-                    if status != 0:
-                        theirs.send(("broken", traceback.format_exc()))
+                if status != 0:
+                    theirs.send(("broken", traceback.format_exc()))
                 os._exit(status)
         theirs.close()
         self.workers.append(Worker(process_id=process_id, pipe=ours))
@@ -126,9 +117,7 @@ class Workers:
             worker.problem = content
         else:
             worker.running = None
-            place, cpu_s = content
-            item = session.items[place]
-            self.cpu_s[item.nodeid] = cpu_s
+            item = session.items[content]
             hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def _take(self, worker: Worker) -> int | None:
@@ -194,12 +183,12 @@ def _work(session: pytest.Session, number: int, pipe: Connection) -> None:
 
     place = ask()
     while place is not None:
-        following, begun = ask(), process_time()
+        following = ask()
         config.hook.pytest_runtest_protocol(
             item=session.items[place],
             nextitem=None if following is None else session.items[following],
         )
-        pipe.send(("finish", (place, process_time() - begun)))
+        pipe.send(("finish", place))
         place = following
 
 

@@ -19,13 +19,13 @@ from tests.browser.reading import SIZES, faults_of
 from tests.format_samples import samples
 from tests.installed import absent, need, reason
 from tests.report.test_html import HOSTILE
-from tests.shared_data import DEMO, ROOT, SHARED, lab_trace, needs_shared, some
+from tests.shared_data import DEMO, ROOT, SAMPLES, lab_trace, lab_traces, some
 from tests.waiting import until
 
 need("a browser")
 
-SINGLES = some(sorted((SHARED / "lab" / "single").glob("*.slow.pt.trace.json.gz")), 4)
-FIRST_RANKS = SHARED.glob("lab/ranks[24]/*.slow.rank0.pt.trace.json.gz")
+SINGLES = some(lab_traces("single/*.slow.*"), 4)
+FIRST_RANKS = lab_traces("rank*/*.slow.rank0.*")
 RANKS = some(sorted((path.name.split(".rank")[0], path.parent) for path in FIRST_RANKS), 2)
 
 
@@ -76,9 +76,7 @@ def check_open(browser: Any, path: Path) -> None:
     page.context.close()
 
 
-@pytest.mark.parametrize(
-    "trace", SINGLES or [None], ids=lambda path: path.name.split(".")[0] if path else "none"
-)
+@pytest.mark.parametrize("trace", SINGLES, ids=lambda path: path.name.split(".")[0])
 def test_every_recorded_case_opens(browser: Any, trace: Path | None, tmp_path: Path) -> None:
     if trace is None:
         absent(reason("the shared recordings"))
@@ -220,17 +218,16 @@ def test_on_paper_it_is_light_and_unfolded(browser: Any, demo_page: Path) -> Non
     page.context.close()
 
 
-@needs_shared
 def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Path) -> None:
     names = {
         "ncu-csv": "ncu_raw.csv",
-        "memory-snapshot": "memory_snapshot.pickle.gz",
+        "memory-snapshot": "memory_snapshot.pickle.zst",
         "torch-logs": "torch_logs.txt",
         "nvidia-smi": "nvidia_smi.csv",
         "job-log": "ddp_log.txt",
     }
     path = made(
-        [DEMO, *(SHARED / "lab" / "formats" / name for name in names.values())],
+        [DEMO, *(SAMPLES / "formats" / name for name in names.values())],
         tmp_path,
         step_ms=65.48,
     )

@@ -15,7 +15,7 @@ import pytest
 from stepscope.cli.main import COMMANDS, build_parser, main
 from stepscope.core.facts import PARTS
 from tests.installed import need
-from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
+from tests.shared_data import DEMO, SAMPLES, lab_trace
 
 RANK_KEYS = {"peak_waterfall", "rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
 TOP_KEYS = {
@@ -263,11 +263,10 @@ def test_a_step_time_that_cannot_be_is_doubted_and_gives_no_mfu(
     assert any("the given step time" in note for note in found["notes"])
 
 
-@needs_shared
 def test_gloo_on_a_gpu_run_is_communication_not_launching(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = diagnosed(capsys, str(SHARED / "lab" / "formats" / "ddp_even_rank0.pt.trace.json.gz"))
+    found = diagnosed(capsys, str(lab_trace("formats/ddp_even_rank0")))
     parts = found["ranks"][0]["partition_ms"]
     assert parts["comms_transfer"] > 5 * parts["idle_launch"]
     assert found["verdict"]["bound"] == "comms"
@@ -600,15 +599,28 @@ def test_a_command_imports_no_other() -> None:
     assert result.stdout.strip() == "[]"
 
 
-@needs_shared
-@pytest.mark.parametrize("path", shared_traces("public/hta/degenerate/*.gz"), ids=lambda p: p.name)
-def test_degenerate_traces_end_in_words(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "distributed",
+    [None, {"rank": 0}, {"backend": "nccl"}, {"backend": "gloo", "rank": 34, "world_size": 300}],
+)
+def test_a_trace_without_a_device_ends_in_words(
+    distributed: dict[str, object] | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = json.loads(gzip.decompress(DEMO.read_bytes()))
+    trace["traceEvents"] = [
+        event for event in trace["traceEvents"] if event.get("cat") in ("cpu_op", "user_annotation")
+    ]
+    trace["deviceProperties"] = []
+    trace["distributedInfo"] = distributed
+    if distributed is None:
+        del trace["distributedInfo"]
+    path = tmp_path / "host.pt.trace.json"
+    path.write_text(json.dumps(trace))
     found = diagnosed(capsys, str(path))
     assert any("no device work" in note for note in found["notes"])
     assert found["ranks"][0]["gpu_busy_ms"] is None
 
 
-@needs_shared
 @pytest.mark.parametrize(
     ("name", "format_name"),
     [("topo.txt", "topology"), ("peaks.json", "measured-rates"), ("ddp_log.txt", "job-log")],
@@ -616,6 +628,6 @@ def test_degenerate_traces_end_in_words(path: Path, capsys: pytest.CaptureFixtur
 def test_small_files_of_a_machine_and_a_job_are_read(
     name: str, format_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = diagnosed(capsys, str(SHARED / "lab/formats" / name))
+    found = diagnosed(capsys, str(SAMPLES / "formats" / name))
     assert [one["format"] for one in found["recordings"]] == [format_name]
     assert found["verdict"]["bound"] == "unknown"

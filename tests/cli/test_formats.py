@@ -17,11 +17,19 @@ from stepscope.report.document.markdown import to_markdown
 from stepscope.report.formats import formats_table
 from tests.format_samples import samples
 from tests.live_runs import write_rank, write_run
-from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces, some
+from tests.shared_data import (
+    DEMO,
+    SAMPLES,
+    lab_trace,
+    lab_traces,
+    needs_shared,
+    shared_traces,
+    some,
+)
 
 ROOT = Path(__file__).parents[2]
 VALIDATOR = Draft202012Validator(json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text()))
-FILES = SHARED / "lab" / "formats"
+FILES = SAMPLES / "formats"
 
 
 def test_the_table_in_the_documentation_is_the_registrys() -> None:
@@ -86,12 +94,11 @@ def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "nor another format that stepscope reads" in capsys.readouterr().out
 
 
-@needs_shared
 @pytest.mark.parametrize(
     "name",
     [
         "ncu_raw.csv",
-        "memory_snapshot.pickle.gz",
+        "memory_snapshot.pickle.zst",
         "memory_stats.json",
         "torch_logs.txt",
         "dmon.txt",
@@ -118,7 +125,6 @@ def test_a_recording_alone_is_told(
     assert "Not known" in capsys.readouterr().out
 
 
-@needs_shared
 def test_beside_a_trace_kernels_weigh_what_they_do_in_the_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -134,9 +140,8 @@ def test_beside_a_trace_kernels_weigh_what_they_do_in_the_step(
     assert 0.01 < stalls["weight"] < 0.2
 
 
-@needs_shared
 def test_evidence_of_a_finding_comes_from_the_log_too(capsys: pytest.CaptureFixture[str]) -> None:
-    trace = SHARED / "lab" / "single" / "recompiles.slow.pt.trace.json.gz"
+    trace = lab_trace("single/recompiles.slow")
     assert (
         main(
             [
@@ -211,16 +216,24 @@ def test_both_commands_agree_on_what_a_sample_is(
     agreed(tmp_path / name, capsys)
 
 
-@needs_shared
 @pytest.mark.parametrize(
-    "path",
-    [*shared_traces("lab/formats/*", "public/*/*"), *some(shared_traces("lab/single/*.gz"), 3)],
-    ids=lambda path: path.name,
+    "path", [*lab_traces("formats/*"), *some(lab_traces("single/*"), 3)], ids=lambda path: path.name
 )
 def test_both_commands_agree_on_what_a_real_file_is(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agreed(path, capsys)
+
+
+@needs_shared
+@pytest.mark.parametrize("shard", range(4))
+def test_both_commands_agree_on_what_a_public_file_is(
+    shard: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [path for path in shared_traces("public/*/*") if path.is_file()]
+    assert len(paths) > 4
+    for path in paths[shard::4]:
+        agreed(path, capsys)
 
 
 def test_both_commands_refuse_for_the_same_reason(

@@ -24,7 +24,7 @@ from stepscope.report.gate import gate_lines, known_names, read_quantities
 from tests.installed import package
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scenarios import SCENARIOS
-from tests.shared_data import DEMO, ROOT, needs_shared, shared_traces
+from tests.shared_data import DEMO, ROOT, lab_traces
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -317,9 +317,8 @@ def test_hostile_names_neither_stop_the_gate_nor_reach_the_terminal(
     assert all(line.isprintable() for line in lines)
 
 
-@needs_shared
 def test_exposed_comms_of_real_ranks_are_gated(capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [str(path) for path in shared_traces("lab/ranks2/fsdp_even.slow.*")]
+    paths = [str(path) for path in lab_traces("ranks2/fsdp_even.slow.*")]
     assert (
         main(
             [

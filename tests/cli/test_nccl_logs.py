@@ -14,7 +14,7 @@ from stepscope.cli.main import main
 from stepscope.readers.inputs import find_sources
 from tests.builders import tar_bytes
 from tests.nccl_logs import two_nodes
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES
 
 
 def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
@@ -83,11 +83,10 @@ def test_a_log_alone_says_what_it_holds_and_that_no_trace_was_given(
     assert "P2P/CUMEM/read 4" in text
 
 
-@needs_shared
 def test_a_jobs_output_with_nccls_lines_is_read_for_both(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = diagnosed(capsys, SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
+    found = diagnosed(capsys, SAMPLES / "formats" / "nccl_2rank_hosts.txt")
     assert found["nccl"]["transports"] == {"NET/Socket": 4}
     assert [one["format"] for one in found["recordings"]] == ["job-log"]
     assert [one["code"] for one in found["advice"]] == ["slow-link"]

@@ -21,7 +21,7 @@ from stepscope.pipeline import recording
 from stepscope.pipeline.options import Options
 from tests.scaling_jobs import FEATURES, strong_series, write_job
 from tests.scenarios import rank_facts
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES, SHARED, needs_shared
 
 TOP_KEYS = {"schema", "scaling", "runs", "amdahl", "notes"}
 RUN_KEYS = {
@@ -280,7 +280,7 @@ def test_a_real_job_on_two_and_four_ranks_loses_to_its_links(
         for path in (SHARED / "lab" / f"ranks{width}").glob("ddp_straggler.fixed.rank*.gz"):
             shutil.copy(path, folder)
         folders.append(str(folder))
-    truth = json.loads((SHARED / "lab" / "truth.json").read_text())["cases"]
+    truth = json.loads((SAMPLES / "truth.json").read_text())["cases"]
     before, after = (truth[f"ranks{width}/ddp_straggler"]["fixed_ms"] for width in (2, 4))
     found = scaled(capsys, *folders, "--step-ms", str(before), "--step-ms", str(after))
     # The script that made them gives each rank the same batch.

@@ -13,7 +13,7 @@ from stepscope.notebook.plots import findings_figure, ranks_figure, step_figure
 from stepscope.notebook.run import ShownDiagnosis, load
 from tests.builders import trace_text, write
 from tests.installed import need
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_traces
 
 need("matplotlib")
 
@@ -71,15 +71,8 @@ def test_without_steps_there_is_a_reason_not_an_empty_picture(tmp_path: Path) ->
             plot()
 
 
-@needs_shared
 def test_waits_stand_on_top_of_each_ranks_own_time() -> None:
-    run = load(
-        [
-            SHARED / "lab" / "ranks2" / f"ddp_straggler.slow.rank{rank}.pt.trace.json.gz"
-            for rank in (0, 1)
-        ],
-        cache=False,
-    )
+    run = load(lab_traces("ranks2/ddp_straggler.slow.*"), cache=False)
     axes = run.plot_ranks().axes[0]
     own, waits = axes.containers
     for rank, low, high in zip(run.diagnosis.facts.ranks, own.patches, waits.patches, strict=True):

@@ -21,7 +21,7 @@ from tests.builders import kernel, trace_text, write
 from tests.installed import package
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_trace
 
 HOSTILE = (
     '<script>alert("x")</script>',
@@ -218,11 +218,10 @@ def test_hostile_names_come_back_from_arrow(tmp_path: Path) -> None:
     assert names.column("name").to_pylist() == wanted
 
 
-@needs_shared
 def test_ranks_are_those_of_a_folder_of_links(tmp_path: Path) -> None:
     for rank in (0, 1):
-        (tmp_path / f"rank{rank}.json.gz").symlink_to(
-            SHARED / "lab" / "ranks2" / f"fsdp_even.slow.rank{rank}.pt.trace.json.gz"
+        (tmp_path / f"rank{rank}.json.zst").symlink_to(
+            lab_trace(f"ranks2/fsdp_even.slow.rank{rank}")
         )
     (tmp_path / "rank2.json").write_text("{")
     run = stepscope.load(tmp_path, cache=False)

@@ -14,7 +14,7 @@ from stepscope.errors import InputError, UsageError
 from stepscope.notebook.run import Run, load
 from stepscope.notebook.trackers import log_to_mlflow, log_to_tensorboard, log_to_wandb, scalars
 from tests.installed import package
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_trace
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,8 @@ def test_scalars_are_what_was_measured(run: Run) -> None:
     assert list(scalars(run.diagnosis)) == list(scalars(run))
 
 
-@needs_shared
 def test_what_was_not_measured_is_not_logged() -> None:
-    path = SHARED / "lab" / "ranks2" / "ddp_straggler.slow.rank0.pt.trace.json.gz"
+    path = lab_trace("ranks2/ddp_straggler.slow.rank0")
     names = {scalar.name for scalar in scalars(load(path, cache=False))}
     assert "stepscope/rank0/partition_ms/comms_transfer" in names
     assert "stepscope/rank0/partition_ms/comms_wait" not in names, (

@@ -21,7 +21,7 @@ from tests.builders import step_events, trace_text
 from tests.format_samples import BESIDES, Sample, samples
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.readers.system import test_hardware_file
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_traces
 
 
 def asked(*words: str | Path) -> tuple[int, str, str]:
@@ -82,9 +82,8 @@ def test_every_door_judges_by_the_same_machine(
     assert figures(json.loads(to_json(stepscope.load(DEMO).diagnosis))) == printed
 
 
-@needs_shared
 def test_every_door_sees_all_ranks(tmp_path: Path) -> None:
-    paths = sorted((SHARED / "lab" / "ranks2").glob("ddp_straggler.slow.rank*"))
+    paths = lab_traces("ranks2/ddp_straggler.slow.*")
     printed = to_json(diagnose(paths, Options(use_cache=False)))
     assert to_json(stepscope.load(paths, cache=False).diagnosis) == printed
     assert to_json(stepscope.diagnose(paths, cache=False, jobs=2)) == printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from stepscope.readers import cache
 from stepscope.rules.verdict import diagnose_job
 from tests.builders import step_events, trace_text
 from tests.live_runs import add_steps, row, write_rank, write_run
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_traces
 
 
 @pytest.fixture(autouse=True)
@@ -58,15 +59,19 @@ def _run_folder(tmp_path: Path) -> Path:
     return run
 
 
-def _ranks(_: Path) -> Path:
-    return SHARED / "lab" / "ranks4"
+def _ranks(tmp_path: Path) -> Path:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for path in lab_traces("rank_traces/pp_gpipe_w4.slow.*"):
+        shutil.copy(path, folder)
+    return folder
 
 
 def _demo(_: Path) -> Path:
     return DEMO
 
 
-@pytest.mark.parametrize("where", [_demo, _run_folder, pytest.param(_ranks, marks=needs_shared)])
+@pytest.mark.parametrize("where", [_demo, _run_folder, _ranks])
 def test_the_second_time_nothing_is_judged_and_all_of_it_comes_back(
     tmp_path: Path, judged: list[Diagnosis], where: Callable[[Path], Path]
 ) -> None:

@@ -23,7 +23,7 @@ from stepscope.rules import registry
 from stepscope.rules.judge import judge
 from stepscope.rules.rule import Rule
 from tests.rules.job_cases import ddp
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_traces
 
 
 @pytest.fixture
@@ -75,12 +75,11 @@ def test_one_rank_is_parsed_and_judged_once(
     assert len(asked) == len(registry.RANK_RULES)
 
 
-@needs_shared
 @pytest.mark.parametrize("command", ["report", "export"])
 def test_four_ranks_are_parsed_and_judged_once_each(
     command: str, parsed: Counter[str], asked: Counter[str], tmp_path: Path
 ) -> None:
-    paths = sorted((SHARED / "lab" / "ranks4").glob("ddp_straggler.slow.rank*.json.gz"))
+    paths = lab_traces("rank_traces/pp_gpipe_w4.slow.*")
     assert len(paths) == 4
     words = ["export", "perfetto"] if command == "export" else [command]
     run(*words, *paths, "--no-cache", "--jobs", "1", "-o", tmp_path / "made.json")
@@ -90,9 +89,8 @@ def test_four_ranks_are_parsed_and_judged_once_each(
     assert {num for code, num in asked.items() if code.endswith("propose_job")} == {1}
 
 
-@needs_shared
 def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]) -> None:
-    paths = sorted((SHARED / "lab" / "ranks2").glob("ddp_straggler.slow.rank*.json.gz"))
+    paths = lab_traces("ranks2/ddp_straggler.slow.*")
     with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
         assert recording.diagnosis.findings
         folder = recording.contexts.folder

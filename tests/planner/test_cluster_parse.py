@@ -14,9 +14,9 @@ from stepscope.hardware.lookup import find_spec_by_key, load_specs
 from stepscope.planner.cluster import faster_network, resized
 from stepscope.planner.cluster_parse import cluster_from, parse_cluster
 from stepscope.planner.devices import find_device, make_cluster, with_device
-from tests.shared_data import ROOT, SHARED, needs_shared
+from tests.shared_data import ROOT, SAMPLES, unpacked
 
-ROWS = SHARED / "planner" / "rows.jsonl"
+ROWS = SAMPLES / "planner" / "rows.jsonl.zst"
 GIB = 2**30
 
 
@@ -181,9 +181,8 @@ def test_any_text_gives_a_cluster_or_a_message(word: str) -> None:
     assert len(message) < 1000
 
 
-@needs_shared
 def test_the_devices_of_published_rows_are_all_known() -> None:
-    rows = [json.loads(line) for line in ROWS.read_text().splitlines()]
+    rows = [json.loads(line) for line in unpacked(ROWS).splitlines()]
     words = {(row["cluster"]["gpu"], row["cluster"].get("gpu_mem_gb")) for row in rows}
     assert len(words) > 10
     for word, memory_gb in words:

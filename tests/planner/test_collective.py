@@ -26,10 +26,10 @@ from stepscope.planner.collective import (
 from stepscope.planner.collective_ranges import REACHED, REACHED_IN_ORDER, span_of
 from stepscope.planner.constants import DEFAULT
 from stepscope.planner.network import Group, Network
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
 MB = 1e6
-PUBLISHED = SHARED / "planner" / "collectives.json"
+PUBLISHED = SAMPLES / "planner" / "collectives.json"
 OPS = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
 
 
@@ -108,7 +108,6 @@ def test_only_switches_have_nvls_and_only_ordered_networks_ll128() -> None:
         assert (LL128 in {way.protocol for way in ways}) is is_there
 
 
-@needs_shared
 def test_published_collectives_are_near_and_how_near_is_said() -> None:
     """Bus bandwidth: 436 GB/s as algorithm bandwidth would need 763 GB/s of a port's 450."""
     ratios = {}

@@ -16,19 +16,21 @@ from stepscope.readers.format import Format
 from stepscope.readers.formats import AUXILIARY, COMMS, FORMATS, JUDGED, TRACE
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES, SHARED, lab_traces, needs_shared, shared_traces
 
 KNOWN = {
-    "lab/formats/ncu_raw.csv": "ncu-csv",
-    "lab/formats/ncu_details.csv": "ncu-csv",
-    "lab/formats/memory_snapshot.pickle.gz": "memory-snapshot",
-    "lab/formats/memory_stats.json": "memory-stats",
-    "lab/formats/nvidia_smi.csv": "nvidia-smi",
-    "lab/formats/dmon.txt": "nvidia-smi",
-    "lab/formats/torch_logs.txt": "torch-logs",
-    "lab/formats/ddp_log.txt": "job-log",
-    "lab/formats/topo.txt": "topology",
-    "lab/formats/peaks.json": "measured-rates",
+    "formats/ncu_raw.csv": "ncu-csv",
+    "formats/ncu_details.csv": "ncu-csv",
+    "formats/memory_snapshot.pickle.zst": "memory-snapshot",
+    "formats/memory_stats.json": "memory-stats",
+    "formats/nvidia_smi.csv": "nvidia-smi",
+    "formats/dmon.txt": "nvidia-smi",
+    "formats/torch_logs.txt": "torch-logs",
+    "formats/ddp_log.txt": "job-log",
+    "formats/topo.txt": "topology",
+    "formats/peaks.json": "measured-rates",
+}
+PUBLIC = {
     "public/hta/memory_timeline.raw.gz": "memory-timeline",
     "public/tracelens/rocprofv3_908_results.json.gz": "rocprofv3-json",
 }
@@ -62,31 +64,39 @@ def test_names_are_given_once() -> None:
     assert len({each.name for each in FORMATS}) == len(FORMATS)
 
 
-@needs_shared
-@pytest.mark.parametrize("path", KNOWN)
-def test_a_real_file_is_what_it_is_and_nothing_else(path: str) -> None:
-    file = SHARED / path
+def claimed_by_one(file: Path, expected: str) -> None:
     head = head_of(Source(path=file, label=str(file)))
     claims = [each.name for each in FORMATS if each.reader().is_mine(head, file.name)]
     # A log that another reader has may have PyTorch's own words in it too, after its first bytes.
-    assert [name for name in claims if name != "job-log" or KNOWN[path] != "torch-logs"] == [
-        KNOWN[path]
-    ]
+    assert [name for name in claims if name != "job-log" or expected != "torch-logs"] == [expected]
     found = format_of(head, file.name)
     assert found is not None
-    assert found.name == KNOWN[path]
+    assert found.name == expected
+
+
+@pytest.mark.parametrize("path", KNOWN)
+def test_a_real_file_is_what_it_is_and_nothing_else(path: str) -> None:
+    claimed_by_one(SAMPLES / path, KNOWN[path])
+
+
+def claimed_by_kineto(trace: Path) -> None:
+    found = formats_of(head_of(Source(path=trace, label=str(trace))), trace.name)
+    assert [each.name for each in found] == ["kineto"], trace
+
+
+def test_no_trace_of_the_profiler_is_claimed_by_another() -> None:
+    for trace in (DEMO, *lab_traces("*/*.pt.trace.json.zst")):
+        claimed_by_kineto(trace)
 
 
 @needs_shared
-def test_no_trace_of_the_profiler_is_claimed_by_another() -> None:
-    traces = [
-        DEMO,
-        *sorted(SHARED.glob("lab/**/*.pt.trace.json.gz"))[:20],
-        *sorted(SHARED.glob("public/*/*trace*.json.gz")),
-    ]
+def test_public_files_are_what_they_are_and_nothing_else() -> None:
+    for path, expected in PUBLIC.items():
+        claimed_by_one(SHARED / path, expected)
+    traces = shared_traces("public/*/*trace*.json.gz")
+    assert traces
     for trace in traces:
-        found = formats_of(head_of(Source(path=trace, label=str(trace))), trace.name)
-        assert [each.name for each in found] == ["kineto"], trace
+        claimed_by_kineto(trace)
 
 
 def test_a_jobs_output_is_read_for_all_that_is_in_it(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
 from stepscope.replay.resources import counted_once, shares
 from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
-from tests.shared_data import DEMO, needs_shared, shared_traces
+from tests.shared_data import DEMO, lab_traces, needs_shared, shared_traces
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 US, MS = 1_000, 1_000_000
@@ -402,10 +402,10 @@ def lab_graph(path: Path) -> tuple[RankContext, Graph | None]:
     return found, build(found.trace, found.links, found.cut, found.host, found.collective)
 
 
-@needs_shared
-def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
+def steps_are_reproduced(paths: list[Path]) -> None:
+    assert len(paths) > 10
     errors = []
-    for path in shared_traces("lab/single/*.gz", "lab/ranks2/*.gz"):
+    for path in paths:
         found, graph = lab_graph(path)
         assert graph is not None, path.name
         graph.self_check()
@@ -416,6 +416,15 @@ def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
         )
     assert float(np.median(errors)) < 0.03
     assert max(errors) < 0.08
+
+
+def test_the_samples_steps_are_reproduced_within_three_percent() -> None:
+    steps_are_reproduced(lab_traces("single/*", "ranks2/*"))
+
+
+@needs_shared
+def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
+    steps_are_reproduced(shared_traces("lab/single/*.gz", "lab/ranks2/*.gz"))
 
 
 def test_the_embedded_trace_is_reproduced() -> None:

@@ -31,7 +31,7 @@ from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of
 from stepscope.report.names import clean
 from tests import scenarios
-from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
+from tests.shared_data import DEMO, SAMPLES, lab_traces
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -332,11 +332,8 @@ def test_a_hostile_trace_end_to_end(tmp_path: Path) -> None:
     assert any("onerror" in text for text in read.text["th"]), "it is shown"
 
 
-@needs_shared
 def test_the_timeline_tells_waiting_from_moving_bytes_as_the_partition_does() -> None:
-    paths = [
-        str(path) for path in shared_traces("lab/ranks4/ddp_straggler.slow.rank*.pt.trace.json.gz")
-    ]
+    paths = lab_traces("rank_traces/pp_gpipe_w4.slow.*")
     with Recording(paths, Options(use_cache=False, jobs=1)) as recording:
         facts = recording.diagnosis.facts.median_rank
         assert facts.partition is not None
@@ -350,9 +347,8 @@ def test_the_timeline_tells_waiting_from_moving_bytes_as_the_partition_does() ->
     assert spent == {part: facts.partition.parts[part][window] for part in PARTS}
 
 
-@needs_shared
 def test_measured_roofs_take_the_place_of_the_datasheets(tmp_path: Path) -> None:
-    peaks = SHARED / "lab" / "formats" / "peaks.json"
+    peaks = SAMPLES / "formats" / "peaks.json"
     trace = tmp_path / "t.pt.trace.json.gz"
     trace.write_bytes(
         (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()

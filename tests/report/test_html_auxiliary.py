@@ -35,9 +35,9 @@ from tests import scenarios
 from tests.nccl_logs import read_text, two_nodes
 from tests.report.test_html import HOSTILE, Reader
 from tests.report.test_nccl_view import with_log
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES
 
-FORMATS = SHARED / "lab" / "formats"
+FORMATS = SAMPLES / "formats"
 ADVICE = Advice(
     code="low-occupancy",
     bound="compute",
@@ -405,7 +405,6 @@ def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(
     assert 'id="auxiliary"' in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
-@needs_shared
 def test_the_lab_s_recordings_give_a_page(tmp_path: Path) -> None:
     paths = [
         str(FORMATS / name)

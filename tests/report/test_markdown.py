@@ -22,7 +22,7 @@ from stepscope.report.diagnosis.view import MAX_FINDINGS, diagnosis_document
 from stepscope.report.document.markdown import MAX_CHARS, escape, to_markdown
 from stepscope.report.names import clean
 from tests.scenarios import SCENARIOS
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES
 
 HOSTILE = (
     "a | b || c |",
@@ -302,9 +302,8 @@ def test_every_scenario_is_drawn(name: str) -> None:
     assert set(opened) <= set(ours.split())
 
 
-@needs_shared
 def test_what_nccl_logged_is_told_alone_and_beside_a_trace() -> None:
-    log = str(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
+    log = str(SAMPLES / "formats" / "nccl_2rank_hosts.txt")
     for paths in ([log], [str(DEMO), log]):
         words = drawn(
             to_markdown(diagnosis_document(diagnose(paths, Options(use_cache=False, jobs=1))))

@@ -3,7 +3,6 @@ the writer."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import struct
@@ -19,7 +18,7 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.readers.perfetto.args import INPUTS, LAUNCH
 from tests.builders import event, kernel, trace_text, write
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_trace, unpacked
 
 Slice = tuple[str, int, int, str]
 """Name, start, length, track."""
@@ -146,7 +145,7 @@ def _arg(
 
 
 def read_json(path: Path) -> Read:
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    text = unpacked(path)
     read, threads = Read(), {}
     counters: dict[tuple[int, str], int] = {}
     events = json.loads(text, parse_float=Decimal)["traceEvents"]
@@ -185,7 +184,7 @@ def read_json(path: Path) -> Read:
 
 def recorded(path: Path) -> list[dict[str, Any]]:
     """The trace's complete events, by the standard library alone."""
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    text = unpacked(path)
     return [
         record
         for record in json.loads(text, parse_float=Decimal)["traceEvents"]
@@ -338,16 +337,15 @@ def _parsed(key: str, value: Any) -> Any:
     return json.loads(value, parse_float=Decimal) if key in (*LAUNCH, *INPUTS) else value
 
 
-@needs_shared
 def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> None:
-    pair = [SHARED / f"lab/ranks2/fsdp_even.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
+    pair = [lab_trace(f"ranks2/fsdp_even.slow.rank{rank}") for rank in (0, 1)]
     off, num = re.subn(
         r'(?<="ts": )\d+',
         lambda us: str(int(us[0]) + 7500),
-        gzip.decompress(pair[1].read_bytes()).decode(),
+        unpacked(pair[1]).decode(),
     )
     assert num > 10_000
-    paths = [pair[0], write(tmp_path / pair[1].name.removesuffix(".gz"), off)]
+    paths = [pair[0], write(tmp_path / pair[1].name.removesuffix(".zst"), off)]
     read = read_proto(export(tmp_path / "two.pftrace", *paths))
     shifts, ends = [], []
     for rank, path in enumerate(paths):

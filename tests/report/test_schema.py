@@ -26,7 +26,7 @@ from stepscope.report.diagnosis.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
 from tests.scenarios import SCENARIOS
-from tests.shared_data import DEMO, ROOT, needs_shared, shared_traces
+from tests.shared_data import DEMO, ROOT, lab_traces
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -74,18 +74,16 @@ def test_every_scenario_keeps_the_schema(name: str) -> None:
     assert faults(json.loads(to_json(made))) == []
 
 
-@needs_shared
-@pytest.mark.parametrize("path", shared_traces("lab/single/[hlnr]*.slow*.gz"), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", lab_traces("single/*.slow.*"), ids=lambda p: p.name)
 def test_traces_of_one_device_keep_the_schema(path: Path) -> None:
     assert faults(diagnosed(path)) == []
 
 
-@needs_shared
 @pytest.mark.parametrize(
-    "case", ["ranks2/fsdp_even.slow", "ranks2/ddp_accum_sync.slow", "ranks4/ddp_straggler.slow"]
+    "case", ["ranks2/fsdp_even.slow", "ranks2/ddp_straggler.slow", "rank_traces/pp_gpipe_w4.slow"]
 )
 def test_traces_of_several_ranks_keep_the_schema(case: str) -> None:
-    document = diagnosed(*shared_traces(f"lab/{case}.*"))
+    document = diagnosed(*lab_traces(f"{case}.*"))
     assert faults(document) == []
     assert len(document["ranks"]) > 1
     assert document["comms"]["rows"]

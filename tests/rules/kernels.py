@@ -11,9 +11,9 @@ from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.source import Source
 from tests.recordings import kernel_report
-from tests.shared_data import SHARED
+from tests.shared_data import SAMPLES
 
-RAW = SHARED / "lab/formats/ncu_raw.csv"
+RAW = SAMPLES / "formats/ncu_raw.csv"
 
 
 def kernel(name: str = "k", /, **fields: Any) -> KernelMetrics:

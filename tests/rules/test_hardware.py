@@ -44,7 +44,7 @@ from stepscope.rules.shared.rates import (
     matrix_ns,
     stream_ns,
 )
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_trace
 
 PEAKS = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12}
 BANDWIDTH = 4.8e12
@@ -296,9 +296,8 @@ def test_it_travels_to_workers() -> None:
     assert sum("measured on NVIDIA H200" in note for note in alone.notes) == 1
 
 
-@needs_shared
 def test_copies_go_at_the_measured_rate() -> None:
-    path = SHARED / "lab" / "single" / "h2d_pageable.slow.pt.trace.json.gz"
+    path = lab_trace("single/h2d_pageable.slow")
     trace = read_trace(Source(path=path, label=path.name), use_cache=False)
     device = device_of(trace)
     assert device is not None

@@ -20,7 +20,7 @@ from stepscope.report.document.terminal import to_text
 from stepscope.rules.comms.slow_link import advise_by_log
 from stepscope.rules.without_trace import diagnose_auxiliary
 from tests.nccl_logs import two_nodes
-from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
+from tests.shared_data import DEMO, ROOT, SAMPLES
 
 VALIDATOR = Draft202012Validator(json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text()))
 
@@ -29,10 +29,9 @@ def log_of(path: Path) -> NcclLog:
     return read_nccl_logs([Source(path=path, label=str(path))])
 
 
-@needs_shared
 def test_sockets_in_a_real_log_are_advice() -> None:
     diagnosis = diagnose_auxiliary(
-        Auxiliary(), (), log_of(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
+        Auxiliary(), (), log_of(SAMPLES / "formats" / "nccl_2rank_hosts.txt")
     )
     (one,) = diagnosis.advice
     assert one.code == "slow-link"
@@ -45,10 +44,9 @@ def test_sockets_in_a_real_log_are_advice() -> None:
     assert diagnosis.notes[-1].startswith("judged here: comms;")
 
 
-@needs_shared
 @pytest.mark.parametrize("name", ["nccl_1rank.txt", "nccl_2rank.txt"])
 def test_a_log_that_shows_no_slow_link_is_no_advice(name: str) -> None:
-    log = log_of(SHARED / "lab" / "formats" / name)
+    log = log_of(SAMPLES / "formats" / name)
     assert advise_by_log(log) is None
     assert diagnose_auxiliary(Auxiliary(), (), log).facts.nccl is log
 
@@ -76,19 +74,17 @@ def test_the_verdict_says_what_was_found_and_that_nothing_was() -> None:
     assert summary.endswith("Of what it does show (comms), no fault was found.")
 
 
-@needs_shared
 def test_the_verdict_names_what_a_real_log_shows() -> None:
     summary = diagnose_auxiliary(
-        Auxiliary(), (), log_of(SHARED / "lab/formats/nccl_2rank_hosts.txt")
+        Auxiliary(), (), log_of(SAMPLES / "formats/nccl_2rank_hosts.txt")
     ).verdict.summary
     assert summary.endswith("It shows: slow-link.")
 
 
-@needs_shared
 def test_a_snapshot_beside_a_trace_leaves_no_need_for_the_profilers_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    snapshot = str(SHARED / "lab/formats/memory_snapshot.pickle.gz")
+    snapshot = str(SAMPLES / "formats/memory_snapshot.pickle.zst")
     for paths, is_needed in (([str(DEMO)], True), ([str(DEMO), snapshot], False)):
         assert main(["diagnose", *paths, "--format", "json", "--no-cache"]) == 0
         notes = json.loads(capsys.readouterr().out)["notes"]

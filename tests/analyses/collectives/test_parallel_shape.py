@@ -23,7 +23,7 @@ from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
 from tests.rank_records import MS, Call, collective_records
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import lab_trace
 
 Part = tuple[str, int]
 
@@ -150,9 +150,8 @@ def test_buckets_fire_in_order_and_the_last_is_late() -> None:
     assert found.tail_ns == 30 * MS
 
 
-@needs_shared
 def test_fsdp_of_the_lab_gathers_when_needed_in_forward_and_one_ahead_in_backward() -> None:
-    path = next((SHARED / "lab" / "ranks2").glob("fsdp_even.slow.rank0*"))
+    path = lab_trace("ranks2/fsdp_even.slow.rank0")
     mine = collective_records_of(build_context(read_trace(source(path), use_cache=False), None), 0)
     found = job_comms([], [mine], match([mine]), ())
     assert [(one.kind, one.scheme, one.size) for one in found.shape] == [

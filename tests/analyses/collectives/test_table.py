@@ -3,7 +3,6 @@ public traces."""
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +20,7 @@ from stepscope.core.comms_facts import CollectiveRow
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
 from tests.rank_records import MS, Call, collective_records
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SHARED, lab_trace, needs_shared, unpacked
 
 
 def rows_of(*rank_records: CollectiveRecords) -> list[CollectiveRow]:
@@ -39,7 +38,7 @@ def recorded(path: Path) -> CollectiveRecords:
 
 def raw_kernels(path: Path, elements: int) -> list[dict[str, Any]]:
     """NCCL kernels with so many elements, as the file has them, by time."""
-    events = msgspec.json.decode(gzip.decompress(path.read_bytes()))["traceEvents"]
+    events = msgspec.json.decode(unpacked(path))["traceEvents"]
     found = [
         e
         for e in events
@@ -141,21 +140,21 @@ def test_fit_finds_latency_and_bandwidth() -> None:
     assert found.num_sizes == 3
 
 
-@needs_shared
-def test_hand_check_nccl_parser_config() -> None:
-    path = SHARED / "public" / "hta" / "nccl_parser_config.nccl_data.json.gz"
+def test_hand_check_of_two_ranks() -> None:
+    path = lab_trace("ranks2/ddp_straggler.slow.rank0")
     rows = {row.bytes: row for row in rows_of(recorded(path)) if row.op == "all_reduce"}
-    assert set(rows) == {4 * n for n in (2_049_000, 7_875_584, 6_563_840, 6_637_568, 2_431_040)}
-    measured_us = median(kernel["dur"] for kernel in raw_kernels(path, 7_875_584)[1:])
-    assert measured_us == pytest.approx((2673.916 + 5983.024) / 2)
-    row = rows[31_502_336]
+    assert set(rows) == {4 * n for n in (20_849_152, 16_384_000, 7_350_272, 7_349_760)}
+    measured_us = median(kernel["dur"] for kernel in raw_kernels(path, 20_849_152)[1:])
+    assert measured_us == pytest.approx(44_059.663)
+    row = rows[83_396_608]
     assert row.moving_ns == pytest.approx(measured_us * 1e3, abs=2)
-    assert row.busbw_bytes_per_s == pytest.approx(31_502_336 / 4_328_470e-9, rel=1e-6)
+    assert row.busbw_bytes_per_s == pytest.approx(83_396_608 / 44_059_663e-9, rel=1e-6)
     assert (row.num_ranks, row.count_per_step, row.dtype) == (2, 1.0, "fp32")
 
 
 @needs_shared
-def test_hand_check_resnet_on_eight_mi300() -> None:
+def test_hand_checks_of_public_traces() -> None:
+    """A ResNet on eight MI300, and collectives that only the ranges around them name."""
     path = SHARED / "public" / "tracelens" / "mi300.resnet_act_checkpoint.json.gz"
     rows = {row.bytes: row for row in rows_of(recorded(path)) if row.op == "all_reduce"}
     assert set(rows) == {2 * 2_873_320, 2 * 8_816_192}
@@ -163,18 +162,14 @@ def test_hand_check_resnet_on_eight_mi300() -> None:
     row = rows[17_632_384]
     assert row.algbw_bytes_per_s == pytest.approx(17_632_384 / (measured_us * 1e-6), rel=1e-6)
     assert row.busbw_bytes_per_s == pytest.approx(17_632_384 / 8_932_807e-9 * 14 / 8, rel=1e-6)
-
-
-@needs_shared
-def test_hand_check_collectives_named_only_by_the_ranges_around_them() -> None:
     path = SHARED / "public" / "hta" / "trace_filter.sampled_rank-0.json.gz"
-    rows = {(row.op, row.bytes): row for row in rows_of(recorded(path))}
-    gather = rows[
+    named = {(row.op, row.bytes): row for row in rows_of(recorded(path))}
+    gather = named[
         "all_gather", 1_073_741_824
     ]  # c10d::_allgather_base_ of 16777216 into 1073741824 signed chars
     assert gather.num_ranks == 64
     assert gather.busbw_bytes_per_s == pytest.approx(1_073_741_824 / 0.063644 * 63 / 64, rel=1e-6)
-    exchange = rows["all_to_all", 419_430_400]  # the kernel itself is called SendRecv
+    exchange = named["all_to_all", 419_430_400]  # the kernel itself is called SendRecv
     assert exchange.algbw_bytes_per_s == pytest.approx(419_430_400 / 0.067827, rel=1e-6)
     assert exchange.busbw_bytes_per_s is None  # how many ranks share it was not recorded
-    assert rows["all_reduce", 4 * 26_258_430].count_per_step == 1.0
+    assert named["all_reduce", 4 * 26_258_430].count_per_step == 1.0

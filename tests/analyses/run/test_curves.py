@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import msgspec
@@ -21,9 +20,9 @@ from stepscope.readers.inputs import find_sources
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.run_folder.folder import read_run
 from tests.live_runs import MS, add_samples, add_steps, row, sample, write_rank, write_run
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import lab_trace, unpacked
 
-WITH_MEMORY = SHARED / "lab" / "formats" / "big_with_stack.pt.trace.json.gz"
+WITH_MEMORY = lab_trace("memory/small_fp32_sgd")
 
 
 def test_a_run_is_drawn_from_its_steps_and_samples(tmp_path: Path) -> None:
@@ -97,7 +96,6 @@ def test_damaged_samples_are_left_out(tmp_path: Path) -> None:
     assert run_curves(read_run(run)) == {}
 
 
-@needs_shared
 def test_memory_over_the_step_is_what_the_allocator_told() -> None:
     facts = measure([str(WITH_MEMORY)], Options(use_cache=False, jobs=1)).facts.ranks[0]
     with find_sources([str(WITH_MEMORY)]) as found:
@@ -107,7 +105,7 @@ def test_memory_over_the_step_is_what_the_allocator_told() -> None:
     low, high = (
         trace.meta.base_ns + ns for ns in facts.steps.windows[facts.steps.median_windows[0]]
     )
-    raw = msgspec.json.decode(gzip.decompress(WITH_MEMORY.read_bytes()))
+    raw = msgspec.json.decode(unpacked(WITH_MEMORY))
     base = raw.get("baseTimeNanoseconds", 0)
     told = [
         event

@@ -3,7 +3,6 @@ documentation."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections import Counter
@@ -19,12 +18,10 @@ from stepscope.analyses.tables.columns import BOOL, FLOAT, INT, TEXT
 from stepscope.core.facts import PARTS
 from stepscope.notebook.run import Run, load
 from tests.builders import event, kernel, step_events, trace_text, write
-from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
+from tests.shared_data import DEMO, ROOT, lab_traces, unpacked
 
 Row = dict[str, Any]
-STRAGGLER = [
-    SHARED / "lab" / "ranks2" / f"ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)
-]
+STRAGGLER = lab_traces("ranks2/ddp_straggler.slow.*")
 
 
 @lru_cache(maxsize=1)
@@ -40,8 +37,7 @@ def rows(run: Run, name: str) -> list[Row]:
 @lru_cache(maxsize=4)
 def raw(path: Path) -> tuple[Row, ...]:
     """The file's complete events, with times that are exact."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        events = json.load(file, parse_float=Decimal)["traceEvents"]
+    events = json.loads(unpacked(path), parse_float=Decimal)["traceEvents"]
     return tuple(one for one in events if one.get("ph") == "X")
 
 
@@ -187,7 +183,6 @@ def test_findings_are_the_diagnosis() -> None:
     assert found[0]["line"] is None, "no stacks were recorded"
 
 
-@needs_shared
 def test_two_ranks_share_their_collectives() -> None:
     run = load(STRAGGLER, cache=False)
     assert [one["rank"] for one in rows(run, "ranks")] == [0, 1]
@@ -214,7 +209,6 @@ def test_two_ranks_share_their_collectives() -> None:
     )
 
 
-@needs_shared
 def test_one_rank_alone_tells_no_waits() -> None:
     run = load(STRAGGLER[0], cache=False)
     assert (
@@ -228,7 +222,6 @@ def test_one_rank_alone_tells_no_waits() -> None:
     assert rows(run, "ranks")[0]["offset_ns"] is None
 
 
-@needs_shared
 def test_waits_of_a_step_are_those_of_the_diagnosis() -> None:
     run = load(STRAGGLER, cache=False)
     told = {rank.rank: rank.typical_parts_ns for rank in run.diagnosis.facts.ranks}

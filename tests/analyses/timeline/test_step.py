@@ -22,15 +22,15 @@ from stepscope.core.timeline import Timeline
 from stepscope.core.trace import NONE, Kind, Trace
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_trace
 from tests.tracing import call, copy, kernel, mark, op, python, trace_of
 
 US = 1000
 LAB = (
-    "lab/single/sync_item.slow",
-    "lab/single/recompiles.slow",
-    "lab/ranks2/fsdp_even.slow.rank0",
-    "lab/formats/ddp_even_rank0",
+    "traces/table_trivial_loader.slow",
+    "single/recompiles.slow",
+    "ranks2/fsdp_even.slow.rank0",
+    "formats/ddp_even_rank0",
 )
 
 
@@ -70,10 +70,9 @@ def test_gaps_per_cause_sum_to_the_partition_of_the_window(demo: tuple[Trace, Ra
     assert timeline.part_ns("idle_input") > timeline.part_ns("compute") > 0
 
 
-@needs_shared
 @pytest.mark.parametrize("name", LAB)
 def test_gaps_per_cause_sum_to_the_partition_of_recorded_runs(name: str) -> None:
-    trace, facts = read(SHARED / f"{name}.pt.trace.json.gz")
+    trace, facts = read(lab_trace(name))
     assert_gaps_are_the_partition(drawn(trace, facts), facts)
 
 

@@ -32,7 +32,7 @@ from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.builders import source
 from tests.rank_records import Call, collective_records
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_traces
 from tests.tracing import call, copy, kernel, mark, trace_of
 
 US = 1000
@@ -64,11 +64,8 @@ def test_the_parts_of_the_demo_are_the_reports_and_fill_its_steps() -> None:
     )
 
 
-@needs_shared
 def test_waiting_for_another_rank_is_told_apart_as_in_the_report() -> None:
-    paths = [
-        SHARED / f"lab/ranks2/ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)
-    ]
+    paths = lab_traces("ranks2/ddp_straggler.slow.*")
     found = [
         build_context(read_trace(Source(path=path, label=str(path)), use_cache=False), None)
         for path in paths

@@ -23,7 +23,7 @@ from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.planner.optimizers import OPTIMIZERS
 from stepscope.planner.rows import predict
 from tests.readers.system.test_hardware_file import told as hardware_told
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES, SHARED, needs_shared
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -482,12 +482,13 @@ def test_a_row_that_is_no_json_is_named_by_its_line(
 # From a run.
 
 
-def carried(capsys: pytest.CaptureFixture[str], case: str, *arguments: str) -> dict[str, Any]:
-    paths = sorted(str(path) for path in (SHARED / "lab").glob(f"{case}.rank*"))
+def carried(
+    capsys: pytest.CaptureFixture[str], case: str, *arguments: str, folder: Path = SAMPLES
+) -> dict[str, Any]:
+    paths = [str(path) for path in folder.glob(f"{case}.rank*")]
     return planned(capsys, "--from", *paths, "--no-cache", *arguments)
 
 
-@needs_shared
 def test_a_measured_run_is_carried_to_more_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     found = carried(capsys, "ranks2/ddp_straggler.fixed", "--nodes", "1,2", "--global-batch", "32")
     measured, derived = found["widths"]
@@ -514,12 +515,13 @@ def test_ranks_that_share_one_device_are_carried_too_low(
     """The lab's four ranks take turns on one GPU, and so do its sockets: what we say is 65 to 70 %
     below what was measured."""
     derived = carried(capsys, "ranks2/ddp_straggler.fixed", "--nodes", "2")["widths"][1]
-    real = carried(capsys, "ranks4/ddp_straggler.fixed", "--nodes", "1")["widths"][0]
+    real = carried(capsys, "ranks4/ddp_straggler.fixed", "--nodes", "1", folder=SHARED / "lab")[
+        "widths"
+    ][0]
     assert derived["width"] == real["width"] == 4
     assert -0.70 < derived["step_s"] / real["step_s"] - 1 < -0.60
 
 
-@needs_shared
 def test_strong_scaling_shrinks_compute_and_not_gradients(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -535,11 +537,10 @@ def test_a_run_without_collectives_says_so(capsys: pytest.CaptureFixture[str]) -
     assert "2.00x" not in text
 
 
-@needs_shared
 def test_traces_of_several_runs_are_not_carried(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(SHARED / "lab/ranks2")
+    folder = str(SAMPLES / "ranks2")
     assert main(["plan", "--from", folder, "--no-cache", "--nodes", "2"]) == 2
-    assert "rank 0 is told by 6 traces" in capsys.readouterr().err
+    assert "rank 0 is told by 4 traces" in capsys.readouterr().err
 
 
 def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixture[str]) -> None:

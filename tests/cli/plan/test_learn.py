@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES, SHARED, lab_traces, needs_shared
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
 SINGLE = SHARED / "lab" / "single"
-TRUTH = SHARED / "lab" / "truth.json"
+TRUTH = SAMPLES / "truth.json"
 
 
 def lab_model(layers: int) -> dict[str, Any]:
@@ -123,7 +123,6 @@ def test_what_one_run_teaches_holds_for_other_jobs(
     assert sum(errors[True]) < sum(errors[False])
 
 
-@needs_shared
 def test_two_ranks_that_share_a_device_are_learned_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,7 +133,7 @@ def test_two_ranks_that_share_a_device_are_learned_from(
            "--framework", "ddp", "--explain", "tp1-pp1-dp2-mb4", "--format", "json"]  # fmt: skip
     plan, kept = tmp_path / "PLAN.json", tmp_path / "learned.json"
     assert main([*job, "--global-batch", "8", "-o", str(plan)]) == 0
-    ranks = sorted((SHARED / "lab" / "ranks2").glob("ddp_even.slow.rank*"))
+    ranks = lab_traces("ranks2/ddp_even.slow.*")
     document = compared(capsys, str(plan), *map(str, ranks), "--recalibrate", str(kept))
     assert document["measured_ranks"] == 2
     assert document["most_off"] == "comms"

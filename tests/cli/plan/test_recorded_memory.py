@@ -11,9 +11,9 @@ import pytest
 
 from stepscope.cli.main import main
 from tests.memory_snapshots import FORWARD, LOOP, MB, Story, pickled, training
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES
 
-FORMATS = SHARED / "lab" / "formats"
+FORMATS = SAMPLES / "formats"
 LAYOUT = "tp1-pp1-dp1-mb4"
 PARTS = ["weights", "gradients", "optimizer", "activations", "others", "peak", "reserved"]
 LAB_MODEL = {
@@ -54,13 +54,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-@needs_shared
 def test_the_plan_of_the_labs_model_is_near_what_was_recorded(
     job: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The counters of the same run tell peak and reserved independently of the snapshot."""
     counters = json.loads((FORMATS / "memory_stats.json").read_text())
-    found = told(capsys, *job, "--recorded-memory", str(FORMATS / "memory_snapshot.pickle.gz"))
+    found = told(capsys, *job, "--recorded-memory", str(FORMATS / "memory_snapshot.pickle.zst"))
     rows = {row["part"]: row for row in found["recorded_memory"]["rows"]}
     assert list(rows) == PARTS
     assert rows["peak"]["most_bytes"] == counters["allocated_bytes.all.peak"]

@@ -22,7 +22,7 @@ from stepscope.notebook.run import load
 from tests.builders import kernel, trace_text, write
 from tests.installed import need, needs, package
 from tests.scaling_jobs import write_job
-from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
+from tests.shared_data import DEMO, ROOT, lab_traces
 
 need("duckdb")
 parquet = package("pyarrow.parquet")
@@ -184,12 +184,8 @@ def test_the_last_word_is_sql_unless_it_is_a_file(tmp_path: Path) -> None:
     assert split_sql(["a.json", "./b.json"]) == (["a.json", "./b.json"], None)
 
 
-@needs_shared
 def test_two_ranks_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [
-        str(SHARED / "lab" / "ranks2" / f"ddp_even.slow.rank{rank}.pt.trace.json.gz")
-        for rank in (0, 1)
-    ]
+    paths = map(str, lab_traces("ranks2/ddp_even.slow.*"))
     found = json.loads(
         asked(capsys, *paths, "select rank, world_size from ranks", "--format", "json")
     )

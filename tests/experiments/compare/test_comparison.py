@@ -27,7 +27,7 @@ from stepscope.report.comparison.words import step_words
 from stepscope.report.diagnosis.json import to_json
 from tests.experiments.compare.test_pairing import pieces
 from tests.live_runs import add_steps, row, write_rank, write_run
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES, lab_trace
 
 MS = 1_000_000
 
@@ -503,17 +503,13 @@ def test_what_is_no_diagnosis_is_refused_in_words(text: str) -> None:
         side_of_json(text, "a.json")
 
 
-TRUTH = (
-    json.loads((SHARED / "lab" / "truth.json").read_text())["cases"]
-    if (SHARED / "lab" / "truth.json").is_file()
-    else {}
-)
+TRUTH = json.loads((SAMPLES / "truth.json").read_text())["cases"]
 
 
 def lab_pair(name: str) -> Comparison:
     sides = []
     for which in ("slow", "fixed"):
-        path = str(SHARED / "lab" / "single" / f"{name}.{which}.pt.trace.json.gz")
+        path = lab_trace(f"single/{name}.{which}")
         with Recording(
             [path], Options(step_ms=TRUTH[name][f"{which}_ms"], use_cache=False, jobs=1)
         ) as recording:
@@ -533,7 +529,6 @@ LAB = {
 }
 
 
-@needs_shared
 @pytest.mark.parametrize("name", LAB)
 def test_the_planted_fault_is_what_changed(name: str) -> None:
     part, ops, how = LAB[name]
@@ -556,10 +551,9 @@ def test_the_planted_fault_is_what_changed(name: str) -> None:
     assert comparison.unequal == ()
 
 
-@needs_shared
 def test_another_model_is_not_the_same_work() -> None:
     names = ("nchw.fixed", "launch_tiny.slow")
-    sides = [run_side(SHARED / "lab" / "single" / f"{name}.pt.trace.json.gz") for name in names]
+    sides = [run_side(lab_trace(f"single/{name}")) for name in names]
     comparison = compare(*sides)
     comparison.self_check()
     assert any(why.startswith("FLOPs a step") for why in comparison.unequal)
@@ -594,10 +588,9 @@ def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
     )
 
 
-@needs_shared
 def test_a_trace_against_itself_shows_no_change_at_all() -> None:
     with Recording(
-        [SHARED / "lab" / "single" / "nchw.fixed.pt.trace.json.gz"],
+        [lab_trace("single/nchw.fixed")],
         Options(use_cache=False, jobs=1),
     ) as recording:
         again = read_side(recording, "again")

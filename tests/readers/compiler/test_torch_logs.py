@@ -18,9 +18,9 @@ from stepscope.readers.compiler import builder, torch_logs
 from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
 from tests.recordings import texts_of
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
-LAB = SHARED / "lab" / "formats" / "torch_logs.txt"
+LAB = SAMPLES / "formats" / "torch_logs.txt"
 
 
 def line(
@@ -68,7 +68,6 @@ def read(tmp_path: Path, text: str | bytes, name: str = "log.txt") -> CompilerRe
     return torch_logs.read([Source(path=path, label=name)])
 
 
-@needs_shared
 def test_a_real_log_gives_what_grep_counts_in_it() -> None:
     text = LAB.read_text()
     assert format_of(text.encode()[: 64 << 10], "x.txt") is not None
@@ -107,7 +106,6 @@ def test_a_real_log_gives_what_grep_counts_in_it() -> None:
     )
 
 
-@needs_shared
 def test_a_real_log_tells_each_break_with_its_line_reason_and_hint() -> None:
     text = LAB.read_text()
     report = torch_logs.read([Source(path=LAB, label="torch_logs.txt")])

@@ -15,9 +15,9 @@ from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.frameworks.log import is_mine, read
 from stepscope.readers.source import Source
 from tests.recordings import texts_of, training_log
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
-FORMATS = SHARED / "lab" / "formats"
+FORMATS = SAMPLES / "formats"
 START = datetime(2026, 1, 1, 12, 0, 0, 123000, tzinfo=timezone.utc)
 
 
@@ -405,7 +405,6 @@ def test_words_about_logs_are_not_claimed() -> None:
     assert is_mine("\n".join(MEGATRON).encode(), "README")
 
 
-@needs_shared
 @pytest.mark.parametrize(
     "name", sorted(path.name for path in FORMATS.iterdir()) if FORMATS.is_dir() else []
 )

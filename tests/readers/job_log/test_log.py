@@ -25,7 +25,7 @@ from stepscope.readers.job_log.parser import MAX_SAID
 from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON
 from tests.recordings import texts_of
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
 GIB, MIB = 1 << 30, 1 << 20
 UNUSED = (
@@ -89,9 +89,8 @@ def output_of(tmp_path: Path, text: str | bytes) -> JobOutput:
     return output
 
 
-@needs_shared
 def test_a_real_jobs_output() -> None:
-    path = SHARED / "lab" / "formats" / "ddp_log.txt"
+    path = SAMPLES / "formats" / "ddp_log.txt"
     log = read([Source(path=path, label=str(path))])
     (output,) = log.outputs
     threads, profiler = output.said

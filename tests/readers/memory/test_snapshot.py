@@ -32,10 +32,10 @@ from tests.memory_snapshots import (
     training,
 )
 from tests.recordings import texts_of
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, SAMPLES, unpacked
 
-SNAPSHOT = SHARED / "lab" / "formats" / "memory_snapshot.pickle.gz"
-STATS = SHARED / "lab" / "formats" / "memory_stats.json"
+SNAPSHOT = SAMPLES / "formats" / "memory_snapshot.pickle.zst"
+STATS = SAMPLES / "formats" / "memory_stats.json"
 
 
 def record_of(tmp_path: Path, snapshot: Any) -> MemoryRecord:
@@ -49,7 +49,6 @@ def real() -> MemoryRecord:
     return read([Source(path=SNAPSHOT, label="real")]).records[0]
 
 
-@needs_shared
 def test_the_real_snapshot_meets_the_allocators_own_counters(real: MemoryRecord) -> None:
     stats = json.loads(STATS.read_text())
     assert real.peak_bytes == stats["allocated_bytes.all.peak"] == 4499450368
@@ -62,7 +61,6 @@ def test_the_real_snapshot_meets_the_allocators_own_counters(real: MemoryRecord)
     assert real.free_at_peak_bytes == real.reserved_at_peak_bytes - real.peak_bytes
 
 
-@needs_shared
 def test_the_real_snapshots_parts_are_those_of_adam_in_fp32(real: MemoryRecord) -> None:
     """65 tensors of fp32 weights, as many gradients, and two moments of each: 568,557,568 bytes a
     set before rounding."""
@@ -81,7 +79,6 @@ def test_the_real_snapshots_parts_are_those_of_adam_in_fp32(real: MemoryRecord) 
     )  # cuBLAS, for two streams, and cuBLASLt.
 
 
-@needs_shared
 def test_the_real_snapshots_largest_and_steps(real: MemoryRecord) -> None:
     assert [tensor.size_bytes for tensor in real.largest[:2]] == [524288000, 524288000]
     assert {tensor.frame for tensor in real.largest[:2]} == {
@@ -513,27 +510,21 @@ def test_only_pickles_are_claimed(tmp_path: Path) -> None:
     assert not is_mine(head_of(Source(path=DEMO, label="demo")), "demo")
 
 
-@needs_shared
 def test_each_shared_sample_of_memory_is_its_own_readers() -> None:
     mine = {each.name for each in FORMATS if each.name.startswith("memory")}
     found = {}
-    for path in (
-        *(SHARED / "lab" / "formats").iterdir(),
-        *(SHARED / "public" / "hta").glob("*.gz"),
-    ):
+    for path in (SAMPLES / "formats").iterdir():
         form = format_of(head_of(Source(path=path, label=path.name)), path.name)
         if form is not None and form.name in mine:
             found[path.name] = form.name
     assert found == {
-        "memory_snapshot.pickle.gz": "memory-snapshot",
+        "memory_snapshot.pickle.zst": "memory-snapshot",
         "memory_stats.json": "memory-stats",
-        "memory_timeline.raw.gz": "memory-timeline",
     }
 
 
-@needs_shared
 def test_the_real_snapshot_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    data = gzip.decompress(SNAPSHOT.read_bytes())
+    data = unpacked(SNAPSHOT)
     for length in (1, 2, 3, 100, 65_536, 2_000_000):
         with pytest.raises(StepscopeError):
             read([source_of(tmp_path / "cut.pickle", data[:length])])

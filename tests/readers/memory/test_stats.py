@@ -14,9 +14,9 @@ from stepscope.readers.memory.stats import is_mine, read
 from stepscope.readers.source import Source
 from tests.memory_snapshots import source_of
 from tests.recordings import texts_of
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
-STATS = SHARED / "lab" / "formats" / "memory_stats.json"
+STATS = SAMPLES / "formats" / "memory_stats.json"
 FLAT: dict[str, Any] = {
     "allocated_bytes.all.peak": 9000,
     "allocated_bytes.all.current": 4000,
@@ -28,7 +28,6 @@ FLAT: dict[str, Any] = {
 NESTED = {"allocated_bytes": {"all": {"peak": 9000, "current": 4000}}, "num_alloc_retries": 3}
 
 
-@needs_shared
 def test_the_real_counters() -> None:
     report = read([Source(path=STATS, label="stats")])
     (record,) = report.records

@@ -28,9 +28,9 @@ from stepscope.report.diagnosis.nccl import nccl_section
 from stepscope.report.document.terminal import to_text
 from stepscope.rules.shared.nccl_notes import notes_on
 from tests.nccl_logs import info, init, read_text, two_nodes
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
-FORMATS = SHARED / "lab" / "formats"
+FORMATS = SAMPLES / "formats"
 
 
 def sample(name: str) -> NcclLog:
@@ -43,7 +43,6 @@ def said(log: NcclLog, words: str) -> bool:
     return any(words in note for note in notes_on(log))
 
 
-@needs_shared
 def test_two_ranks_over_sockets_are_read_whole() -> None:
     log = sample("nccl_2rank_hosts.txt")
     assert (log.library, log.version, log.hosts, log.world_size) == (
@@ -82,7 +81,6 @@ def test_two_ranks_over_sockets_are_read_whole() -> None:
     assert (log.num_unread, log.left_out, log.problems) == (0, {}, ())
 
 
-@needs_shared
 def test_one_rank_with_every_subsystem_tells_topology_and_calls() -> None:
     log = sample("nccl_1rank.txt")
     assert (log.communicators[0].num_channels, log.is_inter_node) == (64, False)
@@ -103,7 +101,6 @@ def test_one_rank_with_every_subsystem_tells_topology_and_calls() -> None:
     assert not said(log, "NET/Socket is used")
 
 
-@needs_shared
 def test_a_failed_start_is_told_with_its_warnings() -> None:
     log = sample("nccl_2rank.txt")
     assert [w.text for w in log.warnings] == [

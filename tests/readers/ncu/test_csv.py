@@ -18,10 +18,10 @@ from stepscope.readers.ncu.csv import metric_of_label
 from stepscope.readers.ncu.units import number_of, scale_of
 from stepscope.readers.source import Source
 from tests.recordings import texts_of
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
-RAW = SHARED / "lab/formats/ncu_raw.csv"
-DETAILS = SHARED / "lab/formats/ncu_details.csv"
+RAW = SAMPLES / "formats/ncu_raw.csv"
+DETAILS = SAMPLES / "formats/ncu_details.csv"
 COPY, GEMM, SMALL_GRID, CAST, REDUCE = 1, 2, 7, 8, 11
 """Rows of the raw page by what they are."""
 
@@ -78,7 +78,6 @@ def wide(
     return path
 
 
-@needs_shared
 def test_raw_page_has_the_figures_of_its_cells() -> None:
     rows, report = cells(), read(RAW)
     assert len(report.kernels) == len(rows) == 12
@@ -118,7 +117,6 @@ def test_raw_page_has_the_figures_of_its_cells() -> None:
             )
 
 
-@needs_shared
 def test_raw_page_tells_limits_stalls_and_sectors() -> None:
     rows, kernels = cells(), read(RAW).kernels
     assert kernels[GEMM].limiters == ("registers", "shared memory")
@@ -146,7 +144,6 @@ def test_raw_page_tells_limits_stalls_and_sectors() -> None:
     assert kernels[SMALL_GRID].local_bytes == 0, "measured: none"
 
 
-@needs_shared
 def test_raw_page_tells_the_roofline() -> None:
     kernels = read(RAW).kernels
     gemm = kernels[GEMM]
@@ -161,7 +158,6 @@ def test_raw_page_tells_the_roofline() -> None:
     )
 
 
-@needs_shared
 def test_details_page_agrees_with_the_raw_page() -> None:
     details, raw = read(DETAILS).kernels, read(RAW).kernels[:4]
     assert len(details) == 4
@@ -200,10 +196,9 @@ def test_details_page_agrees_with_the_raw_page() -> None:
     )
 
 
-@needs_shared
 def test_formats_are_told_by_their_bytes() -> None:
-    for path in sorted((SHARED / "lab/formats").iterdir()):
-        if path.suffix == ".gz":
+    for path in sorted((SAMPLES / "formats").iterdir()):
+        if path.suffix == ".zst":
             continue
         mine = ncu_csv.is_mine(path.read_bytes()[: 64 << 10], path.name)
         assert mine == (path in (RAW, DETAILS)), path.name
@@ -358,7 +353,6 @@ def test_decimal_commas_are_refused_not_misread(tmp_path: Path) -> None:
     )
 
 
-@needs_shared
 def test_details_with_decimal_commas_are_refused_too(tmp_path: Path) -> None:
     text = DETAILS.read_text()
     path = tmp_path / "details.csv"
@@ -444,7 +438,6 @@ def test_nothing_measured_says_what_to_do(tmp_path: Path, text: str, words: str)
         read(path)
 
 
-@needs_shared
 @pytest.mark.parametrize("sample", [RAW, DETAILS], ids=["raw", "details"])
 def test_truncated_files_give_whole_kernels_or_a_reason(tmp_path: Path, sample: Path) -> None:
     data, whole = sample.read_bytes(), read(sample).kernels

@@ -16,9 +16,9 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.ncu import report as ncu_rep
 from stepscope.readers.source import Source
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
-RAW = SHARED / "lab/formats/ncu_raw.csv"
+RAW = SAMPLES / "formats/ncu_raw.csv"
 NVR = b"NVR\x00\x08\x01 a report"
 
 
@@ -93,7 +93,6 @@ def report_file(tmp_path: Path) -> Path:
     return path
 
 
-@needs_shared
 def test_report_gives_what_its_csv_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for line in RAW.read_text().splitlines() if line and not line.startswith("==")]
     names, units, *rows = csv.reader(lines)

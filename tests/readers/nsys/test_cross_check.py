@@ -29,7 +29,7 @@ from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.format_samples import trimmed
 from tests.nsys_files import write_export
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.shared_data import DEMO, lab_trace
 
 LAB = ("single/h2d_pageable.slow", "single/recompiles.slow", "ranks2/ddp_even.slow.rank0")
 NOT_RECORDED_ALIKE = {"num_events", "path"}
@@ -84,12 +84,9 @@ def test_demo_gives_the_same_facts(old: bool, tmp_path: Path) -> None:
     assert_same_facts(read_kineto(DEMO), tmp_path / "demo.sqlite", old=old)
 
 
-@needs_shared
 @pytest.mark.parametrize("name", LAB)
 def test_lab_traces_give_the_same_facts(name: str, tmp_path: Path) -> None:
-    assert_same_facts(
-        read_kineto(SHARED / "lab" / f"{name}.pt.trace.json.gz"), tmp_path / "lab.sqlite"
-    )
+    assert_same_facts(read_kineto(lab_trace(name)), tmp_path / "lab.sqlite")
 
 
 def test_diagnose_gives_the_same_verdict(

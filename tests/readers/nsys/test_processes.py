@@ -21,7 +21,7 @@ from stepscope.readers.nsys import target as nsys_target
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.nsys_files import PID, TID, Export, global_id, write_job
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import lab_trace
 
 STEPS, PITCH = 6, 10_000_000
 COMPUTE = (4_000_000, 8_000_000)
@@ -230,12 +230,11 @@ def test_rows_of_no_process_are_counted_or_read_as_one(tmp_path: Path) -> None:
     assert any("tells no process" in note for note in trace.notes)
 
 
-@needs_shared
 @pytest.mark.parametrize("name", ["ddp_straggler.slow"])
 def test_a_real_job_in_one_report_gives_the_same_ranks(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = [SHARED / "lab" / "ranks2" / f"{name}.rank{rank}.pt.trace.json.gz" for rank in range(2)]
+    paths = [lab_trace(f"ranks2/{name}.rank{rank}") for rank in range(2)]
     traces = [
         read_trace(Source(path=path, label=str(rank)), use_cache=False)
         for rank, path in enumerate(paths)

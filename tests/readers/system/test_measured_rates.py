@@ -14,12 +14,11 @@ from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
 from stepscope.readers.system.measured_rates import is_mine, read_file, read_roofs
 from tests.recordings import texts_of
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
 
-@needs_shared
 def test_a_real_file() -> None:
-    path = SHARED / "lab" / "formats" / "peaks.json"
+    path = SAMPLES / "formats" / "peaks.json"
     told = json.loads(path.read_text())
     roofs = read_roofs(path)
     assert roofs.device == "NVIDIA H200"
@@ -53,9 +52,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_roofs(tmp_path / "none.json")
 
 
-@needs_shared
 def test_given_like_a_recording_it_says_what_it_gives() -> None:
-    path = SHARED / "lab" / "formats" / "peaks.json"
+    path = SAMPLES / "formats" / "peaks.json"
     told = json.loads(path.read_text())
     assert [each.name for each in formats_of(path.read_bytes(), path.name)] == ["measured-rates"]
     report = SystemReport(recordings=(read_file(Source(path=path, label=str(path))),))

@@ -16,9 +16,9 @@ from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.system import device_samples, nvidia_smi
 from tests.recordings import texts_of
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
-LAB = SHARED / "lab" / "formats"
+LAB = SAMPLES / "formats"
 HEADER = (
     "timestamp, index, name, utilization.gpu [%], clocks.current.sm [MHz], clocks.max.sm [MHz], "
     "clocks_event_reasons.active\n"
@@ -35,7 +35,6 @@ def of_text(folder: Path, text: str | bytes) -> SystemReport:
     return read(path)
 
 
-@needs_shared
 def test_lab_csv_has_the_figures_of_its_cells() -> None:
     rows = list(
         csv.DictReader(
@@ -66,7 +65,6 @@ def test_lab_csv_has_the_figures_of_its_cells() -> None:
     assert device.max_sm_clock_mhz is None
 
 
-@needs_shared
 def test_lab_dmon_has_the_figures_of_its_columns() -> None:
     lines = (LAB / "dmon.txt").read_text(encoding="utf-8").splitlines()
     names = lines[0].lstrip("# ").split()
@@ -92,7 +90,6 @@ def test_lab_dmon_has_the_figures_of_its_columns() -> None:
     assert device.span_s is None  # no times
 
 
-@needs_shared
 def test_only_its_own_files_of_the_lab_are_claimed() -> None:
     claimed = [
         path.name
@@ -223,7 +220,6 @@ def test_other_tables_are_not_claimed(head: bytes) -> None:
     assert not nvidia_smi.is_mine(head, "x.csv")
 
 
-@needs_shared
 def test_what_was_sampled_around_the_run_is_not_of_the_run() -> None:
     (device,) = read(LAB / "dmon.txt").devices
     assert device.busy_share is not None

@@ -13,7 +13,7 @@ from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
 from stepscope.readers.system.nvidia_topo import MAX_DEVICES, is_mine, read
 from tests.recordings import texts_of
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
 NVIDIA = """\
 \t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -63,9 +63,8 @@ def read_text(tmp_path: Path, text: str) -> SystemReport:
     return read([Source(path=path, label="topo.txt")])
 
 
-@needs_shared
 def test_a_real_table_of_one_device() -> None:
-    path = SHARED / "lab" / "formats" / "topo.txt"
+    path = SAMPLES / "formats" / "topo.txt"
     assert is_mine(path.read_bytes(), path.name)
     report = read([Source(path=path, label=str(path))])
     (device,) = report.topologies[0].devices

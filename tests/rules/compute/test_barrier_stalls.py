@@ -6,7 +6,6 @@ import pytest
 
 from stepscope.rules.compute.barrier_stalls import advise
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
-from tests.shared_data import needs_shared
 
 STANDS = {"barrier": 0.9, "selected": 0.05, "short_scoreboard": 0.05}
 
@@ -37,6 +36,5 @@ def test_healthy_gemm_meets_at_barriers_by_design() -> None:
     assert advise(beside(healthy_gemm())) == ()
 
 
-@needs_shared
 def test_recorded_step_has_none() -> None:
     assert advise(recorded()) == ()

@@ -6,7 +6,6 @@ import pytest
 
 from stepscope.rules.compute.low_occupancy import advise
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
-from tests.shared_data import needs_shared
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,6 @@ def test_healthy_gemm_and_nothing_at_all() -> None:
     assert advise(beside()) == ()
 
 
-@needs_shared
 def test_recorded_step_has_two_small_grids_and_no_more() -> None:
     (advice,) = advise(recorded())
     assert advice.weight == pytest.approx((21856 + 14784) / 1_297_920)

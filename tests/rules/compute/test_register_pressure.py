@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from stepscope.rules.compute.register_pressure import advise
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
-from tests.shared_data import needs_shared
 
 SECTORS = {"global_load_sectors": 500.0, "global_store_sectors": 500.0}
 
@@ -41,6 +40,5 @@ def test_healthy_gemm() -> None:
     assert advise(beside(healthy_gemm())) == ()
 
 
-@needs_shared
 def test_recorded_step_has_none() -> None:
     assert advise(recorded()) == ()

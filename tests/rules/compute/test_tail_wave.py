@@ -6,7 +6,6 @@ import pytest
 
 from stepscope.rules.compute.tail_wave import advise
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
-from tests.shared_data import needs_shared
 
 
 def test_a_little_more_than_a_wave() -> None:
@@ -40,6 +39,5 @@ def test_healthy_gemm() -> None:
     assert advise(beside(healthy_gemm())) == ()
 
 
-@needs_shared
 def test_recorded_step_has_none() -> None:
     assert advise(recorded()) == ()

@@ -15,7 +15,7 @@ from stepscope.rules.advice import joined
 from stepscope.rules.host import graph_breaks, recompilation
 from tests.recordings import compiler_report
 from tests.scenarios import FINDINGS
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
 
 def again(*guards: str, number: int = 1, **told: object) -> Compile:
@@ -36,9 +36,8 @@ def size(number: int) -> Compile:
     )
 
 
-@needs_shared
 def test_the_real_log_names_function_guard_dimension_and_limit() -> None:
-    path = SHARED / "lab" / "formats" / "torch_logs.txt"
+    path = SAMPLES / "formats" / "torch_logs.txt"
     given = Auxiliary(compiler=torch_logs.read([Source(path=path, label="torch_logs.txt")]))
     (advice,) = recompilation.advise(given)
     assert advice.summary.startswith(

@@ -13,7 +13,6 @@ from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.memory.low_l2_hits import advise
 from tests.recordings import memory_report
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
-from tests.shared_data import needs_shared
 
 GATHER: dict[str, Any] = {
     "dram_throughput": 0.8832,
@@ -153,6 +152,5 @@ def test_reading_more_than_there_is_proves_it() -> None:
     assert advise(beside(passes)) == ()
 
 
-@needs_shared
 def test_recorded_step_has_none() -> None:
     assert advise(recorded()) == ()

@@ -18,7 +18,7 @@ from stepscope.readers.system.nvidia_smi import read_file as read_monitor
 from stepscope.rules.memory import fragmentation, memory_growth, memory_pressure
 from tests.memory_snapshots import FORWARD, MB, Story, pickled, source_of, training
 from tests.recordings import memory_report, system_report
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
 GB = 1 << 30
 RULES = (memory_pressure, fragmentation, memory_growth)
@@ -54,9 +54,8 @@ def test_nothing_is_said_of_nothing() -> None:
         assert rule.advise(Auxiliary(memory=MemoryReport())) is None
 
 
-@needs_shared
 def test_the_healthy_real_snapshot_is_blamed_for_nothing() -> None:
-    path = SHARED / "lab" / "formats" / "memory_snapshot.pickle.gz"
+    path = SAMPLES / "formats" / "memory_snapshot.pickle.zst"
     beside = Auxiliary(memory=read([Source(path=path, label="real")]))
     assert [rule.advise(beside) for rule in RULES] == [None, None, None]
 

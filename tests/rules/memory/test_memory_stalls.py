@@ -6,7 +6,6 @@ import pytest
 
 from stepscope.rules.memory.memory_stalls import advise
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
-from tests.shared_data import needs_shared
 
 WAITS = {"long_scoreboard": 0.6, "wait": 0.2, "selected": 0.2}
 CONFLICTS = {"mio_throttle": 0.3, "short_scoreboard": 0.2, "long_scoreboard": 0.2, "selected": 0.3}
@@ -67,7 +66,6 @@ def test_healthy_gemm() -> None:
     assert advise(beside(healthy_gemm())) == ()
 
 
-@needs_shared
 def test_recorded_step_names_its_strided_copies() -> None:
     (advice,) = advise(recorded())
     assert advice.weight == pytest.approx((298_368 + 93_824 + 13_504) / 1_297_920)

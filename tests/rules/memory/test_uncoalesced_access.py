@@ -9,7 +9,6 @@ import pytest
 
 from stepscope.rules.memory.uncoalesced_access import advise
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
-from tests.shared_data import needs_shared
 
 
 def copy(sectors: float, ideal: float | None, **fields: Any) -> Any:
@@ -67,7 +66,6 @@ def test_healthy_gemm() -> None:
     assert advise(beside(healthy_gemm())) == ()
 
 
-@needs_shared
 def test_recorded_step_has_none() -> None:
     assert advise(recorded()) == (), (
         "its cast touches sectors twice, and the L1 serves the second time"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import re
+import json
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from stepscope.rules.memory import low_l2_hits, memory_stalls, uncoalesced_acces
 from stepscope.rules.memory.memory_stalls import advise
 from stepscope.rules.shared.kernel_metrics import plain_name
 from tests.rules.kernels import beside, kernel, recorded
-from tests.shared_data import SHARED, needs_shared
+from tests.shared_data import SAMPLES
 
 RULES = (
     barrier_stalls,
@@ -25,7 +24,8 @@ RULES = (
     uncoalesced_access,
 )
 SLOW = {"long_scoreboard": 0.6, "selected": 0.4}
-TRACE = SHARED / "lab/formats/big_with_stack.pt.trace.json.gz"
+TRACED = SAMPLES / "formats" / "kernel_names.json"
+"""Kernels of a trace of the model whose kernels ncu recorded."""
 
 
 def test_weight_is_of_the_step_where_a_trace_tells_it() -> None:
@@ -76,13 +76,8 @@ def test_names_that_differ_stay_apart() -> None:
     assert plain_name("f<(" * 3000) == plain_name("f<(" * 3000)
 
 
-@needs_shared
 def test_every_recorded_kernel_is_found_in_a_trace_of_the_same_model() -> None:
-    traced = set(
-        re.findall(
-            r'"cat": "kernel", "name": "([^"]+)"', gzip.decompress(TRACE.read_bytes()).decode()
-        )
-    )
+    traced = set(json.loads(TRACED.read_text()))
     by_name = {plain_name(name): name for name in traced}
     assert len(by_name) == len(traced) == 43, "no two of a trace become one"
     report = recorded().kernels
@@ -93,7 +88,6 @@ def test_every_recorded_kernel_is_found_in_a_trace_of_the_same_model() -> None:
     )
 
 
-@needs_shared
 def test_matrix_products_of_a_recorded_step_get_no_advice() -> None:
     report = recorded().kernels
     assert report is not None

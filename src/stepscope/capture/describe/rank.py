@@ -10,7 +10,6 @@ import platform
 import socket
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +127,8 @@ def _version(module: str, package: str) -> str | None:
     text = vars(sys.modules[module]).get("__version__")
     if isinstance(text, str):
         return text
+    from importlib.metadata import version
+
     return attempt(version, package)  # type: ignore[no-any-return]
 
 
