@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,15 @@ from hypothesis import HealthCheck, settings
 
 from stepscope.capture.guard import Guard
 from stepscope.pipeline import measure, recording
-from stepscope.readers.source import Source
 from stepscope.rules import judge_job as judge_job_module
 from stepscope.rules import verdict
-from stepscope.rules.job import Job
-from stepscope.rules.judge_job import Judged
+from tests.measured import MeasuredOnce
 from tests.quick import Quick
-from tests.shared_data import DEMO, SHARED
 from tests.workers import Workers
 
 pytest_plugins = ["tests.skipped"]
 
 Golden = Callable[[Path, str], None]
-MOST_KEPT = 12
 
 # A busy machine is slow; that is no fault of what is tested. CI judges a change, and takes the same
 # examples each time; new ones are tried wherever else the tests run.
@@ -139,45 +134,18 @@ def recorder_stays_on(request: pytest.FixtureRequest) -> Iterator[None]:
     assert is_planted or not problems, "the recorder switched itself off:\n" + "\n".join(problems)
 
 
-_measured: OrderedDict[tuple[Any, ...], tuple[Job, list[Judged]]] = OrderedDict()
+@pytest.fixture(scope="session")
+def measured() -> MeasuredOnce:
+    return MeasuredOnce(measure.measure_job, judge_job_module.judge_job)
 
 
 @pytest.fixture(scope="module")
-def measured_once() -> Iterator[None]:
-    """The demo and the shared traces are measured and judged once by each test process: for tests
+def measured_once(measured: MeasuredOnce) -> Iterator[None]:
+    """The demo and the recorded traces are measured and judged once by each test process: for tests
     of what is done with the figures. Not for tests that measure the same files twice to see that it
     comes to the same."""
-    measure_job, judge_job = measure.measure_job, judge_job_module.judge_job
-
-    def measure_once(sources: Sequence[Source], **options: Any) -> Job:
-        contexts = options.get("surveys")
-        shared = all(
-            source.path == DEMO or SHARED in Path(str(source.path)).parents for source in sources
-        )
-        plain = not any(options.get(name) for name in ("logs", "beside", "run"))
-        if (
-            not shared
-            or not plain
-            or (contexts is not None and (contexts.use_cache or contexts.hardware is not None))
-        ):
-            return measure_job(sources, **options)
-        key = (tuple(sources), options.get("step_ns"))
-        if key not in _measured:
-            _measured[key] = measure_job(sources, **options), []
-        _measured.move_to_end(key)
-        while len(_measured) > MOST_KEPT:
-            _measured.popitem(last=False)
-        return _measured[key][0]
-
-    def judge_once(job: Job) -> Judged:
-        for known, judged in _measured.values():
-            if known.case_of is job.case_of:
-                judged[:] = judged or [judge_job(job)]
-                return judged[0]
-        return judge_job(job)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "measure_job", measure_once)
-        patch.setattr(recording, "measure_job", measure_once)
-        patch.setattr(verdict, "judge_job", judge_once)
+        patch.setattr(measure, "measure_job", measured.measure)
+        patch.setattr(recording, "measure_job", measured.measure)
+        patch.setattr(verdict, "judge_job", measured.judge)
         yield
