@@ -68,6 +68,8 @@ def test_modules_are_looked_for_in_the_standard_library_first(
     paths = ["", str(here), "src", given, *before, installed, PACKAGES]
     monkeypatch.setattr(sys, "path", paths)
     assert trusted_path() == [*before, given, installed, PACKAGES]
+    monkeypatch.setattr(sys, "path", [str(here), given])
+    assert trusted_path() == [given, PACKAGES]
     monkeypatch.setattr(sys, "path", [*before, installed])
     assert trusted_path()[-1] == PACKAGES
 

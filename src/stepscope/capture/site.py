@@ -76,9 +76,11 @@ class Then:
 
 
 def hook_up(finder: TorchFinder) -> None:
-    """Once torch is there. stepscope is the one that started the run, whatever the job has."""
+    """Once torch is there. stepscope is the one that started the run, whatever the job has
+    installed."""
     try:
-        if "stepscope" not in sys.modules:
+        # In a container that shares the run folder alone the job may have a stepscope of its own.
+        if "stepscope" not in sys.modules and os.path.isfile(finder.package):
             load(finder.package)
         from stepscope.capture.own_imports import OwnImports
 

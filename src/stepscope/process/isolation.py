@@ -34,10 +34,9 @@ def trusted_path() -> list[str]:
     first."""
     library = os.path.dirname(os.__file__)
     entries = list(sys.path)
-    first = entries.index(library) if library in entries else 0
-    if first and os.path.basename(entries[first - 1]).endswith(".zip"):
+    first = last = entries.index(library) if library in entries else len(entries)
+    if 0 < first < len(entries) and entries[first - 1].endswith(".zip"):
         first -= 1
-    last = first + 1
     while last < len(entries) and _is_of_library(entries[last], library):
         last += 1
     here, own = _working_folder(), PACKAGES
