@@ -95,8 +95,8 @@ THINGS: dict[str, Thing] = {
     # Packages that no extra brings: too large, or of one test.
     "accelerate": _packages("accelerate"),
     "deepspeed": _packages("deepspeed"),
-    "lightning": _packages("lightning"),
     "megatron-core": _packages("megatron=megatron-core"),
+    "the frameworks": _packages("accelerate", "lightning", "transformers"),
     "mlflow": _packages("mlflow"),
     "OpenTelemetry's protocol": _packages(
         "google.protobuf=protobuf", "opentelemetry.proto=opentelemetry-proto"
@@ -104,7 +104,6 @@ THINGS: dict[str, Thing] = {
     "PyYAML": _packages("yaml=PyYAML"),
     "tensorboard": _packages("tensorboard"),
     "torchtitan": _packages("torchtitan"),
-    "transformers": _packages("transformers"),
     "Triton": _packages("triton"),
     "wandb": _packages("wandb"),
     # Programs and folders beside the repository.

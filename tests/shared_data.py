@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import zstandard
 
+import stepscope
 from tests import installed
 from tests.installed import needs
 
@@ -19,7 +20,7 @@ ROOT = installed.ROOT
 SHARED = installed.SHARED
 SAMPLES = ROOT / "tests" / "samples"
 """Of our own recordings; `scripts/make-samples` writes them."""
-DEMO = ROOT / "src" / "stepscope" / "data" / "demo.pt.trace.json.gz"
+DEMO = Path(stepscope.__file__).with_name("data") / "demo.pt.trace.json.gz"
 
 needs_shared = needs("the shared recordings")
 

@@ -16,7 +16,7 @@ from tests.capture.jobs import environment, stepscope
 from tests.installed import need
 from tests.waiting import LONGEST_S
 
-need("torch")
+need("torch", "the frameworks")
 pytestmark = pytest.mark.frameworks
 
 WINDOW = ("--start-step", "8", "--steps", "2")
@@ -92,8 +92,7 @@ if __name__ == "__main__":
 """
 
 
-def job(folder: Path, package: str, text: str) -> Path:
-    need(package)
+def job(folder: Path, text: str) -> Path:
     path = folder / "train.py"
     path.write_text(text)
     return path
@@ -124,15 +123,11 @@ def check(rank: RankRecord) -> None:
     assert list(rank.windows) == [8]
 
 
-@pytest.mark.parametrize(
-    ("package", "text"),
-    [("transformers", TRANSFORMERS), ("lightning", LIGHTNING)],
-    ids=["transformers", "lightning"],
-)
+@pytest.mark.parametrize("text", [TRANSFORMERS, LIGHTNING], ids=["transformers", "lightning"])
 def test_a_trainers_steps_are_counted_through_accumulation_and_evaluation(
-    tmp_path: Path, package: str, text: str
+    tmp_path: Path, text: str
 ) -> None:
-    path = job(tmp_path, package, text)
+    path = job(tmp_path, text)
     words = stepscope("run", "--out", "kept", *WINDOW, "--", sys.executable, str(path))
     assert told(tmp_path, words) == "ended at 20"
     (rank,) = read_run(tmp_path / "kept").ranks
@@ -140,20 +135,16 @@ def test_a_trainers_steps_are_counted_through_accumulation_and_evaluation(
     assert (tmp_path / "kept" / "diagnosis.json").is_file()
 
 
-@pytest.mark.parametrize(
-    ("package", "text"),
-    [("transformers", TRANSFORMERS), ("lightning", LIGHTNING)],
-    ids=["transformers", "lightning"],
-)
-def test_a_callback_records_the_same_steps(tmp_path: Path, package: str, text: str) -> None:
-    path = job(tmp_path, package, text)
+@pytest.mark.parametrize("text", [TRANSFORMERS, LIGHTNING], ids=["transformers", "lightning"])
+def test_a_callback_records_the_same_steps(tmp_path: Path, text: str) -> None:
+    path = job(tmp_path, text)
     assert told(tmp_path, [sys.executable, str(path), str(tmp_path / "kept")]) == "ended at 20"
     (rank,) = read_run(tmp_path / "kept").ranks
     check(rank)
 
 
 def test_two_processes_of_accelerate(tmp_path: Path) -> None:
-    path = job(tmp_path, "accelerate", ACCELERATE)
+    path = job(tmp_path, ACCELERATE)
     words = stepscope(
         "run", "--no-diagnose", "--out", "kept", *WINDOW, "--", sys.executable, str(path)
     )

@@ -15,6 +15,7 @@ from stepscope.cli.runs import prunable
 from stepscope.core.contract.runs import RunEntry
 from stepscope.protocol.run_folder import write_json
 from stepscope.readers.run_folder.kept_runs import resolve
+from tests.installed import need
 from tests.live_runs import write_run
 from tests.shared_data import ROOT
 
@@ -87,6 +88,7 @@ def test_a_name_that_reaches_too_far_is_a_sentence(
 
 
 def test_commands_take_names(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    need("duckdb", "pyarrow")
     assert main(["compare", "last~1", "last", "--format", "json", "--no-cache"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["before"]["label"].endswith("second")

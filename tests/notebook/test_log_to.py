@@ -18,7 +18,7 @@ from stepscope.errors import InputError, UsageError
 from stepscope.notebook.run import Run, load
 from stepscope.notebook.trackers import scalars
 from stepscope.rules.without_trace import diagnose_without_trace
-from tests.installed import package
+from tests.installed import once_unless, package
 from tests.shared_data import DEMO, ROOT
 
 BLOCK = 32 * 1024
@@ -175,7 +175,7 @@ def test_a_report_that_is_not_there_is_said_before_anything_is_logged(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["run", "package"])
+@pytest.mark.parametrize("kind", once_unless("mlflow", ["run", "package"]))
 def test_mlflow_keeps_what_it_was_told(
     run: Run, report: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.report.diagnosis.json import to_json
 from tests.builders import step_events, trace_text
 from tests.format_samples import BESIDES, Sample, samples
+from tests.installed import need
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.readers.system import test_hardware_file
 from tests.shared_data import DEMO, lab_traces
@@ -136,6 +137,7 @@ def test_the_matrix_has_every_format() -> None:
 
 
 def test_recordings_without_a_trace_are_refused_in_one_way(tmp_path: Path) -> None:
+    need("duckdb", "pyarrow")
     log = tmp_path / "dmon.txt"
     head = "# gpu   pwr gtemp mtemp    sm   mem\n# Idx     W     C     C     %     %\n"
     log.write_text(head + "    0   300    55     -    99    60\n" * 20)

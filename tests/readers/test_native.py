@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,11 +18,11 @@ from stepscope.readers.kineto import trace as kineto
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.trace.records import Args, InstantArgs
 from tests.builders import event, kernel, source, step_events, trace_text
-from tests.installed import needs
+from tests.installed import need
 from tests.scanning import damaged_chunks, difference
 from tests.shared_data import DEMO, ROOT, lab_trace, needs_shared, shared_traces, some
 
-needs_library = needs("the compiled library")
+need("the compiled library")
 KEPT_TRACE = ROOT / "tests" / "kept" / "run" / "rank-0" / "window-20.pt.trace.json"
 NUM_SEEDS = 300
 SEEDS_AT_ONCE = 50
@@ -80,7 +77,6 @@ KERNEL = (
 )
 
 
-@needs_library
 @pytest.mark.parametrize(
     ("usual", "other"),
     [
@@ -117,7 +113,6 @@ def test_what_is_not_as_guessed_is_read_alike(usual: bytes, other: bytes) -> Non
     assert difference([b", ".join([KERNEL] * 6), changed, b", ".join([KERNEL] * 6)]) is None
 
 
-@needs_library
 @pytest.mark.parametrize("path", [DEMO, KEPT_TRACE, *SAMPLES], ids=lambda path: path.name)
 def test_own_traces_are_read_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pure = read_with(path, Scanner(), monkeypatch)
@@ -127,7 +122,6 @@ def test_own_traces_are_read_alike(path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert scanner.num_refused == 0
 
 
-@needs_library
 @needs_shared
 @pytest.mark.parametrize("shard", range(2))
 def test_shared_traces_are_read_alike(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,14 +133,12 @@ def test_shared_traces_are_read_alike(shard: int, monkeypatch: pytest.MonkeyPatc
         assert_same(pure, read_with(path, compiled_scanner(), monkeypatch))
 
 
-@needs_library
 @pytest.mark.parametrize("first", range(0, NUM_SEEDS, SEEDS_AT_ONCE))
 def test_damaged_chunks_are_scanned_alike(first: int) -> None:
     for seed in range(first, first + SEEDS_AT_ONCE):
         assert difference(damaged_chunks(seed)) is None, f"seed {seed}"
 
 
-@needs_library
 @pytest.mark.parametrize(
     "times",
     [
@@ -180,7 +172,6 @@ def test_times_come_out_alike(times: tuple[str, str]) -> None:
     assert difference([chunk.encode() for chunk in chunks]) is None
 
 
-@needs_library
 def test_times_that_need_their_text_may_stand_in_different_halves() -> None:
     large = '{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1700000000000000, "dur": 1}'
     small = '{"ph": "X", "cat": "cpu_op", "name": "b", "ts": 1.00049999999, "dur": 1.5}'
@@ -188,7 +179,6 @@ def test_times_that_need_their_text_may_stand_in_different_halves() -> None:
     assert difference([chunk.encode() for chunk in chunks]) is None
 
 
-@needs_library
 def test_keys_follow_each_other_otherwise_in_an_event_than_in_its_arguments() -> None:
     names = ["id", *native.argument_names(), "id"]
     inside = [event(args={one: 1, other: 1}) for one, other in pairwise(names)]
@@ -200,14 +190,12 @@ def test_keys_follow_each_other_otherwise_in_an_event_than_in_its_arguments() ->
     assert scanner.num_refused == 0
 
 
-@needs_library
 def test_chunk_is_not_cut_where_no_json_is() -> None:
     half = json.dumps([event()] * 5)[1:-1]
     chunks = [f"{half},{between}{half}".encode() for between in ("\x0b", "\x0c", " ")]
     assert difference(chunks) is None
 
 
-@needs_library
 def test_refused_chunk_leaves_no_names_behind() -> None:
     chunks = [
         json.dumps(event(name="first")),
@@ -218,7 +206,6 @@ def test_refused_chunk_leaves_no_names_behind() -> None:
     assert difference([chunk.encode() for chunk in chunks]) is None
 
 
-@needs_library
 def test_details_are_numbered_hosts_first() -> None:
     shaped = event(args={"Input Dims": [[1]], "Collective name": "b"})
     sync = event(cat="cuda_sync", args={"cuda_sync_kind": "Event Sync"})
@@ -227,7 +214,6 @@ def test_details_are_numbered_hosts_first() -> None:
     assert difference([text, text]) is None
 
 
-@needs_library
 def test_no_chunk_of_a_usual_trace_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +224,6 @@ def test_no_chunk_of_a_usual_trace_is_refused(
     assert scanner.num_refused == 0
 
 
-@needs_library
 def test_library_knows_the_arguments_of_the_records() -> None:
     names = [
         field.encode_name
@@ -248,35 +233,7 @@ def test_library_knows_the_arguments_of_the_records() -> None:
     assert sorted(native.argument_names()) == sorted(names)
 
 
-@needs_library
 def test_library_is_no_older_than_its_source() -> None:
     sources = [path.stat().st_mtime for path in (ROOT / "src").rglob("*.c")]
     assert len(sources) == 3
     assert compiled.LIBRARY.stat().st_mtime >= max(sources), "run scripts/build-native"
-
-
-def test_without_library_the_python_scanner_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert compiled.load(tmp_path / "absent.so") is None
-    (tmp_path / "rubbish.so").write_bytes(b"no library")
-    assert compiled.load(tmp_path / "rubbish.so") is None
-    monkeypatch.setattr(compiled, "load", lambda: None)
-    assert type(native.scanner_for_file()) is Scanner
-
-
-def test_environment_forces_the_python_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiled.PURE, "1")
-    assert type(native.scanner_for_file()) is Scanner
-    assert compiled.in_use() == "pure Python (STEPSCOPE_PURE is set)"
-
-
-def test_version_says_which_scanner_is_used() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "stepscope", "--version"],
-        env={**os.environ, compiled.PURE: "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines()[1] == "scanner: pure Python (STEPSCOPE_PURE is set)"

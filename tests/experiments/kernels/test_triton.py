@@ -16,10 +16,11 @@ from tests.installed import need
 from tests.kernels.running import bench_of, case
 from tests.shared_data import ROOT
 
+need("Triton")
+
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    need("Triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
