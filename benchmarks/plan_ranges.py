@@ -8,7 +8,7 @@ one, since what a plan gets wrong of a mixture goes with the model; those of few
 together. A range is from one quantile to
 the opposite one of all; how much it covers is counted on each group with the range of the others
 (leave one out), and the mean of that is told. The quantiles that bring it to 80 % are those of
-`planner/ranges.py`, with the devices that rows are of.
+`plan/ranges.py`, with the devices that rows are of.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.planner import GIB, measured_memory_gib, measured_step_s, memory_kinds
 from benchmarks.planner_sources import with_source_facts
-from stepscope.planner.row_parts import cluster_of, model_of
-from stepscope.planner.rows import predict, read_rows
+from stepscope.plan.row_parts import cluster_of, model_of
+from stepscope.plan.rows import predict, read_rows
 
 WANTED = 0.80
 LEAST_ROWS = 5

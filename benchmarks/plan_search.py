@@ -24,11 +24,11 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepscope.planner.catalog import find_model
-from stepscope.planner.cluster_parse import parse_cluster
-from stepscope.planner.job import TrainingJob
-from stepscope.planner.search import SearchResult, search
-from stepscope.planner.space import Space, open_space
+from stepscope.plan.catalog import find_model
+from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.job import TrainingJob
+from stepscope.plan.search import SearchResult, search
+from stepscope.plan.space import Space, open_space
 
 OUT = Path(__file__).parent / "out"
 GIB = 2**30

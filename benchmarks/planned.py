@@ -29,14 +29,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.cli.plan.job import measured
-from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_parse import parse_cluster
-from stepscope.planner.estimate import Estimates, estimate_one
-from stepscope.planner.framework import DDP, FSDP, Framework
-from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layout
-from stepscope.planner.model import Model
+from stepscope.plan.cli.job import measured
+from stepscope.plan.cluster import Cluster
+from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.estimate import Estimates, estimate_one
+from stepscope.plan.framework import DDP, FSDP, Framework
+from stepscope.plan.job import TrainingJob
+from stepscope.plan.layout import Layout
+from stepscope.plan.model import Model
 
 GIB = 2**30
 ROUNDS, STEPS = 5, 2

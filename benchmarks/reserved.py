@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import planned
 from stepscope.analyses.memory.allocator import Allocator
-from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.plan.cluster_parse import parse_cluster
 
 torch = planned.torch
 GIB = 2**30

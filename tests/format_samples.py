@@ -31,7 +31,7 @@ from tests.live_runs import (
     write_rank,
     write_run,
 )
-from tests.planner.test_config_json import LLAMA
+from tests.plan.test_config_json import LLAMA
 from tests.readers.system.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SAMPLES, unpacked
 

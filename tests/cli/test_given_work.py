@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.planner.catalog import find_model
-from stepscope.planner.flops import model_flops_per_token
+from stepscope.plan.catalog import find_model
+from stepscope.plan.flops import model_flops_per_token
 from tests.readers.frameworks.test_log import titan
 from tests.shared_data import DEMO
 

@@ -36,7 +36,7 @@ def test_its_commands_are_understood(
         (tmp_path / name).mkdir()
     program, *words = shlex.split(line)
     assert program == "stepscope"
-    assert build_parser(words).parse_args(words).action is not None
+    assert build_parser(words).parse_args(words).command_action is not None
 
 
 def test_its_finding_is_one_that_there_is() -> None:

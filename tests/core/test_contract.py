@@ -15,16 +15,10 @@ from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.contract.alert import AlertContract
-from stepscope.core.contract.check import CheckContract
 from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
-from stepscope.core.contract.collective import CollectiveContract
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
-from stepscope.core.contract.launch import LaunchContract
-from stepscope.core.contract.plan import PlanContract
-from stepscope.core.contract.plan_calibration import PlanCalibration
-from stepscope.core.contract.plan_comparison import PlanComparisonContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.contract.triage import TriageContract
@@ -45,6 +39,13 @@ from stepscope.core.live import Alert
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.saved import side_of_json
+from stepscope.plan.contract.check import CheckContract
+from stepscope.plan.contract.collective import CollectiveContract
+from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
+from stepscope.plan.contract.launch import LaunchContract
+from stepscope.plan.contract.plan import PlanContract
+from stepscope.plan.contract.plan_calibration import PlanCalibration
+from stepscope.plan.contract.plan_comparison import PlanComparisonContract
 from stepscope.report.comparison.json import comparisons_json
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.fix.json import fixed_json
@@ -134,7 +135,7 @@ MADE: dict[type[Contract], Callable[[], str]] = {
 }
 
 
-@pytest.fixture(params=DOCUMENTS, ids=schema_of)
+@pytest.fixture(params=(*DOCUMENTS, *OF_PLANS), ids=schema_of)
 def shape(request: pytest.FixtureRequest) -> type[Contract]:
     found: type[Contract] = request.param
     return found

@@ -21,11 +21,11 @@ from stepscope.core.experiments.kernel_tuning import (
     Timed,
     Trying,
 )
-from stepscope.planner.from_run import MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.plan.report.run import RunPlan, run_plan_json
 from stepscope.readers.formats import FORMATS, JUDGED
 from stepscope.report.formats import formats_json
 from stepscope.report.kernel_tune.json import kernel_tuning_json
-from stepscope.report.plan.run import RunPlan, run_plan_json
 from stepscope.report.tune.cache import cache_json
 from tests.conftest import Golden
 

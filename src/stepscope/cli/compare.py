@@ -102,7 +102,7 @@ def run(options: Options) -> int:
         )
     plan = _plan_of(options)
     if plan is not None:
-        from stepscope.cli.plan.learn import run_learned
+        from stepscope.plan.cli.learn import run_learned
 
         step_ms = options.step_ms[0] if options.step_ms else None
         reading = replace(reading, step_ms=step_ms)

@@ -40,9 +40,9 @@ def work_of(options: WorkOptions) -> GivenWork | None:
         return None
 
     from stepscope.core.peak import GivenWork
-    from stepscope.planner.catalog import find_model
-    from stepscope.planner.cluster_parse import parse_cluster
-    from stepscope.planner.flops import model_flops_per_token
+    from stepscope.plan.catalog import find_model
+    from stepscope.plan.cluster_parse import parse_cluster
+    from stepscope.plan.flops import model_flops_per_token
 
     missing = [name for name in of_model if given and name not in given]
     if options.devices is None or missing:

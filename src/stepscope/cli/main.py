@@ -143,7 +143,7 @@ COMMANDS = (
     Command(
         "plan",
         "How to cut a model over a cluster: the best layouts, their step time and memory.",
-        "stepscope.cli.plan.command",
+        "stepscope.plan.cli.command",
     ),
 )
 """Ours, in the order of `--help`. A new one is its module and its line here."""
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _import_numpy()
     try:
         with loops_shown():
-            action: Action = arguments.action
+            action: Action = arguments.command_action
             code = int(action.run(options_of(action.options, arguments)))
         sys.stdout.flush()
         return code
@@ -292,5 +292,5 @@ def build_parser(
             action = command.load()
             own.description = action.text
             add_options(own, action.options)
-            own.set_defaults(action=action)
+            own.set_defaults(command_action=action)
     return parser

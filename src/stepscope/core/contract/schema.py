@@ -17,16 +17,10 @@ import msgspec
 from msgspec.inspect import DataclassType, StructType, Type, type_info
 
 from stepscope.core.contract.alert import AlertContract
-from stepscope.core.contract.check import CheckContract
 from stepscope.core.contract.codec import Contract, schema_of
-from stepscope.core.contract.collective import CollectiveContract
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
-from stepscope.core.contract.launch import LaunchContract
-from stepscope.core.contract.plan import PlanContract
-from stepscope.core.contract.plan_calibration import PlanCalibration
-from stepscope.core.contract.plan_comparison import PlanComparisonContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.triage import TriageContract
 from stepscope.core.contract.tuning import TuningContract
@@ -34,20 +28,15 @@ from stepscope.core.contract.verification import VerificationContract
 
 DOCUMENTS: tuple[type[Contract], ...] = (
     AlertContract,
-    CheckContract,
-    CollectiveContract,
     ComparisonContract,
     DiagnosisContract,
     FixContract,
-    LaunchContract,
-    PlanCalibration,
-    PlanComparisonContract,
-    PlanContract,
     ScalingContract,
     TriageContract,
     TuningContract,
     VerificationContract,
 )
+"""The core's; a room lists its own in `contract/documents.py`."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

@@ -1,0 +1,272 @@
+"""What `plan` answers: searched, then put together for the reports."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from stepscope.errors import UsageError
+from stepscope.plan import validate, what_if
+from stepscope.plan.choice import Choice, choice_of, why
+from stepscope.plan.cli.job import job_of
+from stepscope.plan.cli.options import Options, Pins
+from stepscope.plan.job import TrainingJob
+from stepscope.plan.launch.emit import restricted
+from stepscope.plan.layout import OFFLOAD, Layout
+from stepscope.plan.layout_parse import parse_layout
+from stepscope.plan.report.account import MEMORY_WORDS, Account, Plan, Variant, account_of
+from stepscope.plan.report.words import gib, short_count
+from stepscope.plan.search import SearchResult, search
+from stepscope.plan.space import Space
+
+MOST_OF_FRONT = 6
+PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")
+SLOWEST = 2.0
+"""Times the best step: what is slower than this is no choice, however little memory it needs."""
+
+
+def answer(options: Options, target: str | None = None) -> Plan:
+    """With a target, what is not pinned is searched among what can be written for it."""
+    questions = options.questions
+    job, notes = job_of(options)
+    space = space_of(options.pins)
+    if target is not None:
+        space = restricted(space, target, job.cluster.num_devices)
+    largest = what_if.largest_model(job, space) if questions.largest else None
+    if options.model is None and largest is not None and largest.model is not None:
+        job = replace(job, model=largest.model)
+    check(job, space)
+    start = time.perf_counter()
+    result = search(job, space, top=questions.layouts, num_workers=None)
+    took = time.perf_counter() - start
+    accounts = tuple(account_of(job, choice) for choice in result.best)
+    explained = (
+        None if questions.explain is None else explained_of(job, questions.explain, result, space)
+    )
+    best = result.best[0] if result.best else None
+    measured_by = options.run.paths[0] if options.run.paths else str(options.hardware or "")
+    return Plan(
+        job=job,
+        best=accounts[0] if accounts else None,
+        layouts=accounts,
+        pareto=tuple(account_of(job, choice) for choice in thinned(result)),
+        counts=counts_of(result),
+        search_s=took,
+        explained=explained,
+        budget=None
+        if questions.tokens is None or best is None
+        else what_if.budget(job, best, questions.tokens),
+        what_ifs=what_ifs_of(job, space, questions.what_if),
+        scaling=scaling_of(job, space, questions.scaling or ()),
+        largest=None if largest is None else largest_of(job, largest),
+        smallest=smallest_of(job, space) if questions.smallest else None,
+        is_pinned=space != Space(offload=space.offload),
+        is_calibrated=measured_by != "",
+        hardware=measured_by,
+        assumptions=(
+            *notes,
+            *assumed(options, job),
+            *warned(job, explained or (accounts[0] if accounts else None)),
+            *job.model.notes,
+            *job.cluster.notes,
+        ),
+        advice=(
+            *(() if accounts else advice_of(job, space)),
+            *(() if explained is None else room_advice(job, explained)),
+        ),
+    )
+
+
+def space_of(given: Pins) -> Space:
+    """What was given is pinned; the rest is free."""
+    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "recompute", "schedule")
+    pins: dict[str, Any] = {
+        name: (value,) for name in names if (value := getattr(given, name)) is not None
+    }
+    if given.zero is not None:
+        pins["zero_stage"] = (given.zero,)
+    if given.sp is not None:
+        pins["is_sequence_parallel"] = (given.sp,)
+    if given.offload is not None:
+        pins["offload"] = (given.offload,)
+    elif given.allow_offload:
+        pins["offload"] = OFFLOAD
+    if given.no_flash:
+        pins["is_flash"] = (False,)
+    if given.tp is not None:
+        pins["spans_nodes"] = True
+    return Space(**pins)
+
+
+def explained_of(job: TrainingJob, word: str, result: SearchResult, space: Space) -> Account:
+    """The layout of a name, whether the search showed it or not. What the name leaves open is as
+    pinned."""
+    layout, plain = parse_layout(word, job), Layout()
+    for name in (
+        "recompute",
+        "schedule",
+        "offload",
+        "zero_stage",
+        "is_sequence_parallel",
+        "is_flash",
+    ):
+        pinned = getattr(space, name)
+        if (
+            pinned is not None
+            and len(pinned) == 1
+            and getattr(layout, name) == getattr(plain, name)
+        ):
+            layout = replace(layout, **{name: pinned[0]})
+    validate.check_layout(job, layout)
+    choice = choice_of(job, layout)
+    return account_of(job, replace(choice, why=why(choice, result.best[0]) if result.best else ""))
+
+
+def what_ifs_of(job: TrainingJob, space: Space, words: list[str]) -> tuple[Variant, ...]:
+    changes = [what_if.parse_change(word) for word in words]
+    return tuple(
+        _variant(each.change.words, each.job, each.choice)
+        for each in what_if.what_if(job, changes, space)
+    )
+
+
+def scaling_of(job: TrainingJob, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:
+    points = what_if.scaling(job, replace(space, dp=None), nums)
+    return tuple(
+        _variant(str(each.num_devices), job, each.choice, each.num_devices) for each in points
+    )
+
+
+def largest_of(job: TrainingJob, largest: what_if.Largest) -> Variant:
+    if largest.model is None:
+        return Variant(
+            name="none: not even the smallest fits", num_devices=job.cluster.num_devices, best=None
+        )
+    shape = f"{largest.model.layers} layers of {largest.model.hidden}"
+    named = (
+        ""
+        if largest.named is None
+        else f"of the built-in ones {largest.named.name}, {short_count(largest.named.num_params)}"
+    )
+    return Variant(
+        name=f"{short_count(largest.model.num_params)} parameters, a llama of {shape}",
+        num_devices=job.cluster.num_devices,
+        best=None if largest.choice is None else account_of(job, largest.choice),
+        note=named,
+    )
+
+
+def smallest_of(job: TrainingJob, space: Space) -> Variant:
+    free = replace(space, dp=None)
+    smallest = what_if.smallest_cluster(job, free)
+    if smallest is None:
+        return Variant(name=f"none of up to {what_if.MOST_NODES} nodes", num_devices=0, best=None)
+    nodes = smallest.job.cluster.num_nodes
+    name = (
+        f"{smallest.num_devices} x {job.cluster.device.name}, in {nodes} "
+        f"node{'' if nodes == 1 else 's'}"
+    )
+    return _variant(name, smallest.job, smallest.choice, smallest.num_devices)
+
+
+def _variant(
+    name: str, job: TrainingJob, choice: Choice | None, num_devices: int | None = None
+) -> Variant:
+    best = None if choice is None else account_of(job, choice)
+    return Variant(name=name, num_devices=num_devices or job.cluster.num_devices, best=best)
+
+
+def counts_of(result: SearchResult) -> dict[str, int]:
+    """Layouts tried, those that fit, and those that do not, by what is too large."""
+    return {"tried": result.num_layouts, "fit": result.num_fit} | {
+        f"too large: {name}": num for name, num in result.too_large.items()
+    }
+
+
+def thinned(result: SearchResult) -> list[Choice]:
+    """A few of the front, spread over its memory: neighbours differ by little."""
+    front = [each for each in result.front if each.step_s <= SLOWEST * result.front[0].step_s]
+    if len(front) <= MOST_OF_FRONT:
+        return front
+    step = (len(front) - 1) / (MOST_OF_FRONT - 1)
+    return [front[index] for index in sorted({round(i * step) for i in range(MOST_OF_FRONT)})]
+
+
+def assumed(options: Options, job: TrainingJob) -> list[str]:
+    """What nobody said."""
+    notes = []
+    if options.seq is None:
+        notes.append(f"no --seq was given: {job.seq_len} tokens")
+    if options.global_batch is None:
+        notes.append(
+            f"no --global-batch was given: {job.global_batch} sequences, 4 for each device"
+        )
+    return notes
+
+
+def warned(job: TrainingJob, account: Account | None) -> list[str]:
+    return [] if account is None else validate.warnings(job, account.layout)
+
+
+def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
+    """What to do where nothing fits: how near the smallest comes, and what was tried and helps."""
+    short = validate.shortfall(job, space)
+    if short is None:
+        return ()
+    lines = [
+        (
+            f"The least memory is {gib(short.memory_bytes)}, {gib(short.missing_bytes)} too much, "
+            f"with {short.layout}."
+        )
+    ]
+    lines += [f"It fits with this: {each}." for each in short.helps]
+    if not any("smallest cluster" in each for each in short.helps):
+        lines.append(
+            f"No cluster of up to {what_if.MOST_NODES} nodes of this device was found to hold it "
+            f"with a batch of {job.global_batch}."
+        )
+    if any("offload" in each for each in short.helps):
+        lines.append(
+            "--allow-offload lets the search offload; --host-memory GIB says what a node has."
+        )
+    return tuple(lines)
+
+
+def room_advice(job: TrainingJob, account: Account) -> tuple[str, ...]:
+    """The layout next to one that does not fit."""
+    if account.fits:
+        return ()
+    room = validate.memory_fit(job, account.layout)
+    part = MEMORY_WORDS[room.largest_part]
+    near = "" if room.nearest is None else f" Nearest that fits: {room.nearest}."
+    return (
+        (
+            f"{account.layout} needs {gib(room.missing_bytes)} more than there is; most of it is "
+            f"{part}.{near}"
+        ),
+    )
+
+
+def check(job: TrainingJob, space: Space) -> None:
+    """Raise what cannot be, by the pin that makes it so where one does."""
+    try:
+        validate.check_job(job, space)
+    except UsageError:
+        pinned = {
+            name: values[0]
+            for name in PINNED
+            if (values := getattr(space, name)) and len(values) == 1
+        }
+        if validate.job_problems(job) or not pinned.keys() & {"tp", "pp", "cp", "ep", "dp", "vpp"}:
+            raise
+        layout = Layout(**pinned)
+        if "dp" not in pinned:
+            layout = replace(
+                layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp))
+            )
+        validate.check_layout(
+            job,
+            replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch))),
+        )
+        raise

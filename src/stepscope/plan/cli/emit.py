@@ -1,0 +1,80 @@
+"""What `plan --emit TARGET` does: the layout as files that start it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from stepscope.cli.printing import put
+from stepscope.cli.report import put_document
+from stepscope.errors import UsageError
+from stepscope.plan.choice import choice_of
+from stepscope.plan.cli.answer import answer
+from stepscope.plan.cli.options import Options
+from stepscope.plan.launch.emit import TARGETS, launch_of
+from stepscope.plan.launch.files import Launch
+from stepscope.plan.report.account import Account, Plan
+from stepscope.plan.report.launch import launch_document, launch_json
+from stepscope.plan.report.text import plan_document
+
+NOTHING_FITS = 1
+
+
+def run_emit(options: Options, target: str) -> int:
+    output = options.output
+    if options.questions.recorded_memory is not None:
+        raise UsageError("--emit writes files, --recorded-memory compares: give one of the two")
+    if output.format == "html":
+        raise UsageError("--emit has text and JSON: leave out --format html")
+    framework = options.framework or TARGETS[target].framework
+    plan = answer(replace(options, framework=framework), target)
+    if plan.best is None and plan.explained is None:
+        put_document(plan_document(plan), None)
+        return NOTHING_FITS
+    account, launch, skipped = chosen(plan, target)
+    folder = output.out
+    if folder is not None:
+        write_files(launch, folder)
+    if output.format == "json":
+        put(launch_json(plan.job, account, launch, folder, skipped) + "\n")
+    else:
+        put_document(launch_document(plan.job, account, launch, folder, skipped), None)
+    return 0 if account.fits else NOTHING_FITS
+
+
+def chosen(plan: Plan, target: str) -> tuple[Account, Launch, tuple[str, ...]]:
+    """The layout that was named, or the fastest that can be written there; and why faster ones
+    could not."""
+    accounts = plan.layouts if plan.explained is None else (plan.explained,)
+    skipped: list[str] = []
+    for account in accounts:
+        try:
+            launch = launch_of(target, plan.job, choice_of(plan.job, account.layout))
+        except UsageError as problem:
+            skipped.append(str(problem))
+            continue
+        return account, launch, tuple(skipped)
+    raise UsageError(skipped[0])
+
+
+def write_files(launch: Launch, folder: Path) -> None:
+    """All of them, or none where one is there already."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file. --emit writes several: name a folder with --out")
+    there = [file.name for file in launch.files if (folder / file.name).exists()]
+    if there:
+        raise UsageError(
+            f"{folder} has {', '.join(there)} already and nothing is overwritten: name another "
+            "folder with --out"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in launch.files:
+            path = folder / file.name
+            path.write_text(file.text, encoding="utf-8")
+            if file.is_executable:
+                path.chmod(0o755)
+    except OSError as problem:
+        raise UsageError(
+            f"cannot write {folder}: {problem.strerror}. Name another folder with --out"
+        ) from None

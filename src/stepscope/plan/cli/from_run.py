@@ -1,0 +1,131 @@
+"""What `plan --from RUN` does: read a recorded run, and say what its step becomes on more nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from stepscope.analyses.run.width import width_run
+from stepscope.cli.progress import progress_bar
+from stepscope.cli.report import put_document, put_or_write
+from stepscope.core.comms_facts import CollectiveRow, CommsFacts, LinkFit
+from stepscope.errors import InputError, UsageError
+from stepscope.pipeline.options import Options as ReadingOptions
+from stepscope.pipeline.recording import measure
+from stepscope.plan.cli.job import cluster_of
+from stepscope.plan.cli.options import Options, RecordedRun
+from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.plan.report.run import RunPlan, run_plan_document, run_plan_json
+from stepscope.plan.report.run_html import run_plan_html
+from stepscope.rules.job import Job
+
+WIDE = 16
+"""Sizes of messages that a fit's latency is believed from: the largest over the smallest."""
+MISFIT = 0.25
+
+
+def run_from(options: Options, paths: list[str]) -> int:
+    asked, output = options.run, options.output
+    if asked.nodes is None:
+        raise UsageError(
+            "--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with "
+            "the run's own rates"
+        )
+    job, run = read_run(asked, paths)
+    cluster, notes = (
+        (None, ()) if options.cluster is None else cluster_of(options.cluster, options.hardware)
+    )
+    per_node = asked.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
+    made = extrapolate(run, asked.nodes, per_node=per_node, is_strong=asked.strong, cluster=cluster)
+    plan = RunPlan(
+        path=paths,
+        made=made,
+        global_batch=options.global_batch,
+        seq_len=options.seq,
+        step_source=job.facts.step_source,
+        notes=(*made.notes, *notes, *job.notes),
+    )
+    if output.format == "json":
+        put_or_write(run_plan_json(plan) + "\n", output.out)
+    elif output.format == "html":
+        put_or_write(run_plan_html(plan), output.out)
+    else:
+        put_document(run_plan_document(plan), output.out)
+    sys.stdout.flush()
+    return 0
+
+
+def read_run(asked: RecordedRun, paths: list[str]) -> tuple[Job, MeasuredRun]:
+    reading = ReadingOptions(
+        step_ms=asked.step_ms, use_cache=not asked.no_cache, progress=progress_bar
+    )
+    job = measure(paths, reading)
+    counts = Counter(rank.rank for rank in job.facts.ranks)
+    rank, num = max(counts.items(), key=lambda each: each[1])
+    if num > 1:
+        raise InputError(
+            f"rank {rank} is told by {num} traces: a step is carried from one run; name the traces "
+            "of one"
+        )
+    run = width_run(paths[0], job.facts, job.world_size)
+    if run.parts_ns is None:
+        raise InputError(
+            f"{paths[0]}: no whole step was recorded, so there is nothing to carry to other widths"
+        )
+    comms = job.facts.comms
+    return job, MeasuredRun(
+        width=run.width,
+        parts_s={part: ns / 1e9 for part, ns in run.parts_ns.items() if ns is not None},
+        collectives=() if comms is None else collectives_of(comms, run.width),
+        num_data=num_data_of(comms, run.width),
+    )
+
+
+def num_data_of(comms: CommsFacts | None, width: int) -> int:
+    """Ranks that hold the same weights: the data dimension's, else all of them."""
+    if comms is None:
+        return 1
+    sizes = [
+        each.size
+        for each in comms.shape
+        if each.kind == "data" and each.size and width % each.size == 0
+    ]
+    if sizes:
+        return max(sizes)
+    cut = [each.size or 1 for each in comms.shape if each.kind in ("tensor", "pipeline", "context")]
+    return max(1, width // max(cut)) if cut else width
+
+
+def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, ...]:
+    """Those whose number, size and time were measured."""
+    data = {each.group for each in comms.shape if each.kind == "data"}
+    fits = {(fit.op, fit.group, fit.num_ranks): fit for fit in comms.fits if _is_wide(fit)}
+    collectives = []
+    for row in comms.rows:
+        if row.count_per_step is None or row.bytes is None or row.num_ranks is None:
+            continue
+        fit = fits.get((row.op, row.group, row.num_ranks))
+        collectives.append(
+            MeasuredCollective(
+                op=row.op,
+                num_ranks=row.num_ranks,
+                size_bytes=row.bytes,
+                count=row.count_per_step,
+                seconds=row.moving_ns / 1e9,
+                is_data=_is_data(row, data, width),
+                alpha_s=None if fit is None else fit.alpha_ns / 1e9,
+                beta_bytes_per_s=None if fit is None else fit.beta_bytes_per_s,
+            )
+        )
+    return tuple(collectives)
+
+
+def _is_wide(fit: LinkFit) -> bool:
+    """Whether a latency can be separated from a bandwidth: it grows with the ranks, so one that
+    is mere noise must not."""
+    return fit.max_bytes >= WIDE * fit.min_bytes and fit.worst <= MISFIT
+
+
+def _is_data(row: CollectiveRow, data: set[str], width: int) -> bool:
+    """By the shape where it is known; else a group of all ranks."""
+    return row.group in data if data else row.num_ranks == width

@@ -1,0 +1,159 @@
+"""The plan's memory compared with a recording: what `plan --recorded-memory` reads, and the table.
+
+The plan's parts of one device add up to its peak of tensors; with the allocator's slack they are
+what is reserved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN, MemoryReport
+from stepscope.errors import InputError
+from stepscope.plan.contract.plan import RecordedMemory, RecordedMemoryRow
+from stepscope.plan.job import TrainingJob
+from stepscope.plan.memory import state_widths
+from stepscope.plan.recorded_rows import (
+    OTHERS,
+    PARTS,
+    SURE_SHARE,
+    TOTAL,
+    compare_with_plan,
+    memory_row,
+)
+from stepscope.plan.report.account import Account, Plan
+from stepscope.plan.report.words import gib
+from stepscope.readers.auxiliary import read_auxiliary
+from stepscope.readers.formats import BY_NAME, MEMORY
+from stepscope.readers.inputs import find_sources
+from stepscope.readers.source import Source
+from stepscope.report.units import percent
+
+PEAK, RESERVED = "peak", "reserved"
+WANTED = (
+    "Give a memory snapshot, memory_stats or a memory timeline (`stepscope formats` says how to "
+    "record each)"
+)
+FULL_WIDTH = 4.0
+"""Bytes of a weight in fp32: what a framework keeps beyond them is autocast's copy."""
+LATE = 0.5
+"""Of the most gradients that ever were, there at the peak: below, the peak was before the backward
+pass had made them."""
+
+
+def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
+    """All recordings of memory that are named or lie in named folders, and notes on what was not
+    read."""
+    with find_sources(paths) as inputs:
+        sources = (*inputs.sources, *inputs.logs, *inputs.others)
+        mine = [source for source in sources if _is_memory(source)]
+        strange = [source for source in sources if not _is_memory(source)]
+        for source in strange:
+            if source.named or not mine:
+                raise InputError(
+                    f"{source.label} is no recording of memory{_known_as(source)}. {WANTED}."
+                )
+        recorded = read_auxiliary(mine)
+        notes = [] if recorded is None else list(recorded.notes)
+        if recorded is None or recorded.memory is None or not recorded.memory.records:
+            nothing = f"{', '.join(map(str, paths))}: no memory was recorded there"
+            raise InputError(f"{'; '.join(notes) or nothing}. {WANTED}.")
+        if strange:
+            notes.append(
+                f"{len(strange)} other file(s) next to the recordings of memory were not read"
+            )
+        return recorded.memory, (*inputs.notes, *notes)
+
+
+def _is_memory(source: Source) -> bool:
+    return source.format is not None and BY_NAME[source.format].kind == MEMORY
+
+
+def _known_as(source: Source) -> str:
+    return "" if source.format is None else f": its format is {source.format}"
+
+
+def compared_memory(
+    plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()
+) -> RecordedMemory:
+    """The layout that was asked about, or the best one, compared with what was recorded."""
+    account = plan.explained or plan.best
+    rows = rows_of(account, report)
+    return RecordedMemory(
+        layout=None if account is None else str(account.layout),
+        recordings=tuple(dict.fromkeys(record.label for record in report.records)),
+        rows=rows,
+        notes=(*notes_of(plan.job, account, report, rows), *read_notes),
+    )
+
+
+def rows_of(account: Account | None, report: MemoryReport) -> tuple[RecordedMemoryRow, ...]:
+    """Parts, then the peak of tensors, then what the allocator had of the device."""
+    parts = {} if account is None else {name: round(size) for name, size in account.memory.items()}
+    planned: dict[str, int | None] = {part: parts.get(part) for part in PARTS}
+    if account is not None:
+        planned["activations"] = parts["activations"] + parts["logits"]
+    sizes = tuple(planned[part] for part in PARTS)
+    compared = compare_with_plan(report, *sizes)
+    if not compared:
+        compared = tuple(memory_row(p, planned[p], None, None) for p in PARTS)
+    between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]
+    rows = [row for row in compared if row.part not in (OTHERS, TOTAL)]
+    others = next((row.at_peak_bytes for row in compared if row.part == OTHERS), None)
+    rows.append(memory_row(OTHERS, between, others, None))
+    held = None if account is None else sum(parts.values()) - parts["slack"] - parts["context"]
+    reserved = None if held is None else held + parts["slack"]
+    fullest = report.fullest
+    assert fullest is not None
+    rows.append(memory_row(PEAK, held, fullest.peak_bytes, fullest.peak_bytes))
+    most_reserved = max(
+        (record.reserved_bytes for record in report.records if record.reserved_bytes is not None),
+        default=None,
+    )
+    rows.append(memory_row(RESERVED, reserved, fullest.reserved_at_peak_bytes, most_reserved))
+    return tuple(rows)
+
+
+def notes_of(
+    job: TrainingJob,
+    account: Account | None,
+    report: MemoryReport,
+    rows: Sequence[RecordedMemoryRow],
+) -> list[str]:
+    """Why parts may differ though nothing is wrong with either side."""
+    record = report.detailed
+    if record is None or record.held is None:
+        return [
+            "what the memory was used for is not recorded: a memory snapshot with stacks has it"
+        ]
+    notes = []
+    if report.fullest is not None and report.fullest.label != record.label:
+        notes.append(
+            f"the parts are those of {record.label}, the peak is that of {report.fullest.label}"
+        )
+    unknown = record.held.get(UNKNOWN, 0)
+    if unknown > (1 - SURE_SHARE) * record.peak_bytes:
+        notes.append(
+            f"{percent(unknown / record.peak_bytes)} of the recorded peak is of unknown use: parts "
+            "may be larger than was seen"
+        )
+    if account is None:
+        return notes
+    width = state_widths(job)[0]
+    if account.layout.zero_stage < 3 and width > FULL_WIDTH:
+        copies = gib(account.memory["weights"] * (1 - FULL_WIDTH / width))
+        counted = f"the plan counts autocast's half-precision copies with the weights ({copies})"
+        notes.append(f"{counted}; the recording sees them made in the forward pass, as activations")
+    if account.memory["logits"] > 0:
+        passing = f"{gib(record.held.get(TEMPORARY, 0))} at the peak"
+        notes.append(
+            "the plan counts the logits' gradient with them; the recording has it among others, "
+            f"as temporary ({passing})"
+        )
+    gradients = next(row for row in rows if row.part == "gradients")
+    if gradients.most_bytes and (gradients.at_peak_bytes or 0) < LATE * gradients.most_bytes:
+        notes.append(
+            "the recorded peak was before the backward pass had made the gradients; "
+            + ("the plan adds all parts up" if gradients.planned_bytes else "so is the plan's")
+        )
+    return notes

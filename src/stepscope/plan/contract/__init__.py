@@ -1,0 +1,1 @@
+"""The JSON of `stepscope plan`, and of what is made of plans."""

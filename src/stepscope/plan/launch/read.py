@@ -1,0 +1,80 @@
+"""A framework's configuration file, told by what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.toml_text import parse_toml
+from stepscope.errors import InputError
+from stepscope.plan.launch.read_deepspeed import is_deepspeed, read_deepspeed
+from stepscope.plan.launch.read_megatron import flags_of, read_megatron
+from stepscope.plan.launch.read_torchtitan import (
+    is_torchtitan,
+    read_torchtitan,
+    tables_of_flags,
+)
+from stepscope.plan.launch.settings import Settings
+from stepscope.protocol.untrusted import parse_json, read_regular
+
+MAX_BYTES = 1 << 20
+MAX_SCRIPT_BYTES = 1 << 17
+"""A shell script's words are split by a parser whose time grows with the square of a word."""
+KNOWN = "a DeepSpeed configuration (.json), a torchtitan file (.toml) or Megatron-LM's flags (.sh)"
+
+
+def read_settings(path: Path) -> Settings:
+    """What the file says. Nothing of it is run."""
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; --check reads {KNOWN}") from None
+    except OSError as problem:
+        raise InputError(f"{path}: cannot be read: {problem.strerror or problem}") from None
+    where = path.name
+    if path.suffix.casefold() == ".toml":
+        return _read_toml(data, where)
+    text = data.decode("utf-8", "replace")
+    if text.lstrip().startswith("{"):
+        return _read_json(data, where)
+    if len(data) > MAX_SCRIPT_BYTES:
+        raise InputError(f"{where}: more than {MAX_SCRIPT_BYTES} bytes are no launch script")
+    flags, notes = flags_of(text, where)
+    tables = tables_of_flags(flags)
+    if is_torchtitan(tables):
+        config = flags.get("config")
+        if isinstance(config, str):
+            tables["model"] = {"config": config}
+        mode = next(
+            (mode for mode in ("full", "none") if f"activation-checkpoint:{mode}" in text),
+            "selective",
+        )
+        tables["activation_checkpoint"] = {"mode": mode}
+        return read_torchtitan(tables, where)
+    if "tensor-model-parallel-size" not in flags and "micro-batch-size" not in flags:
+        raise InputError(
+            f"{where}: no flags of Megatron-LM or torchtitan are in it; it must be {KNOWN}"
+        )
+    return read_megatron(flags, where, notes)
+
+
+def _read_toml(data: bytes, where: str) -> Settings:
+    try:
+        tables = parse_toml(data)
+    except ValueError as problem:
+        raise InputError(f"{where}: not TOML: {ascii(str(problem))[1:-1][:200]}") from None
+    if not is_torchtitan(tables):
+        raise InputError(
+            f"{where}: it has neither [parallelism] nor [training]; it must be {KNOWN}"
+        )
+    return read_torchtitan(tables, where)
+
+
+def _read_json(data: bytes, where: str) -> Settings:
+    try:
+        config: Any = parse_json(data)
+    except ValueError as problem:
+        raise InputError(f"{where}: not JSON: {ascii(str(problem))[1:-1][:200]}") from None
+    if not isinstance(config, dict) or not is_deepspeed(config):
+        raise InputError(f"{where}: no DeepSpeed configuration; it must be {KNOWN}")
+    return read_deepspeed(config, where)

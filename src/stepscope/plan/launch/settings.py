@@ -1,0 +1,85 @@
+"""What a framework's configuration says of a run: one shape for every framework that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from stepscope.plan.model import Model
+from stepscope.protocol.untrusted import whole, whole_text
+
+MOST = 10**9
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """None is 'the file does not say'."""
+
+    kind: str
+    """deepspeed, torchtitan or megatron."""
+    where: str
+    """The file's name."""
+    framework: str
+    """Whose conventions hold."""
+    model_word: str | None = None
+    """A built-in model that the file names."""
+    model: Model | None = None
+    """The model that the file describes."""
+    seq_len: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    """Micro-batches of a step, where the file says it itself."""
+    is_repeated: bool = False
+    """Whether a step may have several runs of so many micro-batches, one after the other."""
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    copies: int | None = None
+    """Ranks that hold whole copies (HSDP)."""
+    shard: int = 0
+    dp: int | None = None
+    zero_stage: int = 0
+    is_sequence_parallel: bool = False
+    recompute: str = "none"
+    recompute_layers: int = 0
+    """Of each stage, that full recomputation is of; 0 is all."""
+    schedule: str = "1f1b"
+    offload: str = "none"
+    precision: str | None = None
+    is_flash: bool = True
+    optimizer: str | None = None
+    overlaps_data: bool | None = None
+    """Whether gradients are reduced behind the backward pass."""
+    grad_bytes: float | None = None
+    """Of a gradient that is kept and reduced."""
+    bucket_elements: int | None = None
+    """Of a bucket of gradients."""
+    refused: tuple[str, ...] = ()
+    """Values that no framework takes, in words; the settings have what is usual in their place."""
+    notes: tuple[str, ...] = ()
+    """What could not be read."""
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """Which fields of a table are whole numbers, and what else may stand there."""
+
+    names: tuple[str, ...]
+    low: int = 1
+    high: int = MOST
+    besides: tuple[object, ...] = (None,)
+
+    def refused(self, table: Mapping[str, object], dashes: str = "") -> list[str]:
+        """Those that are none."""
+        words = f"from {self.low} {'on' if self.high == MOST else f'to {self.high}'}"
+        return [
+            f"{dashes}{name} is {str(value)[:40]!a}, and must be a whole number {words}"
+            for name in self.names
+            if (value := table.get(name)) not in self.besides and not self._holds(value)
+        ]
+
+    def _holds(self, value: object) -> bool:
+        read = whole_text if isinstance(value, str) else whole
+        return read(value, self.low, self.high) is not None  # type: ignore[arg-type]

@@ -1,0 +1,139 @@
+"""One collective: by each algorithm, as measured, and where another becomes the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stepscope.core.contract.codec import encode, filled
+from stepscope.plan.cluster import Cluster
+from stepscope.plan.collective import Collective, Measured
+from stepscope.plan.contract import collective as contract
+from stepscope.plan.report.words import seconds
+from stepscope.report.document.blocks import (
+    Block,
+    Column,
+    Headline,
+    Items,
+    Section,
+    Table,
+    as_document,
+    numbers,
+)
+from stepscope.report.units import number
+
+NO_ADVICE = (
+    "No advice on NCCL_ALGO or NCCL_PROTO: nothing was measured that supports one. Calibrate "
+    "once as NCCL chooses and once under NCCL_ALGO=Tree, and give both: --hardware own.json "
+    "--measured Tree=tree.json."
+)
+ONLY = "No advice on NCCL_ALGO: NCCL has one algorithm for it here."
+EQUAL = (
+    "No advice on NCCL_ALGO or NCCL_PROTO: what was measured is no faster than NCCL's own choice "
+    "by more than the fits are off."
+)
+
+
+@as_document
+def collective_document(
+    cluster: Cluster,
+    result: Collective,
+    measured: Sequence[Measured],
+    said: str | None,
+    notes: Sequence[str],
+) -> Iterator[Block]:
+    asked, picked = result.asked, result.picked
+    what = f"{asked.kind} of {size_words(asked.size_bytes)} over {asked.num_ranks} ranks"
+    time, rate, how = picked.seconds, picked.bus_bytes_per_s, f"by {_name(picked)}"
+    span = result.range_s
+    if measured:
+        first, span = measured[0], None
+        time, rate, how = first.seconds, first.bus_bytes_per_s, f"as measured, {first.name}"
+    between = "" if span is None else f" ({seconds(span[0])} to {seconds(span[1])})"
+    text = f"{what}: {seconds(time)}{between}, {_rate(rate)} bus bandwidth, {how}."
+    yield Headline(command="stepscope plan", text=text, about=(f"{cluster.name}.",))
+    if measured:
+        rows = tuple(
+            (each.name, seconds(each.seconds), _rate(each.bus_bytes_per_s), _over(each))
+            for each in measured
+        )
+        columns = (Column(), *numbers("time", "bus bandwidth"), Column())
+        yield Section(title="As measured", blocks=(Table(columns=columns, rows=rows),))
+    yield _ways(result)
+    yield _crossovers(result)
+    advice = said or (EQUAL if len(measured) > 1 else NO_ADVICE)
+    if not said and len({way.algorithm for way in result.ways}) == 1:
+        advice = ONLY
+    yield Section(title="Notes", blocks=(Items((advice, *result.notes, *notes)),))
+
+
+def _ways(result: Collective) -> Section:
+    rows = []
+    for way in result.ways:
+        is_picked = way.algorithm == result.picked.algorithm
+        word = "picked, by NCCL's own model" if is_picked else ""
+        figures = (seconds(way.seconds), _rate(way.bus_bytes_per_s))
+        rows.append((way.algorithm, way.protocol, *figures, word))
+    columns = (Column(), Column(title="protocol"), *numbers("time", "bus bandwidth"), Column())
+    return Section(
+        title="By algorithm",
+        aside="estimated, the fastest first",
+        blocks=(Table(columns=columns, rows=tuple(rows)),),
+    )
+
+
+def _crossovers(result: Collective) -> Section:
+    lines = tuple(
+        f"from {size_words(each.size_bytes)} on {each.after}, below {each.before}"
+        for each in result.crossovers
+    )
+    if not lines:
+        lines = ("one way is the fastest at every size",)
+    return Section(title="Crossover sizes", aside="estimated", blocks=(Items(lines),))
+
+
+def _name(way: contract.Way) -> str:
+    return f"{way.algorithm} ({way.protocol})"
+
+
+def _over(each: Measured) -> str:
+    return "" if each.is_within else f"measured over {each.group_size} ranks"
+
+
+def _rate(value: float) -> str:
+    return f"{number(value / 1e9)} GB/s"
+
+
+def size_words(size: float) -> str:
+    for unit, word in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{number(size / unit)} {word}"
+    return f"{size:.0f} bytes"
+
+
+def collective_json(
+    cluster: Cluster,
+    result: Collective,
+    measured: Sequence[Measured],
+    said: str | None,
+    notes: Sequence[str],
+) -> str:
+    return encode(
+        contract.CollectiveContract(
+            kind=result.asked.kind,
+            bytes=result.asked.size_bytes,
+            ranks=result.asked.num_ranks,
+            cluster=cluster.name,
+            ways=result.ways,
+            picked=result.picked,
+            range_s=result.range_s,
+            crossovers=tuple(
+                filled(contract.Crossover, each, bytes=each.size_bytes)
+                for each in result.crossovers
+            ),
+            measured=tuple(
+                filled(contract.Measurement, each, ranks=each.group_size) for each in measured
+            ),
+            advice=said,
+            notes=(*result.notes, *notes),
+        )
+    )

@@ -1,0 +1,153 @@
+"""A recorded run at other widths, as a document and as JSON (the contract
+`stepscope.plan-run/1`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from stepscope.core.contract.codec import encode, filled
+from stepscope.plan.contract.plan_run import PlanRunContract, RecordedRun, Width
+from stepscope.plan.from_run import COMMS, Extrapolation, WidthStep
+from stepscope.plan.report.words import seconds
+from stepscope.report.document.blocks import (
+    MOST_NOTES,
+    Bar,
+    Column,
+    Document,
+    Headline,
+    Items,
+    Section,
+    Table,
+    numbers,
+)
+from stepscope.report.units import number, percent, plural
+
+BAR_WIDTH = 12
+
+
+class RunPlan(Struct, frozen=True, kw_only=True):
+    """The answer, and what was given beside the run."""
+
+    path: Sequence[str]
+    made: Extrapolation
+    global_batch: int | None
+    """The recorded run's, in samples."""
+    seq_len: int | None
+    step_source: str
+    notes: tuple[str, ...]
+
+    def samples_per_s(self, step: WidthStep) -> float | None:
+        if self.global_batch is None:
+            return None
+        return self.global_batch * step.speedup / self.made.run.step_s
+
+    def tokens_per_s(self, step: WidthStep) -> float | None:
+        samples = self.samples_per_s(step)
+        return None if samples is None or self.seq_len is None else samples * self.seq_len
+
+
+def run_plan_document(plan: RunPlan) -> Document:
+    answer = Headline(
+        command="stepscope plan", text=verdict_words(plan), about=(recorded_words(plan),)
+    )
+    return (answer, *run_plan_sections(plan))
+
+
+def run_plan_sections(plan: RunPlan) -> tuple[Section, Section]:
+    """The widths, and what they rest on."""
+    methods = plan.made.methods
+    carried = (
+        [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
+    )
+    judged = Items((*carried, *plan.notes[:MOST_NOTES]))
+    aside = "comms: what of a step is exposed communication; efficiency: against the recorded run"
+    return (
+        Section(title="Widths", aside=aside, blocks=(_widths_table(plan),)),
+        Section(title="How this was judged", blocks=(judged,)),
+    )
+
+
+def recorded_words(plan: RunPlan) -> str:
+    """What was recorded, and what stays."""
+    run = plan.made.run
+    kind = "the global batch stays" if plan.made.is_strong else "each rank's batch stays"
+    return f"A recorded run of {plural(run.width, 'rank')}, {seconds(run.step_s)} a step; {kind}."
+
+
+def verdict_words(plan: RunPlan) -> str:
+    """The answer in a sentence."""
+    derived = [step for step in plan.made.steps if not step.is_measured]
+    if not derived:
+        return "The widths asked for are the recorded one: there is nothing to derive."
+    last = derived[-1]
+    head = f"On {plural(last.width, 'rank')} a step would take {seconds(last.step_s)}"
+    if plan.made.is_ideal:
+        return (
+            f"{head} at best: no collective over data ranks was recorded, and what they would take "
+            "is not known."
+        )
+    return (
+        f"{head}: {last.speedup:.2f}x the work of the recorded run in the same time, "
+        f"{percent(last.efficiency)} of the ideal."
+    )
+
+
+def _widths_table(plan: RunPlan) -> Table:
+    rows: list[tuple[str | Bar, ...]] = []
+    has_samples = plan.global_batch is not None
+    for step in plan.made.steps:
+        comms = percent(step.parts_s.get(COMMS, 0.0) / step.step_s)
+        figures = (
+            str(step.num_nodes),
+            str(step.width),
+            seconds(step.step_s),
+            comms,
+            percent(step.efficiency),
+        )
+        rate = (
+            (number(plan.tokens_per_s(step) or plan.samples_per_s(step) or 0.0),)
+            if has_samples
+            else ()
+        )
+        source = "at best" if plan.made.is_ideal else "derived"
+        rows.append(
+            (*figures, Bar(step.efficiency), *rate, "measured" if step.is_measured else source)
+        )
+    titles = ("samples/s" if plan.seq_len is None else "tokens/s",) if has_samples else ()
+    columns = numbers("nodes", "ranks", "step", "comms", "efficiency")
+    return Table(
+        columns=(*columns, Column(most=BAR_WIDTH), *numbers(*titles), Column()), rows=tuple(rows)
+    )
+
+
+def run_plan_json(plan: RunPlan) -> str:
+    """As indented text."""
+    made = plan.made
+    document = PlanRunContract(
+        run=RecordedRun(
+            paths=tuple(plan.path),
+            width=made.run.width,
+            step_s=made.run.step_s,
+            step_source=plan.step_source,
+        ),
+        scaling="strong" if made.is_strong else "weak",
+        ranks_per_node=made.per_node,
+        widths=tuple(_width(plan, step) for step in made.steps),
+        methods=made.methods,
+        notes=plan.notes,
+    )
+    return encode(document)
+
+
+def _width(plan: RunPlan, step: WidthStep) -> Width:
+    return filled(
+        Width,
+        step,
+        nodes=step.num_nodes,
+        data_ranks=step.num_data,
+        source="measured" if step.is_measured else "derived",
+        samples_per_s=plan.samples_per_s(step),
+        tokens_per_s=plan.tokens_per_s(step),
+    )

@@ -1,0 +1,233 @@
+"""A plan: the answer in a sentence, where memory and time go, what else was tried and why it
+loses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from stepscope.plan.contract.plan import Budget, RecordedMemory
+from stepscope.plan.job import TrainingJob
+from stepscope.plan.layout import Layout
+from stepscope.plan.layout_words import name_parts
+from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
+from stepscope.plan.report.measured_memory import measured_memory_section
+from stepscope.plan.report.words import (
+    asked_words,
+    count_words,
+    days_words,
+    gib,
+    job_words,
+    money,
+    seconds,
+    short_count,
+    tokens_words,
+    trust_words,
+    verdict_words,
+)
+from stepscope.report.document.blocks import (
+    Bar,
+    Block,
+    Cell,
+    Column,
+    Facts,
+    Headline,
+    Items,
+    Prose,
+    Section,
+    Table,
+    as_document,
+    numbers,
+)
+from stepscope.report.units import NBSP, number, percent, plural
+
+FORMULA = 80
+"""Cells of what a part is made of."""
+NEGLIGIBLE = 0.001
+"""Of the whole: a part below it has no line."""
+
+
+NO_LAYOUT = "nothing fits or divides"
+
+
+@as_document
+def plan_document(plan: Plan, measured: RecordedMemory | None = None) -> Iterator[Block]:
+    """The plan, and what a recording of it shows."""
+    yield Headline(command="stepscope plan", text=verdict_words(plan), about=(job_words(plan.job),))
+    if plan.explained is not None:
+        yield Prose(asked_words(plan.explained), "strong")
+    if plan.advice:
+        yield Items(plan.advice)
+    named = plan.explained or plan.best
+    if named is not None:
+        yield name_section(named.layout)
+    if plan.explained is not None:
+        yield from explained_sections(plan.job, plan.explained)
+    elif plan.best is not None:
+        yield _memory_section(plan.job, plan.best)
+        yield _time_section(plan.best)
+    if measured is not None:
+        yield measured_memory_section(measured)
+    if plan.explained is None:
+        yield from _layouts_sections(plan)
+    if plan.budget is not None:
+        yield budget_section(plan.job, plan.budget)
+    if plan.what_ifs:
+        yield what_ifs_section(plan.what_ifs, plan.best)
+    if plan.scaling:
+        yield scaling_section(plan.scaling)
+    yield from answer_sections(plan)
+    yield trust_section(plan)
+
+
+def name_section(layout: Layout) -> Section:
+    return Section(title="The layout's name", blocks=(Facts(tuple(name_parts(layout))),))
+
+
+def explained_sections(job: TrainingJob, account: Account) -> Iterator[Section]:
+    from stepscope.plan.report.explain import explained
+
+    columns = (Column(), *numbers("", ""), Column(fit="wrap", most=FORMULA))
+    for title, aside, parts in explained(job, account):
+        rows = tuple((part.word, part.value, part.share, part.formula) for part in parts)
+        yield Section(title=title, aside=aside, blocks=(Table(columns=columns, rows=rows),))
+
+
+def _parts_table(
+    parts: Mapping[str, float],
+    words: Mapping[str, str],
+    whole: float,
+    unit: Callable[[float], str],
+    free: float = 0.0,
+) -> Table:
+    rows: list[tuple[str | Bar, ...]] = [
+        (words[name], unit(value), percent(value / whole), Bar(value / whole))
+        for name, value in parts.items()
+        if value >= NEGLIGIBLE * whole
+    ]
+    if free > 0:
+        rows.append(("free", unit(free), percent(free / whole), ""))
+    return Table(columns=(Column(), *numbers("", ""), Column()), rows=tuple(rows))
+
+
+def _memory_section(job: TrainingJob, account: Account) -> Section:
+    held, whole = account.memory_bytes, job.cluster.memory_bytes
+    aside = f"{gib(held)} of {gib(whole)}, {percent(held / whole)}"
+    table = _parts_table(account.memory, MEMORY_WORDS, whole, gib, free=whole - held)
+    return Section(title="Memory of one device", aside=aside, blocks=(table,))
+
+
+def _time_section(account: Account) -> Section:
+    ordered = dict(sorted(account.time.items(), key=lambda part: -part[1]))
+    table = _parts_table(ordered, TIME_WORDS, account.step_s, seconds)
+    return Section(title="A step", aside=seconds(account.step_s), blocks=(table,))
+
+
+def _layouts_sections(plan: Plan) -> Iterator[Section]:
+    if len(plan.layouts) > 1:
+        table = _layouts_table(plan.layouts, plan.best)
+        yield Section(title="Layouts", aside=count_words(plan), blocks=(table,))
+    if len(plan.pareto) > 1:
+        table = _layouts_table(plan.pareto, plan.best, has_why=False)
+        aside = "each is the fastest of those that need no more memory"
+        yield Section(title="Less memory for more time", aside=aside, blocks=(table,))
+
+
+def _layouts_table(
+    accounts: tuple[Account, ...], best: Account | None, *, has_why: bool = True
+) -> Table:
+    """A line for each, with what costs it more."""
+    fastest = best.step_s if best is not None else min(account.step_s for account in accounts)
+    rows = []
+    for account in accounts:
+        is_best = best is not None and account.layout == best.layout
+        # Of variants that take as long the plainest is the best: another may be a hair faster.
+        slower = max(account.step_s / fastest - 1, 0.0)
+        loss = "best" if is_best else f"{slower * 100:+.1f}{NBSP}%"
+        why = account.why if has_why and not is_best else ""
+        figures = (seconds(account.step_s), loss, percent(account.mfu), gib(account.memory_bytes))
+        rows.append((*figures, Cell(str(account.layout), note=why)))
+    return Table(
+        columns=(*numbers("step", "", "MFU", "memory"), Column(title="layout")), rows=tuple(rows)
+    )
+
+
+def budget_section(job: TrainingJob, budget: Budget) -> Section:
+    days = f"{days_words(budget.days)}, {plural(round(budget.num_steps), 'step')}, without restarts"
+    facts = [("time", days), ("device-hours", number(budget.device_hours))]
+    if budget.cost is not None:
+        facts.append(
+            ("cost", f"{money(budget.cost)} at {job.cluster.price_per_hour:g} a device-hour")
+        )
+    energy = "not known: this device's power is not"
+    if budget.energy_kwh is not None:
+        energy = (
+            f"{number(budget.energy_kwh / 1000)} MWh, at {job.cluster.power_w or 0:g} W a device"
+        )
+    facts.append(("energy", energy))
+    return Section(title=f"For {tokens_words(budget.tokens)}", blocks=(Facts(tuple(facts)),))
+
+
+def what_ifs_section(variants: tuple[Variant, ...], base: Account | None) -> Section:
+    rows = []
+    for variant in variants:
+        best = variant.best
+        if best is None:
+            rows.append((variant.name, "-", "", "", "", variant.note or NO_LAYOUT))
+            continue
+        rate = "" if base is None else f"{best.tokens_per_s / base.tokens_per_s:.2f}x"
+        figures = (seconds(best.step_s), rate, percent(best.mfu), gib(best.memory_bytes))
+        rows.append((variant.name, *figures, str(best.layout)))
+    layout = Column(title="layout", fit="shorten")
+    columns = (Column(), *numbers("step", "tokens/s", "MFU", "memory"), layout)
+    return Section(
+        title="What if",
+        aside="the best layout of each",
+        blocks=(Table(columns=columns, rows=tuple(rows)),),
+    )
+
+
+def scaling_section(variants: tuple[Variant, ...]) -> Section:
+    base = next(((each.num_devices, each.best) for each in variants if each.best is not None), None)
+    rows: list[tuple[str | Bar, ...]] = []
+    for variant in variants:
+        best = variant.best
+        if best is None or base is None:
+            rows.append((str(variant.num_devices), "-", "", "", "", variant.note or NO_LAYOUT))
+            continue
+        num, narrowest = base
+        efficiency = best.tokens_per_s / narrowest.tokens_per_s / (variant.num_devices / num)
+        figures = (seconds(best.step_s), short_count(best.tokens_per_s), percent(efficiency))
+        rows.append((str(variant.num_devices), *figures, Bar(efficiency), str(best.layout)))
+    layout = Column(title="layout", fit="shorten")
+    columns = (*numbers("devices", "step", "tokens/s", "efficiency"), Column(most=8), layout)
+    aside = "the same global batch at each width; efficiency against the narrowest that fits"
+    return Section(title="Scaling", aside=aside, blocks=(Table(columns=columns, rows=tuple(rows)),))
+
+
+def answer_sections(plan: Plan) -> Iterator[Section]:
+    answers = {
+        "Largest model that fits": plan.largest,
+        "Smallest cluster that holds it": plan.smallest,
+    }
+    for title, answer in answers.items():
+        if answer is None:
+            continue
+        facts, best = [("answer", answer.name)], answer.best
+        if best is not None:
+            step = (
+                f"{seconds(best.step_s)}, {number(best.tokens_per_s)} tokens/s, "
+                f"{percent(best.mfu)} MFU"
+            )
+            facts += [
+                ("layout", str(best.layout)),
+                ("step", step),
+                ("memory", gib(best.memory_bytes)),
+            ]
+        note = (Prose(answer.note, "quiet"),) if answer.note else ()
+        yield Section(title=title, blocks=(Facts(tuple(facts)), *note))
+
+
+def trust_section(plan: Plan) -> Section:
+    return Section(
+        title="How this was judged", blocks=(Items((*trust_words(plan), *plan.assumptions)),)
+    )
