@@ -16,8 +16,9 @@ def without_modes() -> Iterator[None]:
     modes: Any = sys.modules.get("torch.utils._python_dispatch")
     with torch._C.DisableTorchFunction():  # noqa: SLF001
         num = getattr(torch._C, "_len_torch_dispatch_stack", int)()  # noqa: SLF001
-        popped = [modes._pop_mode() for _ in range(num)]  # noqa: SLF001
+        popped: list[Any] = []
         try:
+            popped.extend(modes._pop_mode() for _ in range(num))  # noqa: SLF001
             yield
         finally:
             for mode in reversed(popped):

@@ -15,7 +15,7 @@ from stepscope.capture.describe.batch import Feeder
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.epochs import Epochs
 from stepscope.capture.garbage import Collections
-from stepscope.capture.guard import Guard, at_process_end, suppressed
+from stepscope.capture.guard import Guard, at_process_end, is_ours, suppressed
 from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.losses import LossSampler
 from stepscope.capture.passes import Passes
@@ -90,6 +90,7 @@ class Session:
         self.window: Window | None = None
         self.others = Others()
         self.writer: Writer | None = None
+        self._first_writer: Writer | None = None
         self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
         self.loader = Feeder()
         self.step = 0
@@ -418,14 +419,19 @@ class Session:
             self.writer.finish()
 
     def _begin(self, now: int) -> None:
-        """The first step's end: this process trains, so it gets a folder."""
-        self._begun_ns = now
-        self.writer = Writer(self, claim_rank(self.run, rank_numbers(sys.modules["torch"])["rank"]))
-        self._epochs.tell = self.writer.event
+        """The first step's end: this process trains, so it gets a folder. Where a signal's handler
+        cuts it short, the next step is taken for the first."""
+        self._begun_ns, self.step = now, 0
+        self.rows.clear()
+        if self._first_writer is None:
+            rank = rank_numbers(sys.modules["torch"])["rank"]
+            self._first_writer = Writer(self, claim_rank(self.run, rank))
+        self._epochs.tell = self._first_writer.event
         # Nobody saw it begin: it is no row, and has no length.
         self._add_row(now, FIRST)
         self._last_dur_ns = None
-        self.writer.start(self._epochs.first_step(self.rows.pop()), self._made_ns)
+        self._first_writer.start(self._epochs.first_step(self.rows.pop()), self._made_ns)
+        self.writer = self._first_writer
         at_process_end(self.guard.watch(self.finish))
 
     def _keep(self, now: int) -> None:
@@ -450,8 +456,10 @@ class Session:
         spent = self._optimizer_ns, self._save_ns, self._gc_ns
         rest = state, self._num_evals, self._wait_cpu_ns, None, self._comms.fold()[0], self._log_ns
         between = max(self._fetched_ns - self._last_ns, 0) if self._fetched_ns else None
-        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest, between])
+        # Before its row is there: one that a signal's handler keeps from coming is missing, and no
+        # other has its number.
         self.step = step + 1
+        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest, between])
 
     def _measured(self, step: int, device_ns: int, backward_ns: int | None) -> None:
         """Writes the device's time of an earlier step into its row, where that has not left yet."""
@@ -487,7 +495,7 @@ class Session:
         return FIRST if self.step <= FIRST_STEPS else TIMED
 
     def _go_on(self, window: Window) -> None:
-        window.step()
+        self._with_window(window, window.step)
         if window.is_attached:
             return
         self.window = None
@@ -511,4 +519,15 @@ class Session:
         modules = ModuleMarks(torch, self.guard) if self.options.modules else None
         usual_ns = self._last_dur_ns or 0
         self.window = Window(torch, self.options, path, self.step, usual_ns, modules, self.others)
-        self.window.open()
+        self._with_window(self.window, self.window.open)
+
+    def _with_window(self, window: Window, call: Callable[[], None]) -> None:
+        """Where a signal's handler cuts it short, nobody knows how far it came: it ends there."""
+        try:
+            call()
+        except BaseException as error:
+            if not is_ours(error):
+                window.problem = "a signal's handler cut the recording short"
+                self.abandon()
+                self._recorded(window)
+            raise

@@ -96,6 +96,7 @@ class Writer:
         self._control_ns = 0
         self._stop = threading.Event()
         self._lock = threading.Lock()
+        self._threads: list[int] = []
         self._pid = os.getpid()
         self._has_looked = False
         self._slow = SlowStep()
@@ -104,8 +105,13 @@ class Writer:
     def start(self, first_step: dict[str, Any], imported_ns: int) -> None:
         self._notes = process_notes() | {"imported_ns": imported_ns, "first_step": first_step}
         write_json(self.folder / RANK_FILE, self._notes)
-        self._append(STEPS_FILE, json_text({"columns": STEP_COLUMNS}))
-        self._append(STEP_SUMMARY_FILE, json_text({"columns": STEP_SUMMARY_COLUMNS}))
+        # Anew, where a signal's handler cut an earlier start short.
+        for name, columns in (
+            (STEPS_FILE, STEP_COLUMNS),
+            (STEP_SUMMARY_FILE, STEP_SUMMARY_COLUMNS),
+        ):
+            line = json_text({"columns": columns})
+            (self.folder / name).write_text(line + "\n", encoding="utf-8")
         # Not one of `threading`: a job that waits for every other thread would wait for ever.
         _thread.start_new_thread(self._run, ())
 
@@ -163,6 +169,9 @@ class Writer:
             self._end_stretch()
 
     def _run(self) -> None:
+        if self._threads:
+            return
+        self._threads.append(threading.get_ident())
         guard, options = self._session.guard, self._session.options
         turn = guard.watch(self._turn)
         self._sampler = guard.watch(Sampler)()

@@ -17,10 +17,7 @@ class Change(NamedTuple):
     notice: str
 
 
-CODE = (
-    "nothing but `__code__`, which has the same lines, names and frames: it is the same object, "
-    "and pickles, copies and shows its source as before"
-)
+CODE = "only `__code__` is another: the same object, source, signature, frames and pickle as before"
 WATCHED: dict[str, str] = {
     "torch.optim.Optimizer.profile_hook_step": "optimizer steps",
     "torch.autograd.backward": "backward passes, and now and then the loss",
@@ -56,6 +53,96 @@ LOGGERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """By module: the class through which all of its calls go, and its methods. Those that the job
 itself imports, and no others."""
+
+
+OTHERS = (
+    Change(
+        "`step` of a class of optimizers, which torch itself wraps",
+        "optimizer steps",
+        "torch's own wrapper with other code in it, whether stepscope runs or not the same object; "
+        "a class that is pickled by value takes it along with calls that do nothing",
+    ),
+    Change(
+        "`__iter__` of an IterableDataset's subclass, and methods that it names, where they are "
+        "generators",
+        "batches of a dataset that the loop iterates without a DataLoader",
+        CODE,
+    ),
+    Change(
+        "`gc.callbacks`",
+        "collections of garbage",
+        "two entries more, both made of C functions: a signal that arrives meanwhile is handled "
+        "after the collection, as without",
+    ),
+    Change(
+        "`atexit`, `os.register_at_fork`, `multiprocessing.util.Finalize`",
+        "what is there is written down; a forked child begins anew",
+        "one more each, the last from the first step on",
+    ),
+    Change(
+        "threads",
+        "one that writes, once a second, from the first step on",
+        "`/proc/self/task`, `sys._current_frames()`; `threading` does not know it",
+    ),
+    Change(
+        "files",
+        "what is recorded is written to the run folder",
+        "open while they are written; a folder beside the job only where it was started there",
+    ),
+    Change(
+        "the environment: `PYTHONPATH`; `TEARDOWN_CUPTI` and `STEPSCOPE_TEARDOWN_CUPTI`",
+        "the capture gets in; after a recording with CUDA, CUPTI leaves",
+        "`os.environ`, and that of what the job starts",
+    ),
+    Change(
+        "`sys.meta_path`, until torch is imported and while we import",
+        "the capture begins with torch",
+        "one finder more, which looks at the name `torch` alone",
+    ),
+    Change(
+        "`sys.modules`: `stepscope`, `sitecustomize`, and some of the standard library's `_names`",
+        "the capture's own modules",
+        "`sys.modules`; modules of the job with such names are its own",
+    ),
+    Change(
+        "the profiler of torch, while a recording is open",
+        "the recording",
+        "`torch.autograd._profiler_enabled()`; one that the job starts goes first",
+    ),
+    Change(
+        "the profiler's own warnings and Kineto's level of messages, while a recording is opened, "
+        "stepped and closed",
+        "none of its lines comes to the job's stderr",
+        "from another thread, `torch.profiler.profiler._warn_once`",
+    ),
+    Change(
+        "`torch.nn.modules.module.register_module_forward_(pre_)hook`, with `--modules` and while "
+        "a recording is open",
+        "marks of modules",
+        "torch's tables of global hooks",
+    ),
+    Change(
+        "in trials of `verify`, `tune`, `fix` and `health`: `torch.autograd.backward`, "
+        "`torch.compile`, `DataLoader.__init__`, `_BaseDataLoaderIter.__next__`, "
+        "`Optimizer.__init__` and `load_state_dict`, and what a setting names",
+        "what is tried is set, and the loss of every step is kept",
+        "functions of Python around torch's: a trial's job is changed on purpose",
+    ),
+)
+"""What is no function of torch or of a library."""
+
+
+def table() -> list[Change]:
+    """All of it, functions of one purpose in one row."""
+    purposes: dict[str, list[str]] = {}
+    for name, why in WATCHED.items():
+        purposes.setdefault(why, []).append(f"`{name.removeprefix('torch.')}`")
+    rows = [Change(", ".join(names), why, CODE) for why, names in purposes.items()]
+    loggers = [
+        f"{module}.{kind}.{'/'.join(methods)}" for module, (kind, methods) in LOGGERS.items()
+    ]
+    names = ", ".join(f"`{name}`" for name in loggers)
+    return [*rows, Change(names, "logging, where the job imports it", CODE), *OTHERS]
 
 
 def watched_function(name: str) -> FunctionType | None:

@@ -49,7 +49,8 @@ class Datasets:
         while kinds and seen < MOST_CLASSES:
             kind, seen = kinds.pop(), seen + 1
             kinds += type.__subclasses__(kind)
-            is_jobs = kind is not self._base and not issubclass(kind, self._pipes)
+            is_torchs = kind.__module__.startswith("torch.") or issubclass(kind, self._pipes)
+            is_jobs = kind is not self._base and not is_torchs
             if is_jobs and kind not in self._hooked:
                 self._hooked.add(kind)
                 for function in _generators(kind):

@@ -1,0 +1,158 @@
+"""What a handler of a signal raises while a line of ours runs reaches the job, once, and the
+capture goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import stepscope.capture
+from stepscope.capture.guard import Guard, is_ours
+from stepscope.capture.hooks.install import begin, forget_session
+from stepscope.capture.session import Session
+from stepscope.protocol.options import Options
+
+OURS = os.path.dirname(stepscope.capture.__file__) + os.sep
+NUM_STEPS = 6
+
+
+class Preempted(Exception):  # noqa: N818 - what a job calls it
+    """The job's own."""
+
+
+class Interrupter:
+    """Raises at the n-th instruction of ours, in the way that a handler does: from a function that
+    is given the frame."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.num_raised = 0
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                self.num_raised += 1
+                raise Preempted
+        return self
+
+
+def turn(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> None:
+    torch.autograd.backward(weight.sum())
+    optimizer.step()
+
+
+def interrupted(at: int, steps: int, step: Callable[[], None]) -> tuple[int, int]:
+    """How often it was raised, and how often the job saw it."""
+    interrupter, num_caught = Interrupter(at), 0
+    for _ in range(steps):
+        before = sys.gettrace()
+        if interrupter.left > 0:
+            sys.settrace(interrupter)
+        try:
+            step()
+        except Preempted:
+            num_caught += 1
+        finally:
+            sys.settrace(before)
+    return interrupter.num_raised, num_caught
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    made = begin(tmp_path, Options(sample_s=1e6, start_step=2, num_steps=1))
+    yield made
+    made.finish()
+    made.guard.off()
+    made.abandon()
+    forget_session(made)
+
+
+POSITIONS = [round(3 * 2.1**n) for n in range(14)]
+"""From the first lines of the first step to the last of a recording."""
+
+
+@pytest.mark.parametrize("at", POSITIONS)
+def test_it_is_seen_once_and_the_capture_goes_on(session: Session, at: int) -> None:
+    class Own(torch.optim.SGD):
+        pass
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = Own([weight], lr=0.1)
+    num_raised, num_caught = interrupted(at, NUM_STEPS, lambda: turn(optimizer, weight))
+    assert num_caught == num_raised
+    before = session.step
+    for _ in range(8):
+        turn(optimizer, weight)
+    session.catch_up()
+    assert session.guard.is_on
+    assert session.step >= before + 7
+    numbers = [row[0] for row in session.rows]
+    assert numbers == sorted(set(numbers)), "no number twice"
+    assert not torch.autograd._profiler_enabled() or session.window is not None  # type: ignore[attr-defined]
+
+
+def test_every_position_above_lies_in_our_code(tmp_path: Path) -> None:
+    made = begin(tmp_path, Options(sample_s=1e6, start_step=2, num_steps=1))
+    try:
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = type("Own", (torch.optim.SGD,), {})([weight], lr=0.1)
+        counter = Interrupter(10**9)
+        sys.settrace(counter)
+        try:
+            for _ in range(NUM_STEPS):
+                turn(optimizer, weight)
+        finally:
+            sys.settrace(None)
+        assert 10**9 - counter.left > POSITIONS[-1]
+    finally:
+        made.finish()
+        made.guard.off()
+        forget_session(made)
+
+
+@pytest.mark.planted
+def test_faults_of_ours_and_of_strangers_objects_are_not_the_jobs() -> None:
+    class Strange:
+        @property
+        def size(self) -> int:
+            raise Preempted
+
+    def raised(call: Callable[[], object]) -> Exception:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            return error
+        raise AssertionError
+
+    assert is_ours(raised(lambda: 1 // 0))
+    assert is_ours(raised(lambda: Strange().size))
+    guard = Guard()
+    guard.watch(lambda: Strange().size)()
+    assert not guard.is_on
+
+
+def test_an_interrupt_is_the_jobs() -> None:
+    def handler(_: int, frame: FrameType | None) -> None:
+        raise Preempted(frame)
+
+    def work() -> None:
+        handler(14, sys._getframe())
+
+    guard = Guard()
+    with pytest.raises(Preempted):
+        guard.watch(work)()
+    assert guard.is_on
