@@ -18,8 +18,9 @@ def pytest_configure(config):
     config.pluginmanager.register({plugin})
 """
 TESTS = """
-import multiprocessing, os, signal, subprocess, sys, threading, warnings
+import multiprocessing, os, signal, subprocess, sys, threading, time
 import pytest
+begun = time.process_time()
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
@@ -45,6 +46,21 @@ def test_skips():
 def test_starts():
     subprocess.run([sys.executable, "-c", ""], check=False)
 
+def test_waits_for_a_thread_that_starts():
+    done = threading.Event()
+    def start():
+        try:
+            subprocess.run([sys.executable, "-c", ""], check=False)
+        except PermissionError:
+            return
+        done.set()
+    threading.Thread(target=start).start()
+    done.wait()
+
+def test_is_long():
+    while time.process_time() < 0.5 + begun:
+        pass
+
 def test_spawns():
     try:
         multiprocessing.get_context("spawn").Process(target=print).start()
@@ -58,7 +74,7 @@ def outcomes(folder: Path, plugin: str, *more: str) -> dict[str, tuple[str, str]
     (folder / "conftest.py").write_text(CONFTEST.format(plugin=plugin))
     for name in ("test_one.py", "test_two.py"):
         (folder / name).write_text(TESTS)
-    words = ["-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
+    words = ["-q", "-p", "no:hypothesispytest", "-p", "no:anyio"]
     words += ["--rootdir", str(folder), "-c", os.devnull, "--import-mode=importlib"]
     words += ["--junitxml", str(folder / "out.xml"), str(folder), *more]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -78,7 +94,7 @@ def test_workers_run_each_test_once_and_outlive_one_that_is_killed(tmp_path: Pat
     told = outcomes(tmp_path, "Workers(3)")
     for file in ("test_one", "test_two"):
         assert all(told[f"{file}.test_passes[{number}]"][0] == "passed" for number in range(20))
-        for name in ("after", "starts", "spawns"):
+        for name in ("after", "starts", "spawns", "waits_for_a_thread_that_starts"):
             assert told[f"{file}.test_{name}"][0] == "passed"
         assert told[f"{file}.test_skips"][0] == "skipped"
         became, text = told[f"{file}.test_fails"]
@@ -88,12 +104,16 @@ def test_workers_run_each_test_once_and_outlive_one_that_is_killed(tmp_path: Pat
         became, text = told[f"{file}.test_is_killed"]
         assert became == "failure"
         assert "status -9" in text
-    assert len(told) == 2 * 26
+    assert len(told) == 2 * 28
+
+    quick = outcomes(tmp_path, "Quick()", "-k", "not killed")
+    left_out = {name for name in told if "killed" not in name} - set(quick)
+    assert left_out == {"test_one.test_is_long", "test_two.test_is_long"}
 
 
 def test_quick_leaves_out_what_starts_a_process_even_where_that_is_caught(tmp_path: Path) -> None:
     told = outcomes(tmp_path, "Quick()", "-k", "not killed")
     left_out = {name for name, (_, text) in told.items() if "starts a process" in text}
-    files, names = ("test_one", "test_two"), ("test_starts", "test_spawns")
-    assert left_out == {f"{file}.{name}" for file in files for name in names}
+    starts = {"test_starts", "test_spawns", "test_waits_for_a_thread_that_starts"}
+    assert left_out == {f"{file}.{name}" for file in ("test_one", "test_two") for name in starts}
     assert told["test_one.test_passes[0]"][0] == "passed"

@@ -12,14 +12,18 @@ import signal
 import traceback
 import warnings
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from time import process_time
 from typing import Any, Literal
 
 import pytest
+
+from tests import quick
 
 Share = deque[int]
 """The tests that a worker has before it, by their places in the session."""
@@ -44,6 +48,9 @@ class Workers:
         self.num_forked = 0
         self.workers: list[Worker] = []
         self.files: deque[Share] = deque()
+        self.cpu_s: dict[str, float] = {}
+        """Of this session's tests, by name: without what the processes take that they start."""
+        self.left_out: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -66,6 +73,7 @@ class Workers:
             for worker in self.workers:
                 os.kill(worker.process_id, signal.SIGTERM)
                 os.waitpid(worker.process_id, 0)
+            quick.remember(session.config, self.cpu_s, self.left_out)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -89,8 +97,10 @@ class Workers:
                 _work(session, self.num_forked, theirs)
                 status = 0
             finally:
-                if status != 0:
-                    theirs.send(("broken", traceback.format_exc()))
+                # Where the first process is gone, nobody is there to be told.
+                with suppress(OSError):
+                    if status != 0:
+                        theirs.send(("broken", traceback.format_exc()))
                 os._exit(status)
         theirs.close()
         self.workers.append(Worker(process_id=process_id, pipe=ours))
@@ -111,13 +121,17 @@ class Workers:
         elif message == "report":
             report = hook.pytest_report_from_serializable(config=session.config, data=content)
             hook.pytest_runtest_logreport(report=report)
+            if report.skipped and quick.LEFT_OUT in str(report.longrepr):
+                self.left_out.add(report.nodeid)
         elif message == "warning":
             hook.pytest_warning_recorded.call_historic(kwargs=content)
         elif message == "broken":
             worker.problem = content
         else:
             worker.running = None
-            item = session.items[content]
+            place, cpu_s = content
+            item = session.items[place]
+            self.cpu_s[item.nodeid] = cpu_s
             hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def _take(self, worker: Worker) -> int | None:
@@ -183,12 +197,12 @@ def _work(session: pytest.Session, number: int, pipe: Connection) -> None:
 
     place = ask()
     while place is not None:
-        following = ask()
+        following, begun = ask(), process_time()
         config.hook.pytest_runtest_protocol(
             item=session.items[place],
             nextitem=None if following is None else session.items[following],
         )
-        pipe.send(("finish", place))
+        pipe.send(("finish", (place, process_time() - begun)))
         place = following
 
 
