@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stepscope import capture
 from stepscope.capture import begin as beginning
 from stepscope.capture.own_imports import OwnImports
 from stepscope.process.launch import prepare
@@ -202,3 +204,45 @@ def test_a_thread_of_the_job_finds_its_own_meanwhile(
     with OwnImports():
         # What was imported before is not imported twice.
         assert sys.modules["tabnanny"] is tabnanny
+
+
+LATE = {"stepscope.capture.begin", "stepscope.capture.own_imports", "sitecustomize"}
+"""What hooks a process up, and what finds the next sitecustomize."""
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(capture.__file__).parent.rglob("*.py")), ids=lambda path: path.stem
+)
+def test_nothing_is_imported_once_the_job_runs(path: Path) -> None:
+    """A name that is imported inside a function, later, may be the job's by then."""
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        late = [
+            node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        for node in late:
+            names = (
+                [str(node.module)]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
+            # Those of a trial are in sys.modules by then: begin.py has imported them.
+            left = {name for name in names if not name.startswith("stepscope.capture.trial.")}
+            assert left <= LATE, f"{path}:{node.lineno}"
+
+
+def test_profile_in_the_code_runs_no_module_beside_the_script(tmp_path: Path) -> None:
+    for name in ("resource", "statistics", "platform"):
+        (tmp_path / f"{name}.py").write_text("RAN = True\n")
+    text = """
+import stepscope
+stepscope.profile
+names = ("resource", "statistics", "platform")
+ran = [name for name in names if name in sys.modules]
+import platform, resource, statistics
+told(OUT, ran=ran, files=[module.__file__ for module in (platform, resource, statistics)])
+"""
+    plain = start(tmp_path, text, recorded=False)
+    assert plain["ran"] == []
+    assert [Path(file).parent for file in plain["files"]] == [tmp_path] * 3

@@ -10,6 +10,7 @@ import platform
 import socket
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,6 @@ def _version(module: str, package: str) -> str | None:
     text = vars(sys.modules[module]).get("__version__")
     if isinstance(text, str):
         return text
-    from importlib.metadata import version
-
     return attempt(version, package)  # type: ignore[no-any-return]
 
 

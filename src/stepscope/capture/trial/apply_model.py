@@ -7,6 +7,7 @@ that no other one holds.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -191,8 +192,6 @@ class Models:
             cast(self._torch, model, lambda: self._applied.took("amp", before="off"))
 
     def _compile(self, model: Any) -> None:
-        import importlib
-
         # What cannot be compiled runs as it did; whether anything was is looked at after the first
         # step.
         importlib.import_module("torch._dynamo").config.suppress_errors = True
