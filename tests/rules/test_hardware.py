@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.rank_context import build_context, device_of
-from stepscope.calibration.hardware_file import save
+from stepscope.calibrate.hardware_file import save
 from stepscope.cli.main import main
 from stepscope.core.calibrated import (
     AttentionPoint,

@@ -138,7 +138,7 @@ COMMANDS = (
     Command(
         "calibrate",
         "What this machine really reaches, as a hardware file that other commands read.",
-        "stepscope.cli.calibrate",
+        "stepscope.calibrate.command",
     ),
     Command(
         "plan",

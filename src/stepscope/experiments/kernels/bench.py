@@ -13,7 +13,7 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stepscope.calibration.device import Device
+from stepscope.calibrate.device import Device
 from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.call import (

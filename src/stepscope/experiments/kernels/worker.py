@@ -132,7 +132,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 def open_bench(opening: Opening) -> KernelBench:
     """Loads the target and takes the device."""
-    from stepscope.calibration.device import find_device
+    from stepscope.calibrate.device import find_device
     from stepscope.experiments.kernels.target import load_target
 
     device = find_device(opening.device)
@@ -142,8 +142,8 @@ def open_bench(opening: Opening) -> KernelBench:
 
 
 def describe(bench: KernelBench) -> Described:
-    from stepscope.calibration.device import describe as describe_machine
-    from stepscope.calibration.device import spec_of
+    from stepscope.calibrate.device import describe as describe_machine
+    from stepscope.calibrate.device import spec_of
     from stepscope.experiments.kernels.cases import declared_shapes
     from stepscope.experiments.kernels.execution import allows_tf32, autotune_configs
     from stepscope.experiments.kernels.space import declared_configs

@@ -22,8 +22,8 @@ from stepscope.cli.printing import note, print_document, put
 from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.calibration.device import Device
-    from stepscope.calibration.sweep import Sweep
+    from stepscope.calibrate.device import Device
+    from stepscope.calibrate.sweep import Sweep
     from stepscope.core.calibrated import Calibrated
 
 DEFAULT = Path("stepscope-hardware.json")
@@ -74,7 +74,7 @@ def run(options: Options) -> int:
 
 def _check(options: Options) -> None:
     """What can be known to fail is said before minutes of measuring."""
-    from stepscope.calibration.groups import in_job
+    from stepscope.calibrate.groups import in_job
 
     for path in (options.out, options.plot):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
@@ -108,10 +108,10 @@ def _check(options: Options) -> None:
 def _measured(options: Options) -> Calibrated | None:
     """None in ranks that have nothing to write."""
     from stepscope import __version__
-    from stepscope.calibration.device import find_device
-    from stepscope.calibration.groups import in_job, number
-    from stepscope.calibration.measure import joined, measure_device
-    from stepscope.calibration.sweep import sweep_of
+    from stepscope.calibrate.device import find_device
+    from stepscope.calibrate.groups import in_job, number
+    from stepscope.calibrate.measure import joined, measure_device
+    from stepscope.calibrate.sweep import sweep_of
 
     is_job = in_job()
     device = find_device(options.device, number("LOCAL_RANK") if is_job else 0)
@@ -145,8 +145,8 @@ def _out_of_folder() -> Iterator[None]:
 
 
 def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
-    from stepscope.calibration.groups import join
-    from stepscope.calibration.measure import measure_links
+    from stepscope.calibrate.groups import join
+    from stepscope.calibrate.measure import measure_links
     from stepscope.core.progress import shown_by
 
     job = join(device)
@@ -190,8 +190,8 @@ def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
     from msgspec.structs import replace
 
     from stepscope import __version__
-    from stepscope.calibration.measure import empty, joined
-    from stepscope.calibration.region_fit import fit_collectives
+    from stepscope.calibrate.measure import empty, joined
+    from stepscope.calibrate.region_fit import fit_collectives
     from stepscope.core.calibrated import Machine
     from stepscope.readers.nccl.tests import read_nccl_tests
     from stepscope.readers.system.hardware_file import read_hardware
@@ -218,8 +218,8 @@ def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
 
 
 def _save(measured: Calibrated, options: Options) -> None:
-    from stepscope.calibration.hardware_file import save
-    from stepscope.report.calibration import calibration_document
+    from stepscope.calibrate.hardware_file import save
+    from stepscope.calibrate.report import calibration_document
 
     save(measured, options.out)
     if QUIET in os.environ:
@@ -227,7 +227,7 @@ def _save(measured: Calibrated, options: Options) -> None:
     print_document(calibration_document(measured))
     put(f"\nWritten to {options.out}\n")
     if options.plot is not None:
-        from stepscope.calibration.plot import draw
+        from stepscope.calibrate.plot import draw
 
         draw(measured, options.plot)
         put(f"Drawn in {options.plot}\n")

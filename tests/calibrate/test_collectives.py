@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stepscope.calibration.collectives import KINDS, measure_collectives
-from stepscope.calibration.device import find_device
-from stepscope.calibration.groups import World, groups_of, in_job, number
-from stepscope.calibration.sweep import CPU_QUICK
+from stepscope.calibrate.collectives import KINDS, measure_collectives
+from stepscope.calibrate.device import find_device
+from stepscope.calibrate.groups import World, groups_of, in_job, number
+from stepscope.calibrate.sweep import CPU_QUICK
 from stepscope.core.calibrated import Timing, bus_factor, ring_steps
 from stepscope.errors import UsageError
 from stepscope.readers.system.hardware_file import read_hardware
@@ -28,11 +28,11 @@ RANK = """
 import sys
 from msgspec.structs import replace
 from pathlib import Path
-from stepscope.calibration.device import find_device
-from stepscope.calibration.sweep import CPU_QUICK
-from stepscope.calibration.groups import join
-from stepscope.calibration.hardware_file import save
-from stepscope.calibration.measure import measure_links
+from stepscope.calibrate.device import find_device
+from stepscope.calibrate.sweep import CPU_QUICK
+from stepscope.calibrate.groups import join
+from stepscope.calibrate.hardware_file import save
+from stepscope.calibrate.measure import measure_links
 job = join(find_device("cpu"))
 sweep = replace(CPU_QUICK, collectives=(1024, 4096, 10001, 65536), point_s=0.0)
 links = measure_links(job, sweep, "test", lambda _: None)

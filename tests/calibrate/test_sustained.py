@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from stepscope.calibration.gemms import chosen
-from stepscope.calibration.timer import DeviceTimer, HostTimer
+from stepscope.calibrate.gemms import chosen
+from stepscope.calibrate.timer import DeviceTimer, HostTimer
 from stepscope.core.calibrated import Calibrated, GemmFit, GemmPoint, Machine, Timing
 
 HOT_AFTER_S = 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stepscope.calibration.timer import LEAST_REPEATS, LEAST_SAMPLE_S
+from stepscope.calibrate.timer import LEAST_REPEATS, LEAST_SAMPLE_S
 
 KIB = 1 << 10
 MIB = 1 << 20

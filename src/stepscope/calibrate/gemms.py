@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stepscope.calibration.device import Device, first_line
-from stepscope.calibration.sweep import Shape, Sweep
+from stepscope.calibrate.device import Device, first_line
+from stepscope.calibrate.sweep import Shape, Sweep
 from stepscope.core.calibrated import GemmPoint, product_bytes
 from stepscope.core.progress import counted
 

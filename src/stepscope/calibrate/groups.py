@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stepscope.calibration.device import Device, first_line
+from stepscope.calibrate.device import Device, first_line
 from stepscope.errors import UsageError
 
 PATIENCE = timedelta(minutes=30)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.calibration.device import Device, first_line
-from stepscope.calibration.sweep import Heads, Sweep
+from stepscope.calibrate.device import Device, first_line
+from stepscope.calibrate.sweep import Heads, Sweep
 from stepscope.core.calibrated import AttentionPoint
 from stepscope.core.progress import counted
 

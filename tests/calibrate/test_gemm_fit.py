@@ -7,8 +7,8 @@ from math import ceil
 
 import pytest
 
-from stepscope.calibration.gemm_fit import fit_gemm
-from stepscope.calibration.sweep import CUDA_FULL, CUDA_QUICK
+from stepscope.calibrate.gemm_fit import fit_gemm
+from stepscope.calibrate.sweep import CUDA_FULL, CUDA_QUICK
 from stepscope.core.calibrated import GemmFit, GemmPoint, Timing
 
 PEAK = 989e12

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.calibration.sweep import Sweep
+from stepscope.calibrate.sweep import Sweep
 from stepscope.cli.main import main
 from stepscope.readers.system.hardware_file import read_hardware
 from tests.cli.test_progress import Terminal
@@ -38,7 +38,7 @@ TESTS = """\
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepscope.calibration.sweep.sweep_of", lambda kind, quick: TINY)
+    monkeypatch.setattr("stepscope.calibrate.sweep.sweep_of", lambda kind, quick: TINY)
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -9,15 +9,15 @@ from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
-from stepscope.calibration.attention import DIRECTIONS, measure_attention
-from stepscope.calibration.collectives import measure_collectives
-from stepscope.calibration.device import Device, describe, first_line, host_free_bytes, spec_of
-from stepscope.calibration.gemm_fit import fit_gemms
-from stepscope.calibration.gemms import CLASSES, PRECISIONS, measure_gemms, sustain_gemms
-from stepscope.calibration.groups import World
-from stepscope.calibration.region_fit import fit_collectives
-from stepscope.calibration.sweep import Sweep
-from stepscope.calibration.timer import HostTimer, timing
+from stepscope.calibrate.attention import DIRECTIONS, measure_attention
+from stepscope.calibrate.collectives import measure_collectives
+from stepscope.calibrate.device import Device, describe, first_line, host_free_bytes, spec_of
+from stepscope.calibrate.gemm_fit import fit_gemms
+from stepscope.calibrate.gemms import CLASSES, PRECISIONS, measure_gemms, sustain_gemms
+from stepscope.calibrate.groups import World
+from stepscope.calibrate.region_fit import fit_collectives
+from stepscope.calibrate.sweep import Sweep
+from stepscope.calibrate.timer import HostTimer, timing
 from stepscope.core.calibrated import (
     COPIES,
     SCHEMA,

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from stepscope.calibration.region_fit import fit_collectives, fit_regions
+from stepscope.calibrate.region_fit import fit_collectives, fit_regions
 from stepscope.core.calibrated import CollectiveFit, CollectivePoint, Timing
 
 SIZES = [1024 << at for at in range(21)]

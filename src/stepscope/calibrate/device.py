@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stepscope.calibration.timer import DeviceTimer, HostTimer, Timer
+from stepscope.calibrate.timer import DeviceTimer, HostTimer, Timer
 from stepscope.core.calibrated import Machine
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties

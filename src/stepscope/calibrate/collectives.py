@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.calibration.groups import Group, World, groups_of
-from stepscope.calibration.sweep import Sweep
-from stepscope.calibration.timer import LEAST_REPEATS, timing
+from stepscope.calibrate.groups import Group, World, groups_of
+from stepscope.calibrate.sweep import Sweep
+from stepscope.calibrate.timer import LEAST_REPEATS, timing
 from stepscope.core.calibrated import CollectivePoint
 from stepscope.core.progress import counted, followed_together
 

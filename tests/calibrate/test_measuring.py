@@ -12,14 +12,14 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from stepscope.calibration.device import Device, find_device
-from stepscope.calibration.hardware_file import save
-from stepscope.calibration.measure import measure_device, num_points, unsteady_note
-from stepscope.calibration.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Sweep
-from stepscope.calibration.timer import DeviceTimer, HostTimer, how_many, timing
+from stepscope.calibrate.device import Device, find_device
+from stepscope.calibrate.hardware_file import save
+from stepscope.calibrate.measure import measure_device, num_points, unsteady_note
+from stepscope.calibrate.report import calibration_document, rate_text, size_text, time_text
+from stepscope.calibrate.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Sweep
+from stepscope.calibrate.timer import DeviceTimer, HostTimer, how_many, timing
 from stepscope.core.calibrated import Calibrated, Timing
 from stepscope.readers.system.hardware_file import read_hardware
-from stepscope.report.calibration import calibration_document, rate_text, size_text, time_text
 from stepscope.report.document.terminal import to_text
 from tests.followed_loops import followed_loops
 

@@ -1,4 +1,0 @@
-"""Measures the machine at hand: products, attention, copies, launches, collectives.
-
-Fits a few constants to them.
-"""
