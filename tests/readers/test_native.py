@@ -123,12 +123,11 @@ def test_own_traces_are_read_alike(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_shared
-@pytest.mark.parametrize("shard", range(2))
-def test_shared_traces_are_read_alike(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_traces_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = ("lab/*/*.json.gz", "board/*.json.gz", "public/*/*.json.gz", "repros/*/*/*.json")
     paths = some(shared_traces(*wide), NUM_SHARED)
     assert len(paths) >= NUM_SHARED
-    for path in paths[shard::2]:
+    for path in paths:
         pure = read_with(path, Scanner(), monkeypatch)
         assert_same(pure, read_with(path, compiled_scanner(), monkeypatch))
 

@@ -27,7 +27,7 @@ from tests.shared_data import (
 
 TRUTH: dict[str, dict[str, Any]] = json.loads((SAMPLES / "truth.json").read_text())["cases"]
 SAMPLED = lab_traces("single/*", "ranks2/*")
-NUM_SHARDS = 8
+NUM_SHARDS = 3
 
 
 def facts_of(path: Path) -> RankFacts:
