@@ -40,9 +40,9 @@ def __getattr__(name: str) -> "Any":
     if name in ("diagnose", "load"):
         # By its name: the capture imports this package, and must not be bound to what a notebook
         # needs.
-        return getattr(_module("stepscope.notebook.run"), name)
+        return getattr(_module("stepscope.tables.run"), name)
     if name == "log_to":
-        return _module("stepscope.notebook.trackers").log_to
+        return _module("stepscope.doors.trackers").log_to
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")
 
 

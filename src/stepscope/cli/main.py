@@ -54,12 +54,12 @@ COMMANDS = (
     Command(
         "query",
         "SQL over a run's events.",
-        "stepscope.cli.query.command",
+        "stepscope.tables.query.command",
     ),
     Command(
         "export",
         "Write a run as a file for another tool: a timeline that Perfetto opens.",
-        "stepscope.cli.export",
+        "stepscope.tables.export",
     ),
     Command(
         "compare",
@@ -88,12 +88,12 @@ COMMANDS = (
         "serve",
         "A page for this machine alone: its runs and recordings, their reports, two "
         "compared, one live.",
-        "stepscope.cli.serve.command",
+        "stepscope.doors.serve.command",
     ),
     Command(
         "mcp",
         "Tools for an agent, over the Model Context Protocol on standard input and output.",
-        "stepscope.cli.mcp.command",
+        "stepscope.doors.mcp.command",
     ),
     Command(
         "skill",

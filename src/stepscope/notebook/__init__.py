@@ -1,4 +1,1 @@
-"""A recorded run in a notebook.
-
-`stepscope.load(path)`, its tables, plots, SQL, and experiment trackers.
-"""
+"""Names of 0.2 that the documentation gave: they stand in stepscope.doors now, and go after 0.3."""

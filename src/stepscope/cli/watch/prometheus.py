@@ -10,8 +10,8 @@ from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
-    from stepscope.cli.serve.server import Server
     from stepscope.core.live import LiveView
+    from stepscope.doors.serve.server import Server
 
 LOOPBACK = "127.0.0.1"
 
