@@ -163,7 +163,7 @@ def ask_first(folder: Path, command: Sequence[str]) -> None:
     from stepscope.protocol.made_here import doubt
     from stepscope.readers.run_folder.folder import read_run
 
-    why = doubt(folder, read_run(folder).metadata)
+    why = doubt(folder, {**read_run(folder).metadata, "command": list(command)})
     if why is None:
         return
     # All of it in one line: what stands far below is easily missed.

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from stepscope.capture.recording import cupti
-from stepscope.capture.site import forget_parents
+from stepscope.capture.site import CUPTI_MARK, CUPTI_VARIABLE, forget_parents
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set, then deleted: so that whatever the test sets is gone afterwards.
-    for name in (cupti.VARIABLE, cupti.MARK):
+    for name in (CUPTI_VARIABLE, CUPTI_MARK):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(cupti, "_asked", [])
@@ -30,20 +30,20 @@ def torch_of(version: str | None) -> Any:
 )
 def test_cupti_leaves_from_cuda_12_6_on(version: str | None, is_asked: bool) -> None:
     cupti.leave_cupti_after(torch_of(version))
-    assert (os.environ.get(cupti.VARIABLE) == "1") is is_asked
+    assert (os.environ.get(CUPTI_VARIABLE) == "1") is is_asked
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cupti.VARIABLE, "0")
+    monkeypatch.setenv(CUPTI_VARIABLE, "0")
     cupti.leave_cupti_after(torch_of("13.0"))
     forget_parents()
-    assert os.environ[cupti.VARIABLE] == "0"
+    assert os.environ[CUPTI_VARIABLE] == "0"
 
 
 def test_a_process_that_the_job_starts_takes_our_setting_out() -> None:
     cupti.leave_cupti_after(torch_of("13.0"))
     forget_parents()
-    assert cupti.VARIABLE not in os.environ
+    assert CUPTI_VARIABLE not in os.environ
 
 
 def test_at_the_end_cuda_is_called_where_cupti_was_asked_to_leave(

@@ -16,8 +16,7 @@ from typing import Any
 
 from stepscope.capture.guard import is_ours
 from stepscope.capture.recording.forked import leave_directly
-from stepscope.capture.site import CUPTI_MARK as MARK
-from stepscope.capture.site import CUPTI_VARIABLE as VARIABLE
+from stepscope.capture.site import CUPTI_MARK, CUPTI_VARIABLE
 
 CALLS, BETWEEN_S = 20, 0.001
 """Calls at the end of the process: the thread that waits for one may only just have been
@@ -36,8 +35,8 @@ def leave_cupti_after(torch: Any) -> None:
     """
     version = str(getattr(getattr(torch, "version", None), "cuda", None) or "").split(".")
     numbers = [int(part) for part in version[:2] if part.isdecimal()]
-    if len(numbers) == 2 and numbers >= [12, 6] and VARIABLE not in os.environ:
-        os.environ[VARIABLE] = os.environ[MARK] = "1"
+    if len(numbers) == 2 and numbers >= [12, 6] and CUPTI_VARIABLE not in os.environ:
+        os.environ[CUPTI_VARIABLE] = os.environ[CUPTI_MARK] = "1"
         _asked[:] = [os.getpid()]
 
 
@@ -47,7 +46,7 @@ def stay_in_cupti() -> None:
     Kineto reads the variable then.
     """
     if _asked:
-        os.environ.pop(VARIABLE, None)
+        os.environ.pop(CUPTI_VARIABLE, None)
 
 
 def let_cupti_leave() -> None:
