@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.plan.catalog import find_model
 from stepscope.plan.launch.emit import launch_of
-from tests.capture.jobs import LIGHT, torchrun
+from tests.capture.jobs import LIGHT, WHOLE, torchrun
 from tests.installed import need
 from tests.plan.launch.launch_cases import TOY, chosen, job_of, written
 from tests.waiting import LONGEST_S
@@ -35,7 +35,7 @@ print(json.dumps(counts))
 """
 
 ORDERLY = """
-import gc, torch, train
+import gc, train
 end = train.dist.destroy_process_group
 def end_group():
     kind = torch.nn.parallel.DistributedDataParallel
@@ -83,15 +83,18 @@ def started(folder: Path, *command: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("target", "parts"),
+    ("target", "parts", "before"),
     [
-        ("torchrun", {}),
-        ("fsdp2", {"zero_stage": 3, "recompute": "full", "recompute_layers": 1}),
+        ("torchrun", {}, LIGHT),
+        ("fsdp2", {"zero_stage": 3, "recompute": "full", "recompute_layers": 1}, WHOLE),
     ],
+    ids=["torchrun", "fsdp2"],
 )
-def test_two_ranks_train_over_gloo(target: str, parts: dict[str, Any], tmp_path: Path) -> None:
+def test_two_ranks_train_over_gloo(
+    target: str, parts: dict[str, Any], before: str, tmp_path: Path
+) -> None:
     folder = emitted(target, tmp_path, **parts)
-    (folder / "orderly.py").write_text(ORDERLY)
+    (folder / "orderly.py").write_text(before + ORDERLY)
     result = started(folder, *torchrun(folder, "orderly.py"))
     assert result["measured"]["step_s"] > 0
     assert result["planned"]["step_s"] > 0
