@@ -28,17 +28,18 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """A message's fields by the protobuf encoding: number and value."""
     at, end = 0, len(data)
     while at < end:
-        key, at = varint(data, at)
-        if key & 7 == 0:
-            value, at = varint(data, at)
-            yield key >> 3, value
-        elif key & 7 == 1:
+        key, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
+        kind = key & 7
+        if kind == 1:
             yield key >> 3, data[at : (at := at + 8)]
+            continue
+        value, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
+        if kind == 0:
+            yield key >> 3, value
         else:
-            assert key & 7 == 2, f"wire type {key & 7}"
-            size, at = varint(data, at)
-            assert at + size <= end, "cut off"
-            yield key >> 3, data[at : (at := at + size)]
+            assert kind == 2, f"wire type {kind}"
+            assert at + value <= end, "cut off"
+            yield key >> 3, data[at : (at := at + value)]
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
