@@ -10,6 +10,7 @@ import statistics
 import sys
 import threading
 import time
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -56,11 +57,14 @@ class Block:
 
 
 class Hooks:
-    """The functions of torch that a tool has replaced, to be put in and taken out at will."""
+    """The functions of torch that a tool has replaced, and the codes of those that it has changed,
+    to be put in and taken out at will."""
 
     def __init__(self) -> None:
         self._before = _functions()
         self._changed: list[tuple[Any, str, Any, Any]] = []
+        self._codes = _codes()
+        self._coded: list[tuple[Any, Any, Any]] = []
         self._lists_out = self._lists_in = [held.copy() for held in _lists()]
 
     def learn(self) -> None:
@@ -70,6 +74,11 @@ class Hooks:
             key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)
         ]
         self._changed = [(*key, before.get(key, ABSENT), after.get(key, ABSENT)) for key in changed]
+        self._coded = [
+            (function, before, function.__code__)
+            for function, before in self._codes.items()
+            if function.__code__ is not before
+        ]
         self._lists_in = [held.copy() for held in _lists()]
 
     def put_in(self, *, to_make: bool = False) -> None:
@@ -77,12 +86,18 @@ class Hooks:
         for owner, name, _, now in self._changed:
             if to_make or name not in WHEN_MADE:
                 _set(owner, name, now)
+        for function, _, code in self._coded:
+            if to_make or function.__name__ != "profile_hook_step":
+                function.__code__ = code
         _fill(self._lists_in)
 
     def take_out(self, *, to_make: bool = False) -> None:
         for owner, name, was, _ in self._changed:
             if to_make or name not in WHEN_MADE:
                 _set(owner, name, was)
+        for function, code, _ in self._coded:
+            if to_make or function.__name__ != "profile_hook_step":
+                function.__code__ = code
         _fill(self._lists_out)
 
 
@@ -111,6 +126,11 @@ def _functions() -> dict[tuple[Any, str], Any]:
         for name, value in vars(owner).items()
         if name != "__dict__"
     }
+
+
+def _codes() -> dict[Any, Any]:
+    held = (getattr(value, "__func__", value) for value in _functions().values())
+    return {each: each.__code__ for each in held if isinstance(each, types.FunctionType)}
 
 
 def _set(owner: Any, name: str, value: Any) -> None:

@@ -6,13 +6,14 @@ Optimizer steps, backward passes and loaders; what stops a step is in stalls.py.
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.guard import Guard
+from stepscope.capture.guard import Guard, suppressed
 from stepscope.capture.hooks.changes import WATCHED, watched_function
 from stepscope.capture.hooks.datasets import Datasets
 from stepscope.capture.hooks.garbage import hook_collections
@@ -81,6 +82,9 @@ def _session_kind(options: Options) -> type[Session]:
 
 def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     guard.at_end(session.hurry)
+    with suppressed():
+        # The first optimizer's step imports it, and drops what a signal's handler raises meanwhile.
+        importlib.import_module("torch.profiler._cupti_monitor")
     _hook_optimizers(guard, torch, session)
     for name, probe in (
         ("torch.autograd.backward", backward_probe(session, guard)),

@@ -7,7 +7,6 @@ Kineto keeps a recording per thread: one that another thread ends takes the proc
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import threading
@@ -149,9 +148,6 @@ class Window:
         """Attaches the profiler, to this thread."""
         if self._has_device:
             leave_cupti_after(self._torch)
-        with suppressed():
-            # The profiler imports it by itself, and drops what a signal's handler raises meanwhile.
-            importlib.import_module("torch.profiler._cupti_monitor")
         note_profiler()
         _held.hold = _Hold(self)
         self.is_attached = True
