@@ -3,7 +3,9 @@
 
 Prints for each format how many damaged inputs were diagnosed, refused, and read with notes, the
 slowest inputs, and every failure with the seed that repeats it: `--kind nsys-sqlite --seed 4711
---inputs 1 --keep DIR` leaves that input in DIR.
+--inputs 1 --keep DIR` leaves that input in DIR. `--kind splice` is another fuzzer, which knows
+nothing of formats: pieces of files of different kinds, changed lengths and offsets, other encodings
+and packings.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.fuzzing import REFUSED, Outcome, kinds, run_round
+from tests.fuzzing import REFUSED, SPLICE, Outcome, kinds, run_round, run_splice
 
 NUM_SLOWEST = 10
 BATCH = 25
@@ -31,7 +33,7 @@ def main() -> int:
         for at in range(arguments.inputs)
     ]
     if arguments.keep is not None:
-        outcomes = [run_round(kind, seed, arguments.keep) for kind, seed in rounds]
+        outcomes = [_round(kind, seed, arguments.keep) for kind, seed in rounds]
     else:
         batches = [rounds[at : at + BATCH] for at in range(0, len(rounds), BATCH)]
         with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -42,7 +44,11 @@ def main() -> int:
 def _batch(rounds: list[tuple[str, int]]) -> list[Outcome]:
     warnings.simplefilter("error")
     with TemporaryDirectory() as folder:
-        return [run_round(kind, seed, Path(folder) / "input") for kind, seed in rounds]
+        return [_round(kind, seed, Path(folder) / "input") for kind, seed in rounds]
+
+
+def _round(kind: str, seed: int, folder: Path) -> Outcome:
+    return run_splice(seed, folder) if kind == SPLICE else run_round(kind, seed, folder)
 
 
 def _tell(outcomes: list[Outcome]) -> int:
@@ -81,7 +87,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, default=1000, help="damaged inputs in all")
     parser.add_argument("--seed", type=int, default=1, help="of the first round of each format")
     parser.add_argument(
-        "--kind", action="append", help="one of the formats alone; may be given again"
+        "--kind", action="append", help=f"one of the formats alone, or {SPLICE}; may be given again"
     )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(

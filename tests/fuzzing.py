@@ -41,6 +41,7 @@ from stepscope.report.document.terminal import to_text
 from tests.format_samples import CLUSTER, DIAGNOSIS, HARDWARE, MODEL, RUN, WATCHED, Sample, samples
 from tests.mutations import mutated
 from tests.shared_data import ROOT
+from tests.splices import name_of, spliced
 
 READ, REFUSED = "diagnosed", "refused"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -51,6 +52,8 @@ HANG_S = 120
 PLAN = ("plan", "--seq", "2048", "--global-batch", "64", "--format", "json")
 ALONE = (CLUSTER, DIAGNOSIS, HARDWARE, MODEL, RUN, WATCHED)
 """Not given together with other recordings."""
+SPLICE = "splice"
+"""The kind of what is made of pieces of all."""
 DEFAULTS = {"--model": "llama3-8b", "--cluster": "1x8xH200"}
 
 
@@ -81,11 +84,42 @@ def run_round(kind: str, seed: int, folder: Path) -> Outcome:
     files = write_damaged(sample, chance, folder)
     if kind not in ALONE and chance.random() < 0.3:
         files += _beside(chance, folder)
+    return _outcome(kind, seed, files, folder, chance)
+
+
+def run_splice(seed: int, folder: Path) -> Outcome:
+    """One to three files made of pieces of samples of any kinds, under the name of any."""
+    chance = random.Random(f"{SPLICE} {seed}")
+    every = [
+        (sample.kind, name, data) for sample in samples() for name, data in sample.files.items()
+    ]
+    names = [name for _, name, _ in every]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    files, kind = [], SPLICE
+    for number in range(chance.choice((1, 1, 1, 2, 3))):
+        (kind, _, one), (_, _, other) = chance.choice(every), chance.choice(every)
+        path = folder / f"{number}_{name_of(names, chance)}"
+        path.write_bytes(spliced(one, other, chance))
+        files.append(path)
+    as_kind = kind if kind in ALONE and kind not in (RUN, WATCHED) else SPLICE
+    return _outcome(as_kind, seed, files, folder, chance, told=SPLICE)
+
+
+def _outcome(
+    kind: str,
+    seed: int,
+    files: list[Path],
+    folder: Path,
+    chance: random.Random,
+    told: str | None = None,
+) -> Outcome:
+    """What became of them, asked as this kind is."""
     begun = time.process_time()
     answer, num_notes, problem = READ, 0, None
     try:
         with _no_hang(), _small_pieces(chance):
-            num_notes = ask(sample.kind, files, folder)
+            num_notes = ask(kind, files, folder)
     except StepscopeError as refusal:
         answer, problem = REFUSED, _message_problem(_said(refusal))
     except AnswerError as wrong:
@@ -96,7 +130,12 @@ def run_round(kind: str, seed: int, folder: Path) -> Outcome:
         problem = f"CRASH {type(crash).__name__}: {str(crash)[:200]} at {_place(crash)}"
     seconds = time.process_time() - begun
     return Outcome(
-        kind=kind, seed=seed, answer=answer, num_notes=num_notes, seconds=seconds, problem=problem
+        kind=told or kind,
+        seed=seed,
+        answer=answer,
+        num_notes=num_notes,
+        seconds=seconds,
+        problem=problem,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from stepscope.errors import StepscopeError
 from stepscope.readers.formats import FORMATS
 from tests.format_samples import BESIDES, Sample, samples
-from tests.fuzzing import ask, kinds, run_round
+from tests.fuzzing import ask, kinds, run_round, run_splice
 
 ROUNDS = 5 * int(os.environ.get("STEPSCOPE_FUZZ", "1"))
 """Of each format. STEPSCOPE_FUZZ says how many times as many as in CI."""
@@ -42,6 +42,16 @@ def test_an_undamaged_sample_is_read(sample: Sample, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", kinds())
 def test_a_damaged_file_is_diagnosed_or_refused(kind: str, tmp_path: Path) -> None:
     outcomes = [run_round(kind, seed, tmp_path / "input") for seed in range(ROUNDS)]
+    assert [
+        f"seed {outcome.seed}: {outcome.problem}"
+        for outcome in outcomes
+        if outcome.problem is not None
+    ] == []
+
+
+def test_files_made_of_pieces_of_others_are_diagnosed_or_refused(tmp_path: Path) -> None:
+    outcomes = [run_splice(seed, tmp_path / "input") for seed in range(8 * ROUNDS)]
+    assert len({outcome.answer for outcome in outcomes}) == 2
     assert [
         f"seed {outcome.seed}: {outcome.problem}"
         for outcome in outcomes

@@ -247,10 +247,25 @@ def test_idle_time_without_a_cause_is_not_called_a_wait_for_the_host() -> None:
     assert not is_unseen(parts | {"idle_other": 0.6, "compute": 0.3}, "compute")
 
 
-def test_idle_time_before_a_kernel_with_a_wrong_time_is_not_the_kernels() -> None:
+def test_a_kernel_with_a_wrong_time_is_a_clock_that_is_wrong() -> None:
     *events, last = running_ahead("vectorized_elementwise_kernel")[:9]
     hour = 3_600_000 * MS
-    verdict = judged(*events, replace(last, start=last.start + hour, end=last.end + hour)).verdict
+    diagnosis = judged(*events, replace(last, start=last.start + hour, end=last.end + hour))
+    assert diagnosis.verdict.bound == "unknown"
+    assert "the device stood still, or its clock jumped" in diagnosis.verdict.summary
+    assert diagnosis.step.ms is None
+    assert diagnosis.findings == ()
+
+
+def test_idle_time_before_kernels_without_a_cause_is_not_the_kernels() -> None:
+    hour = 3_600_000 * MS
+    late = [
+        replace(each, start=each.start + hour * step, end=each.end + hour * step)
+        if each.stream == 7
+        else each
+        for step, each in ((at // 3, event) for at, event in enumerate(running_ahead("work")[:9]))
+    ]
+    verdict = judged(*late).verdict
     assert verdict.bound == "unknown"
     assert "but the device idles for 100% of the step with no cause recorded" in verdict.summary
 

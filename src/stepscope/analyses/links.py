@@ -44,12 +44,12 @@ def link(trace: Trace) -> Links:
     launch = np.full(len(trace), NONE, np.int64)
     device = np.flatnonzero(trace.device_work)
     calls = np.flatnonzero(trace.is_kind(Kind.RUNTIME) & (trace.correlation != NONE))
-    launch[device] = _match(trace.correlation[device], trace.correlation[calls], calls)
+    launch[device] = match_ids(trace.correlation[device], trace.correlation[calls], calls)
     _drop_effects_before_causes(trace, launch, device)
     lost = device[launch[device] == NONE]
     if len(lost):
         ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.external > 0))
-        launch[lost] = _match(trace.external[lost], trace.external[ops], ops)
+        launch[lost] = match_ids(trace.external[lost], trace.external[ops], ops)
         _drop_effects_before_causes(trace, launch, lost)
     return Links(
         parent=parent,
@@ -60,7 +60,7 @@ def link(trace: Trace) -> Links:
     )
 
 
-def _match(wanted: Int64, keys: Int64, events: Int64) -> Int64:
+def match_ids(wanted: Int64, keys: Int64, events: Int64) -> Int64:
     """For each wanted id, the last event that carries it."""
     result = np.full(len(wanted), NONE, np.int64)
     if len(keys) == 0:

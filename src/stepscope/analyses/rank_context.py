@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,14 @@ from stepscope.analyses.kernels.device import DeviceSets, device_sets
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.tables import KernelWork, kernel_work
 from stepscope.analyses.links import Links, link
+from stepscope.analyses.steps.clocks import (
+    clock_notes,
+    device_note,
+    end_note,
+    number_note,
+    unlike_note,
+    without_stretches,
+)
 from stepscope.analyses.steps.partition import part_intervals
 from stepscope.analyses.steps.projection import Charges, charge
 from stepscope.analyses.steps.windows import StepCut, cut_steps
@@ -65,9 +73,8 @@ def build_context(
     trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None
 ) -> RankContext:
     """Link, cut and charge. `measured` is the same device, calibrated."""
-    links = link(trace)
+    trace, links, cut = _on_one_clock(trace)
     collective = collective_kernels(trace, links)
-    cut = cut_steps(trace, links)
     roofs = None if spec is None else DevicePeaks(spec=spec, measured=measured)
     work = np.flatnonzero(trace.device_work)
     charges = charge(trace, links, work)
@@ -85,6 +92,22 @@ def build_context(
         roofs=roofs,
         device=device_of(trace),
     )
+
+
+def _on_one_clock(trace: Trace) -> tuple[Trace, Links, StepCut]:
+    """The trace, linked and cut, without what its clock did to a step alone; and with a note of it,
+    and of times that cannot be right."""
+    links = link(trace)
+    cut = cut_steps(trace, links)
+    notes = clock_notes(trace, links)
+    if not notes:
+        even, notes = without_stretches(trace, cut)
+        if even is not trace:
+            trace, links = even, link(even)
+            cut = cut_steps(trace, links)
+        notes += device_note(trace, links, cut) or unlike_note(cut)
+        notes += end_note(trace, cut) + number_note(trace, cut)
+    return (replace(trace, notes=(*notes, *trace.notes)) if notes else trace), links, cut
 
 
 def device_of(trace: Trace) -> DeviceProperties | None:

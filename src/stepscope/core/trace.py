@@ -110,6 +110,13 @@ ENDS_INSIDE = "the file ends inside a packet"
 READ_IN_PART = "the file was read only in part"
 CUT_NOTES = (ENDS_EARLY, ENDS_INSIDE, READ_IN_PART)
 """How the notes of readers begin on a file that was cut."""
+CLOCK_BACK = "the recording's clock ran back"
+CLOCKS_DIFFER = "the clocks of host and device disagree"
+CLOCK_JUMPED = "the clock jumped"
+EVENTS_MISSING = "events are missing"
+CLOCK_STOOD = "the device stood still, or its clock jumped"
+CLOCK_NOTES = (CLOCK_BACK, CLOCKS_DIFFER, CLOCK_STOOD)
+"""How notes begin on times that cannot be right."""
 
 
 class DeviceProperties(Struct, frozen=True, kw_only=True):

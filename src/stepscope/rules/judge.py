@@ -36,6 +36,8 @@ MOST_OF = 0.6
 NEARLY = 0.7
 """Of the logarithm of what a change of the whole model gives, from which the fix of one fault
 stands before it: it is sooner made, and less of the model has to fit it."""
+MOST_OF_ONE_STEP = 20.0
+"""Times as fast, beyond which a gain is told where two steps show it."""
 NO_MORE = 1.15
 """Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
 same fix."""
@@ -73,6 +75,7 @@ def judge(job: JobCase) -> Judgement:
         ),
         key=_place,
     )
+    pairs, unsure = _shown_twice(job, pairs)
     pairs = _surely_more_first(_narrower_first(pairs))
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
@@ -81,10 +84,37 @@ def judge(job: JobCase) -> Judgement:
     return Judgement(
         findings=tuple(finding for finding, _ in pairs),
         ladder=ladder(job, worth),
-        abstentions=tuple(answer for answer in first if isinstance(answer, Abstention)),
+        abstentions=(*unsure, *(answer for answer in first if isinstance(answer, Abstention))),
         remarks=tuple(answer for answer in first if isinstance(answer, Remark)),
         lacks_stacks=any(proposal.lacks_stacks for proposal in worth),
     )
+
+
+def _shown_twice(job: JobCase, pairs: list[Pair]) -> tuple[list[Pair], tuple[Abstention, ...]]:
+    """The findings, and as abstentions those that promise very much for what one step alone shows:
+    a stall of the machine is no fault of the program's."""
+    most = MOST_OF_ONE_STEP
+    if all(_two_are_alike(case) for case in job.cases):
+        return pairs, ()
+    left = [pair for pair in pairs if pair[0].predicted_speedup <= most]
+    unsure = tuple(
+        Abstention(
+            code=finding.code,
+            reason=f"one recorded step alone shows a gain of more than {most:.0f}x",
+            needs="record more steps",
+        )
+        for finding, _ in pairs
+        if finding.predicted_speedup > most
+    )
+    return left, unsure
+
+
+def _two_are_alike(case: Case) -> bool:
+    """Whether a second step takes as long as the longest, or many were timed."""
+    if case.metadata is not None and case.metadata.steps is not None:
+        return True
+    longest = sorted(case.facts.steps.step_intervals)[-2:]
+    return len(longest) == 2 and longest[0] >= longest[1] / 2
 
 
 def _place(pair: Pair) -> tuple[int, float]:

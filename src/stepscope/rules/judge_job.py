@@ -19,7 +19,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
-from stepscope.rules.partition_verdict import cut_share, is_missed, missed_by
+from stepscope.rules.partition_verdict import clock_fault, cut_share, is_missed, missed_by
 
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
@@ -58,8 +58,11 @@ def judge_job(job: Job) -> Judged:
     together = _judged_together(job, cases)
     judged = together if together is not None else _judged_alone(job, cases)
     cut = max((cut_share(rank) for rank in job.facts.ranks), default=0.0)
+    fault = next((fault for rank in job.facts.ranks if (fault := clock_fault(rank))), None)
     if cut:
         judged = replace(judged, judgement=_cut_judgement(cut))
+    elif fault is not None:
+        judged = replace(judged, judgement=_faulty_judgement(fault))
     elif job.facts.run is not None and is_withheld(job.facts.run):
         withheld = withheld_judgement(judged.judgement)
         judged = replace(judged, judgement=withheld)
@@ -72,6 +75,12 @@ def _cut_judgement(share: float) -> Judgement:
     reason = f"the file ends early, without {share:.0%} of the device's work"
     needs = "record anew, and let the profiler end before the job does"
     return Judgement(abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),))
+
+
+def _faulty_judgement(fault: str) -> Judgement:
+    """Of times that cannot be right: a replay of them is of no run."""
+    needs = "record anew; if it stays so, tell us of the machine and the recorder's version"
+    return Judgement(abstentions=(Abstention(code=FIXES, reason=fault, needs=needs),))
 
 
 def withheld_judgement(judgement: Judgement) -> Judgement:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RankFacts, Replayed
-from stepscope.core.trace import CUT_NOTES
+from stepscope.core.trace import CLOCK_NOTES, CLOCKS_DIFFER, CUT_NOTES
 
 PROFILER_STRETCH = 2.0
 """The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while
@@ -59,6 +59,19 @@ def cut_share(rank: RankFacts) -> float:
     if is_cut and rank.device_name is not None and rank.steps.where == "host":
         share = 1.0
     return share if share >= LEAST_CUT else 0.0
+
+
+def clock_fault(rank: RankFacts) -> str | None:
+    """What is wrong with the times of the recording, where they cannot be right."""
+    return next((note for note in rank.notes if note.startswith(CLOCK_NOTES)), None)
+
+
+def has_step_time(rank: RankFacts) -> bool:
+    """Whether what lies between two steps' ends is a step's time: not where no step was detected,
+    the file ends early, or time runs back or jumps."""
+    fault = clock_fault(rank)
+    is_apart = fault is None or fault.startswith(CLOCKS_DIFFER)
+    return is_apart and not (is_whole_trace(rank) or cut_share(rank))
 
 
 def is_whole_trace(rank: RankFacts) -> bool:

@@ -46,7 +46,9 @@ from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (
     MOST_IDLE,
     bound_by_parts,
+    clock_fault,
     cut_share,
+    has_step_time,
     is_blind,
     is_missed,
     is_whole_trace,
@@ -153,6 +155,10 @@ def _verdict(
     if cut:
         missing = f"its file ends early, without {cut:.0%} of the device's work"
         summary = f"What limits the run is not in this trace: {missing}."
+        return Verdict(bound="unknown", summary=summary, shares={})
+    fault = clock_fault(rank)
+    if fault is not None:
+        summary = f"What limits the run is not in this trace: {fault}."
         return Verdict(bound="unknown", summary=summary, shares={})
     by_replay = (
         rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE
@@ -338,8 +344,7 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
 
 def _step(facts: Facts, rank: RankFacts) -> StepTime:
     # Where no step could be detected, the length of what was recorded is nobody's step time.
-    is_whole = not is_whole_trace(rank) and not cut_share(rank)
-    step_interval = rank.steps.step_interval_ns if is_whole else None
+    step_interval = rank.steps.step_interval_ns if has_step_time(rank) else None
     profiled = None if step_interval is None else step_interval / 1e6
     given = facts.given_step_ns
     return StepTime(

@@ -582,7 +582,7 @@ def test_slices_that_do_not_close_and_ends_of_none_are_counted(tmp_path: Path) -
     )
     trace = read(tmp_path / "a", data)
     assert (len(trace), trace.dur_ns.tolist()) == (1, [2])
-    assert "1 slice(s) never end and were left out" in trace.notes
+    assert "the file ends before its end: 1 slice(s) never end and were left out" in trace.notes
     assert "1 end(s) of slices that never begin were left out" in trace.notes
     assert trace.unknown == {"track event of type 77": 1}
 

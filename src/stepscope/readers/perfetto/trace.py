@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from stepscope.core.device_label import device_of_label
 from stepscope.core.numbers import first_few, true_notes
-from stepscope.core.trace import DEVICE_WORK, ENDS_INSIDE, NONE, Kind, Trace
+from stepscope.core.trace import DEVICE_WORK, ENDS_EARLY, ENDS_INSIDE, NONE, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.readers.format import Progress, Reader
 from stepscope.readers.perfetto.args import DETAIL, slice_of
@@ -420,7 +420,10 @@ class _TraceParser:
             ),
             (self.num_bad + packets.num_damaged, "{n} damaged packet(s) were left out"),
             (packets.num_oversized, "{n} compressed packet(s) were cut at 16 MiB"),
-            (still_open, "{n} slice(s) never end and were left out"),
+            (
+                still_open,
+                f"{ENDS_EARLY}: {{n}} slice(s) never end and were left out",
+            ),
             (self.num_too_deep, f"{{n}} slice(s) inside {MAX_DEPTH} others were left out"),
             (self.num_unopened, "{n} end(s) of slices that never begin were left out"),
             (

@@ -59,10 +59,11 @@ their folder, the name of a file where there is little room."""
 MOST_WARNINGS = 2
 DAMAGE = re.compile(
     r"damaged|ends before|ends inside|cut off|could not be read|read only in part|left out: "
-    r"|of one run\b"
+    r"|of one run\b|clock ran back|clocks of host and device|clock jumped|events are missing"
+    r"|do not resemble one another"
 )
 """Of a note: a file is not whole, so less was judged than was recorded; or the files may not belong
-together."""
+together; or its times are not those of one clock, or of one kind of step."""
 
 LEAST_RARE = 0.001
 """Of a usual step, from which what only some steps hold is told apart from it."""

@@ -1,0 +1,178 @@
+"""Clocks that cannot be right, and a step that one silence makes unlike the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stepscope.analyses.rank_context import build_context
+from stepscope.core.trace import Trace
+from stepscope.rules.case import Case, case_of
+from stepscope.rules.job_case import job_case_of_rank
+from stepscope.rules.judge import judge
+from stepscope.rules.partition_verdict import clock_fault, has_step_time
+from tests.rules.recorder import US, Recorder
+from tests.tracing import Event, call, trace_of
+
+STEP_US = 1_000
+MS = 1_000_000
+
+
+def run(num_steps: int = 4, stall_us: float = 0.0, name: str | None = None) -> Recorder:
+    """Steps of ten kernels; `stall_us` in the middle of the third."""
+    recorder = Recorder()
+    for number in range(num_steps):
+        start = recorder.now
+        for part in range(10):
+            if part == 5 and number == 2 and stall_us:
+                began = recorder.now
+                recorder.work(stall_us)
+                if name is not None:
+                    recorder.span(name, began)
+            recorder.launch("aten::mm", kernel_us=50, host_us=100, external=recorder.number + 1)
+        recorder.step(number, start)
+    return recorder
+
+
+def moved(events: list[Event], when: Callable[[Event], bool], by_us: float) -> Trace:
+    """The events, those that are meant at other times."""
+    by = int(by_us * US)
+    return trace_of(
+        *(
+            replace(each, start=each.start + by, end=each.end + by) if when(each) else each
+            for each in events
+        )
+    )
+
+
+def case(trace: Trace) -> Case:
+    return case_of(build_context(trace, None), 0, None)
+
+
+def notes(trace: Trace) -> str:
+    return " ".join(build_context(trace, None).trace.notes)
+
+
+def test_a_run_whose_clock_is_right_is_left_as_it_is() -> None:
+    trace = run().trace
+    assert build_context(trace, None).trace is trace
+
+
+@pytest.mark.parametrize("by_us", [500, 10_000, 10_000_000])
+def test_a_jump_forward_is_said_and_left_out(by_us: float) -> None:
+    recorder = run()
+    middle = recorder.now // 2
+    usual = case(recorder.trace)
+    jumped = case(moved(recorder.events, lambda each: each.start >= middle, by_us))
+    assert "the clock jumped or the run stood still" in " ".join(jumped.facts.notes)
+    for one, other in (
+        (jumped.facts.steps.step_interval_ns, usual.facts.steps.step_interval_ns),
+        (jumped.unprofiled_ns, usual.unprofiled_ns),
+    ):
+        assert one == pytest.approx(other, rel=0.1)
+    assert max(jumped.facts.steps.step_intervals) < 1.2 * min(jumped.facts.steps.step_intervals)
+
+
+def test_a_loader_that_was_seen_to_wait_in_one_step_is_no_clock() -> None:
+    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    assert "clock" not in notes(run(stall_us=2_000, name=name).trace)
+    assert "clock" in notes(run(stall_us=2_000).trace)
+
+
+@pytest.mark.parametrize("by_us", [-300, -2_000, -1_000_000])
+def test_time_that_runs_back_gives_no_step_time_and_no_gain(by_us: float) -> None:
+    recorder = run()
+    middle = recorder.now // 2
+    trace = moved(recorder.events, lambda each: each.start >= middle, by_us)
+    facts = case(trace).facts
+    assert (clock_fault(facts) or "").startswith("the recording's clock ran back")
+    assert not has_step_time(facts)
+
+
+def test_numbers_that_begin_anew_are_no_clock() -> None:
+    recorder = run()
+    events = [
+        replace(each, correlation=each.correlation - 20) if each.correlation > 20 else each
+        for each in recorder.events
+    ]
+    assert "clock" not in notes(trace_of(*events))
+
+
+def test_work_before_its_launch_is_a_clock_that_is_ahead() -> None:
+    trace = moved(run().events, lambda each: each.stream == 7, -700)
+    facts = case(trace).facts
+    assert "the clocks of host and device disagree" in (clock_fault(facts) or "")
+    assert has_step_time(facts)
+
+
+def test_work_that_ends_after_it_was_waited_for_is_a_clock_that_is_behind() -> None:
+    recorder = run()
+    waits = []
+    for number in range(1, 5):
+        marked = f"ProfilerStep#{number - 1}"
+        (step,) = [each for each in recorder.events if each.name == marked]
+        waits.append(call("cudaDeviceSynchronize", step.end - 2 * US, step.end - US, 1_000))
+    recorder.events += waits
+    late = moved(recorder.events, lambda each: each.stream == 7, 3_000)
+    assert "ends after it was waited for" in notes(late)
+
+
+def test_a_stretch_without_its_events_is_missing() -> None:
+    recorder = run()
+    begin, end = recorder.now // 2, recorder.now // 2 + 400 * US
+    left = [each for each in recorder.events if not begin <= each.start < end]
+    assert "events are missing" in notes(trace_of(*left))
+
+
+def test_a_mark_that_is_missing_between_others_is_said() -> None:
+    left = [each for each in run().events if each.name != "ProfilerStep#2"]
+    assert "1 steps between the others have no mark" in notes(trace_of(*left))
+
+
+def test_a_device_that_stands_still_with_work_to_do_is_said() -> None:
+    recorder = Recorder()
+    for number in range(3):
+        start = recorder.now
+        for _ in range(10):
+            recorder.launch("aten::mm", kernel_us=200, host_us=150)
+        recorder.step(number, start)
+    third = [each for each in recorder.events if each.stream == 7][15].start
+    late = moved(recorder.events, lambda each: each.stream == 7 and each.start >= third, 1_000)
+    assert "the device stood still, or its clock jumped" in notes(late)
+
+
+def test_steps_of_other_lengths_are_said_where_one_takes_ten_times_as_long() -> None:
+    recorder = Recorder()
+    for number, kernels in enumerate((10, 10, 10, 300)):
+        start = recorder.now
+        for _ in range(kernels):
+            recorder.launch("aten::mm", kernel_us=50, host_us=100)
+        recorder.step(number, start)
+    assert "steps do not resemble one another" in notes(recorder.trace)
+
+
+def test_a_gain_of_more_than_twenty_needs_a_second_step_that_shows_it() -> None:
+    def judged(slow: tuple[int, ...]) -> tuple[float, str]:
+        recorder = Recorder()
+        for number in range(3):
+            start = recorder.now
+            for _ in range(10):
+                if number in slow:
+                    began = recorder.now
+                    recorder.work(5_000)
+                    recorder.span("cudaMalloc", began, kind=call)
+                recorder.launch("aten::mm", kernel_us=20, host_us=20)
+            recorder.step(number, start)
+        judgement = judge(job_case_of_rank(case(recorder.trace)))
+        reasons = " ".join(each.reason for each in judgement.abstentions)
+        gains = (each.predicted_speedup for each in judgement.findings)
+        return max(gains, default=1.0), reasons
+
+    gain, reasons = judged((2,))
+    assert gain <= 20
+    assert "one recorded step alone shows a gain of more than 20x" in reasons
+    gain, reasons = judged((1, 2))
+    assert gain > 20
+    assert "one recorded step" not in reasons
