@@ -299,9 +299,9 @@ def main() -> int:
 
 
 def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespace) -> Any:
-    from stepscope.cli.tune.kernel import keep, read_options, tune
     from stepscope.report.document.terminal import to_text
-    from stepscope.report.kernel_tune.view import kernel_tuning_document
+    from stepscope.tune.cli.kernel import keep, read_options, tune
+    from stepscope.tune.kernel_report.view import kernel_tuning_document
 
     shapes = sweep.shapes if on_gpu else sweep.small
     words = [*sweep.options, "--shapes", shapes, "--budget", f"{budget_s:.1f}"]
@@ -317,7 +317,7 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
 def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
     from stepscope.core.contract.codec import plain
     from stepscope.protocol.json_text import json_text
-    from stepscope.report.kernel_tune.json import kernel_tuning_contract
+    from stepscope.tune.kernel_report.json import kernel_tuning_contract
 
     told = {
         "seconds": seconds,
@@ -328,7 +328,7 @@ def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
 
 def _show(found: list[tuple[Sweep, Any]]) -> None:
     """One table: a line for each timed case, then what was refused."""
-    from stepscope.report.kernel_tune.words import fault_words, settings_words
+    from stepscope.tune.kernel_report.words import fault_words, settings_words
 
     print(
         f"{'sweep':<11} {'case':<34} {'winner':<46} {'us':>8} {'baseline':>9} {'reference':>9} "

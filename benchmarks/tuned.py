@@ -21,10 +21,10 @@ from pathlib import Path
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.experiments.bootstrap import trimmed_mean
 from stepscope.experiments.trials.trial import run_trial
-from stepscope.experiments.tune.knob_space import Space, parse_knobs
-from stepscope.experiments.tune.policy import OnSteps, TunePolicy
-from stepscope.experiments.tune.tuner import Search
-from stepscope.experiments.tune.words import settings_words
+from stepscope.tune.knob_space import Space, parse_knobs
+from stepscope.tune.policy import OnSteps, TunePolicy
+from stepscope.tune.tuner import Search
+from stepscope.tune.words import settings_words
 
 KNOBS = ("num_workers=0..3", "num_threads=1..3", "prefetch_factor=1,4", "fused_optimizer=off,on")
 JOB = Path(__file__).with_name("tuned_job.py")

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.core.experiments.trials import Change, Trial
-from stepscope.core.experiments.tuning import (
+from stepscope.tune.knob_space import Space, parse_knobs, parse_ways
+from stepscope.tune.policy import OnSteps, Start, TunePolicy
+from stepscope.tune.proof import ProofPolicy, concluded
+from stepscope.tune.shapes.tuning import (
     Tuning,
 )
-from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
-from stepscope.experiments.tune.policy import OnSteps, Start, TunePolicy
-from stepscope.experiments.tune.proof import ProofPolicy, concluded
-from stepscope.experiments.tune.tuner import Search
+from stepscope.tune.tuner import Search
 
 Clock = Callable[[Change], float]
 """Milliseconds a step."""

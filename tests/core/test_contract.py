@@ -22,7 +22,6 @@ from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.contract.triage import TriageContract
-from stepscope.core.contract.tuning import TuningContract
 from stepscope.core.contract.verification import VerificationContract
 from stepscope.core.experiments.experiment import (
     Gap,
@@ -34,7 +33,6 @@ from stepscope.core.experiments.experiment import (
 )
 from stepscope.core.experiments.fixed import Attempt, Fixed
 from stepscope.core.experiments.trials import Change
-from stepscope.core.experiments.tuning import KnobShown, Tried, Tuning, Winner
 from stepscope.core.live import Alert
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare
@@ -52,9 +50,12 @@ from stepscope.report.fix.json import fixed_json
 from stepscope.report.live.alert_json import alert_contract
 from stepscope.report.scaling.json import scaling_json
 from stepscope.report.triage import to_json as triage_json
-from stepscope.report.tune.json import tuning_json
 from stepscope.report.verify.json import verified_json
 from stepscope.rules.triage.judge import judge
+from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
+from stepscope.tune.contract.tuning import TuningContract
+from stepscope.tune.report.json import tuning_json
+from stepscope.tune.shapes.tuning import KnobShown, Tried, Tuning, Winner
 from tests.report.test_scaling_view import SERIES
 from tests.scenarios import SCENARIOS, kept_diagnosis
 from tests.shared_data import DEMO, ROOT
@@ -135,7 +136,7 @@ MADE: dict[type[Contract], Callable[[], str]] = {
 }
 
 
-@pytest.fixture(params=(*DOCUMENTS, *OF_PLANS), ids=schema_of)
+@pytest.fixture(params=(*DOCUMENTS, *OF_PLANS, *OF_TUNING), ids=schema_of)
 def shape(request: pytest.FixtureRequest) -> type[Contract]:
     found: type[Contract] = request.param
     return found

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.contract.tuning_cache import CacheEntry
-from stepscope.core.experiments.kernel_tuning import (
+from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.plan.report.run import RunPlan, run_plan_json
+from stepscope.readers.formats import FORMATS, JUDGED
+from stepscope.report.formats import formats_json
+from stepscope.tune.contract.tuning_cache import CacheEntry
+from stepscope.tune.kernel_report.json import kernel_tuning_json
+from stepscope.tune.report.cache import cache_json
+from stepscope.tune.shapes.kernel_tuning import (
     RIGHT,
     WRONG,
     Case,
@@ -21,12 +27,6 @@ from stepscope.core.experiments.kernel_tuning import (
     Timed,
     Trying,
 )
-from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
-from stepscope.plan.report.run import RunPlan, run_plan_json
-from stepscope.readers.formats import FORMATS, JUDGED
-from stepscope.report.formats import formats_json
-from stepscope.report.kernel_tune.json import kernel_tuning_json
-from stepscope.report.tune.cache import cache_json
 from tests.conftest import Golden
 
 GOLDEN = Path(__file__).parent / "golden"

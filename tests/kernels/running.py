@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.core.experiments.trials import Value
-from stepscope.experiments.kernels.bench import KernelBench
-from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
-from stepscope.experiments.kernels.worker import Opening, open_bench
+from stepscope.tune.kernels.bench import KernelBench
+from stepscope.tune.kernels.results import CheckResult, ReferenceResult, SampleResult
+from stepscope.tune.kernels.worker import Opening, open_bench
+from stepscope.tune.shapes.kernel_tuning import Case, Error
 
 FOLDER = Path(__file__).parent
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.run import LoaderKnobs, RankMetadata
-from stepscope.experiments.tune.knob_space import Space, parse_knobs
-from stepscope.experiments.tune.words import winner_words
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.protocol.settings import SETTINGS, value_of
 from stepscope.rules.data.starved_loader import _action
+from stepscope.tune.knob_space import Space, parse_knobs
+from stepscope.tune.words import winner_words
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT
 

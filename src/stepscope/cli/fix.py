@@ -340,7 +340,7 @@ class _Loop:
 def _refuse_failing(verified: Verified) -> None:
     """Where the command fails without any fix, no fix can be judged."""
     from stepscope.core.experiments.experiment import BASELINE, REFUSED
-    from stepscope.experiments.tune.words import last_line
+    from stepscope.experiments.trials.output import last_line
 
     last = verified.runs[-1] if verified.runs else None
     if verified.verdict == REFUSED and last and last.side == BASELINE and not last.trial.is_good:

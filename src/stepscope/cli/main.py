@@ -77,7 +77,7 @@ COMMANDS = (
         "tune",
         "Search a job's knobs with short real trials; the winner is checked and proven "
         "before it is named.",
-        "stepscope.cli.tune.command",
+        "stepscope.tune.cli.command",
     ),
     Command(
         "fix",

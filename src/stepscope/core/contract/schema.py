@@ -23,7 +23,6 @@ from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.triage import TriageContract
-from stepscope.core.contract.tuning import TuningContract
 from stepscope.core.contract.verification import VerificationContract
 
 DOCUMENTS: tuple[type[Contract], ...] = (
@@ -33,7 +32,6 @@ DOCUMENTS: tuple[type[Contract], ...] = (
     FixContract,
     ScalingContract,
     TriageContract,
-    TuningContract,
     VerificationContract,
 )
 """The core's; a room lists its own in `contract/documents.py`."""

@@ -1,1 +1,0 @@
-"""A search over settings with real trials."""

@@ -1,0 +1,339 @@
+"""The sweep: references first, then every configuration checked, then the right ones timed.
+
+What is wrong is never timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stepscope.core.hardware import DeviceRates
+from stepscope.core.progress import counted
+from stepscope.errors import UsageError
+from stepscope.tune.kernels.errors import FACTOR, times, widest
+from stepscope.tune.kernels.floor import floor_of
+from stepscope.tune.kernels.results import CheckResult, ReferenceResult
+from stepscope.tune.kernels.space import Settings
+from stepscope.tune.kernels.timing import REFERENCE, Race, Sampler
+from stepscope.tune.kernels.worker import Described
+from stepscope.tune.shapes.kernel_tuning import (
+    FAILED,
+    NOT_TRIED,
+    RIGHT,
+    WRONG,
+    Case,
+    CaseResult,
+    Deviation,
+    Error,
+    KernelTuning,
+    Trying,
+)
+
+CHECKING = 0.7
+"""Of the budget, before the rest of the configurations is left untried:
+there must be time to time those that were checked."""
+
+
+NOISY = 0.3
+"""Of the median, between the tenth and the ninetieth percentile of a configuration's samples:
+half of all have more."""
+
+
+class Bench(Sampler, Protocol):
+    def warm_up(self) -> None: ...
+
+    def refer(self, case: Case) -> ReferenceResult: ...
+
+    def begin(self, settings: Settings) -> None:
+        """Starts the process that checks it, where there is none."""
+
+    def check(
+        self, settings: Settings, case: Case, allowed: Error, limit_s: float
+    ) -> CheckResult: ...
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is swept."""
+
+    described: Described
+    cases: tuple[Case, ...]
+    configs: tuple[Settings, ...]
+    """The baseline first."""
+    has_baseline: bool
+    """Whether the first is how the function runs when nothing is set."""
+    by: str
+    cold: bool
+    gradients: bool
+    roofs: DeviceRates | None
+
+
+class SweepPolicy(Struct, frozen=True, kw_only=True):
+    budget_s: float = 120.0
+    """For all of it. A configuration under way is not cut short by it."""
+    config_s: float = 60.0
+    """For checking one configuration, compiling included: beyond it hangs."""
+    tolerance: float = FACTOR
+    """Times the reference's own error."""
+    sample_s: float = 1e-3
+    """A sample is made of calls enough to last this long."""
+
+
+def tune_kernel(
+    bench: Bench,
+    plan: Plan,
+    policy: SweepPolicy,
+    now: Callable[[], float] = time.monotonic,
+) -> KernelTuning:
+    return _Sweep(bench, plan, policy, now).run()
+
+
+@dataclass(slots=True)
+class _Sweep:
+    bench: Bench
+    plan: Plan
+    policy: SweepPolicy
+    now: Callable[[], float]
+    tryings: list[Trying] = field(default_factory=list)
+    has_gradients: bool = False
+
+    def run(self) -> KernelTuning:
+        start, plan, policy = self.now(), self.plan, self.policy
+        referred, cases, notes = _refer(self.bench, plan)
+        allowed = _allowed(referred, policy.tolerance)
+        notes += _truth_notes(referred)
+        self._check_all(cases, allowed, start)
+        self.bench.warm_up()
+        results = []
+        timed_cases = [case for case in cases if case.is_timed]
+        for index, case in enumerate(timed_cases):
+            share = max(start + policy.budget_s - self.now(), 0.0) / (len(timed_cases) - index)
+            results.append(self._race(case, referred[case], self.now() + share))
+        results = [_without_wrong(result, self.tryings) for result in results]
+        described = plan.described
+        return KernelTuning(
+            what=described.name,
+            reference=described.reference,
+            device=described.device,
+            device_kind=described.kind,
+            versions=described.versions,
+            by=plan.by,
+            caches="cold" if plan.cold else "warm",
+            has_gradients=plan.gradients,
+            gradients_checked=self.has_gradients,
+            roofs=None if plan.roofs is None else plan.roofs.source,
+            tolerance=policy.tolerance,
+            allowed=allowed,
+            tryings=tuple(self.tryings),
+            cases=tuple(results),
+            checked=tuple(cases),
+            wall_s=self.now() - start,
+            notes=(*notes, *_notes(plan, self.tryings, results, self.has_gradients)),
+        )
+
+    def _check_all(self, cases: Sequence[Case], allowed: dict[str, Error], start: float) -> None:
+        configs = self.plan.configs
+        to_check = counted("configurations to check", configs, len(configs), is_long=True)
+        for index, settings in enumerate(to_check):
+            if index and self.now() - start > self.policy.budget_s * CHECKING:
+                why = "the budget was spent before its turn"
+                self.tryings.append(Trying(settings=settings, outcome=NOT_TRIED, why=why))
+                continue
+            self.tryings.append(self._check(settings, cases, allowed))
+
+    def _check(
+        self, settings: Settings, cases: Sequence[Case], allowed: dict[str, Error]
+    ) -> Trying:
+        """Every case, also after a wrong one: the worst is reported. The first failure ends it."""
+        # What came before may have ended the process: to import torch anew is not this one's time.
+        self.bench.begin(settings)
+        start, num, has_gradients = self.now(), 0, False
+        worst: Deviation | None = None
+        for case in cases:
+            left_s = max(self.policy.config_s - (self.now() - start), 1.0)
+            result = self.bench.check(settings, case, allowed[case.dtype], left_s)
+            if result.why is not None:
+                is_wrong = worst is not None and worst.share > 1
+                return Trying(
+                    settings=settings,
+                    outcome=WRONG if is_wrong else FAILED,
+                    why=result.why,
+                    failed_at=case,
+                    worst=worst,
+                    num_checks=num,
+                )
+            num += result.num_checks
+            has_gradients |= result.has_gradients
+            deviation = Deviation(
+                case=case,
+                output=result.output,
+                error=result.error,
+                allowed=result.allowed,
+                measure=result.measure,
+            )
+            worst = deviation if worst is None or deviation.share > worst.share else worst
+        self.has_gradients |= has_gradients
+        outcome = RIGHT if worst is not None and worst.share <= 1 else WRONG
+        return Trying(settings=settings, outcome=outcome, worst=worst, num_checks=num)
+
+    def _race(self, case: Case, referred: ReferenceResult, deadline: float) -> CaseResult:
+        described, tryings = self.plan.described, self.tryings
+        right = {
+            index: trying.settings
+            for index, trying in enumerate(tryings)
+            if trying.outcome == RIGHT
+        }
+        race = Race(
+            bench=self.bench,
+            case=case,
+            settings=right,
+            baseline=0 if 0 in right else None,
+            has_reference=described.has_reference and not described.is_module,
+            sample_s=self.policy.sample_s,
+            limit_s=self.policy.config_s,
+            now=self.now,
+            deadline=deadline,
+        )
+        raced = race.run()
+        for index, why in raced.failed.items():
+            if index != REFERENCE:
+                tryings[index] = replace(tryings[index], outcome=FAILED, why=why, failed_at=case)
+        floor = floor_of(
+            self.plan.roofs,
+            case.dtype,
+            referred.bytes_moved,
+            referred.flops,
+            cache_bytes=described.cache_bytes,
+            allows_tf32=described.allows_tf32,
+        )
+        return CaseResult(
+            case=case,
+            floor=floor,
+            times=tuple(raced.times.get(index) for index in range(len(tryings))),
+            reference=raced.times.get(REFERENCE),
+            baseline=race.baseline if race.baseline in raced.times else None,
+            winner=raced.winner,
+            gain=raced.gain,
+            ties=raced.ties,
+        )
+
+
+def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, ReferenceResult], list[Case], list[str]]:
+    """An edge that the reference cannot take is left out.
+
+    A case to time is the user's, and must work.
+    """
+    results: dict[Case, ReferenceResult] = {}
+    left_out: dict[str, None] = {}
+    for case in counted("cases of the reference", plan.cases, len(plan.cases), is_long=True):
+        result = bench.refer(case)
+        if result.problem is None:
+            results[case] = result
+        elif case.is_timed:
+            raise UsageError(
+                f"the reference ({plan.described.reference}) fails at {case.words}: "
+                f"{result.problem}"
+            )
+        else:
+            left_out[case.words.rpartition(" ")[0]] = None
+    notes = []
+    if left_out:
+        notes.append(
+            f"edge shapes that the reference does not take were left out: {', '.join(left_out)}"
+        )
+    return results, list(results), notes
+
+
+def _allowed(referred: dict[Case, ReferenceResult], factor: float) -> dict[str, Error]:
+    """By precision, the widest over the cases: a small output may be exact by luck."""
+    dtypes = dict.fromkeys(case.dtype for case in referred)
+    return {
+        dtype: times(
+            widest(
+                [
+                    result.error
+                    for case, result in referred.items()
+                    if case.dtype == dtype and result.error
+                ]
+            ),
+            factor,
+        )
+        for dtype in dtypes
+    }
+
+
+def _truth_notes(referred: dict[Case, ReferenceResult]) -> list[str]:
+    unmeasured = [case.dtype for case, result in referred.items() if result.truth == case.dtype]
+    poor = dict.fromkeys(dtype for dtype in unmeasured if dtype != "float64")
+    if not poor:
+        return []
+    return [
+        (
+            f"the reference gives {', '.join(poor)} whatever it is given: its own error could not "
+            "be measured, eight roundings taken"
+        )
+    ]
+
+
+def _without_wrong(result: CaseResult, tryings: Sequence[Trying]) -> CaseResult:
+    """One that failed in a later case wins no earlier one.
+
+    The fastest that never failed does, with no gain claimed.
+    """
+    if result.winner is None or tryings[result.winner].outcome == RIGHT:
+        return result
+    still_right = [
+        (timing.ns, index)
+        for index, timing in enumerate(result.times)
+        if timing is not None and tryings[index].outcome == RIGHT
+    ]
+    _, winner = min(still_right, default=(0.0, None))
+    return replace(result, winner=winner, gain=None, ties=())
+
+
+def _notes(
+    plan: Plan, tryings: Sequence[Trying], results: Sequence[CaseResult], has_gradients: bool
+) -> list[str]:
+    described = plan.described
+    notes = []
+    if not described.has_reference:
+        notes.append(
+            "no reference was given: configurations were compared with the function as it is. "
+            "Give --reference"
+        )
+    if described.is_interpreted:
+        notes.append(
+            "Triton's interpreter ran the kernels on the host: its times say nothing about a GPU"
+        )
+    if plan.roofs is None:
+        notes.append(
+            "this device's roofs are not known, so there is no floor: `stepscope calibrate`, then "
+            "--hardware FILE"
+        )
+    if not has_gradients and any(item.outcome == RIGHT for item in tryings):
+        notes.append(
+            "no gradients were checked: the outputs carry none, or they were not asked for"
+        )
+    if not plan.has_baseline:
+        notes.append("the function needs its settings, so the first configuration is the baseline")
+    spread = [
+        item for result in results for item in (*result.times, result.reference) if item is not None
+    ]
+    if spread and median((item.high_ns - item.low_ns) / item.ns for item in spread) > NOISY:
+        notes.append(
+            "the samples spread widely: something else runs on this machine, and small gains "
+            "could not be shown"
+        )
+    skipped = sum(item.outcome == NOT_TRIED for item in tryings)
+    if skipped:
+        notes.append(
+            f"{skipped} configurations were not tried: the budget was spent. Give a larger "
+            "--budget, or fewer values"
+        )
+    return notes

@@ -1,0 +1,1 @@
+"""What a search found: of knobs, and of a kernel."""
