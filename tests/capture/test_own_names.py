@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 batches = DataLoader(TensorDataset(torch.randn(8, 32)), batch_size=4, num_workers=1)
 for epoch in range(2):
     for batch in batches:
-        model(batch[0]).sum().backward()
+        model(batch[0]).square().mean().backward()
         optimizer.step()
 train(60, pause_s=0.03)
 """
@@ -67,7 +67,8 @@ def start(folder: Path, text: str, *, recorded: bool, **env: str) -> Any:
     path.write_text(f"OUT = {str(out)!r}\n{REPORT}{text}", encoding="utf-8")
     words = [sys.executable, str(path)]
     if recorded:
-        words = stepscope("run", "--no-diagnose", "--out", str(folder / "run"), "--", *words)
+        words = stepscope("run", "--no-diagnose", "--no-alerts", "--out", str(folder / "run"))
+        words += ["--", sys.executable, str(path)]
     ended = subprocess.run(
         words, env=environment(**env), capture_output=True, text=True, check=False
     )
@@ -149,8 +150,8 @@ def test_a_run_inside_of_a_run_records_the_job_once(tmp_path: Path) -> None:
     outer, inner = tmp_path / "outer", tmp_path / "inner"
     ended = subprocess.run(
         [
-            *stepscope("run", "--no-diagnose", "--out", str(outer), "--"),
-            *stepscope("run", "--no-diagnose", "--out", str(inner), "--"),
+            *stepscope("run", "--no-diagnose", "--no-alerts", "--out", str(outer), "--"),
+            *stepscope("run", "--no-diagnose", "--no-alerts", "--out", str(inner), "--"),
             *(sys.executable, str(tmp_path / "job.py")),
         ],
         env=environment(),
