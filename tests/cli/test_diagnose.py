@@ -460,6 +460,7 @@ def test_the_options_are_pinned() -> None:
                 "--timeout",
                 "--verify",
                 "--warm-up",
+                "--yes",
                 "-h",
             ),
         ],
