@@ -17,6 +17,7 @@ from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
+from tests.installed import once_unless
 from tests.shared_data import DEMO, ROOT, SAMPLES, SHARED, lab_trace, needs_shared, shared_traces
 
 NOTES = {
@@ -160,7 +161,7 @@ def test_a_degraded_sample_names_no_wrong_bound_and_blames_nothing_innocent(
 
 
 @needs_shared
-@pytest.mark.parametrize("shard", range(NUM_SHARDS))
+@pytest.mark.parametrize("shard", once_unless("the shared recordings", range(NUM_SHARDS)))
 def test_a_degraded_shared_trace_names_no_wrong_bound_and_blames_nothing_innocent(
     shard: int,
 ) -> None:

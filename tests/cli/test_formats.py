@@ -16,6 +16,7 @@ from stepscope.readers.formats import BY_NAME, FORMATS, TRACE
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.formats import formats_table
 from tests.format_samples import samples
+from tests.installed import once_unless
 from tests.live_runs import write_rank, write_run
 from tests.shared_data import (
     DEMO,
@@ -226,7 +227,7 @@ def test_both_commands_agree_on_what_a_real_file_is(
 
 
 @needs_shared
-@pytest.mark.parametrize("shard", range(2))
+@pytest.mark.parametrize("shard", once_unless("the shared recordings", range(2)))
 def test_both_commands_agree_on_what_a_public_file_is(
     shard: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

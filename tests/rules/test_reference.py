@@ -15,6 +15,7 @@ from stepscope.core.facts import RankFacts
 from stepscope.pipeline.measure import measure_file
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
+from tests.installed import once_unless
 from tests.shared_data import (
     DEMO,
     SAMPLES,
@@ -38,7 +39,7 @@ def facts_of(path: Path) -> RankFacts:
 
 
 @needs_shared
-@pytest.mark.parametrize("shard", range(NUM_SHARDS))
+@pytest.mark.parametrize("shard", once_unless("the shared recordings", range(NUM_SHARDS)))
 def test_every_reference_figure_is_met_to_the_nanosecond(shard: int) -> None:
     """Public traces against figures computed from their raw events by other means."""
     reference = json.loads((SHARED / "public" / "reference.json").read_text())
@@ -86,7 +87,7 @@ def test_lab_partitions_sum_exactly_and_steps_agree(path: Path) -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize("shard", range(NUM_SHARDS))
+@pytest.mark.parametrize("shard", once_unless("the shared recordings", range(NUM_SHARDS)))
 def test_all_of_the_labs_partitions_sum_exactly_and_steps_agree(shard: int) -> None:
     paths = shared_traces("lab/single/*.gz", "lab/ranks2/*.gz", "lab/ranks4/*.gz")
     assert len(paths) > NUM_SHARDS
