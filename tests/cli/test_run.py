@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.cli import run
 from stepscope.cli.main import main
 from stepscope.cli.options import after_dashes
 from stepscope.cli.run import diagnose_run, missing_script
@@ -110,3 +111,19 @@ def test_a_reason_that_had_no_room_is_the_full_disk(
     assert run_folder.problem_of(path) == run_folder.NO_ROOM
     path.write_text("OSError: no")
     assert run_folder.problem_of(path) == "OSError: no"
+
+
+def test_runs_begun_in_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len({run.made_folder(None) for _ in range(5)}) == 5
+    # Another process made it between the look and the making.
+    names = iter(("taken", "taken", "free"))
+    monkeypatch.setattr(run, "dated", lambda parent: parent / next(names))
+    assert run.made_folder(None).name == "taken"
+    assert run.made_folder(None).name == "free"
+    (tmp_path / "stepscope-runs").rename(tmp_path / "aside")
+    (tmp_path / "stepscope-runs").write_text("a file where the runs would lie")
+    monkeypatch.setattr(run, "dated", lambda parent: parent / "none")
+    assert not run.made_folder(None).exists()

@@ -91,7 +91,7 @@ def run(options: Options) -> int:
     if options.hardware is not None:
         # Said before the job starts, not after it.
         read_hardware(options.hardware)
-    folder = new_folder(options.out)
+    folder = made_folder(options.out)
     code = record(
         folder,
         command,
@@ -247,6 +247,21 @@ def new_folder(out: Path | None) -> Path:
             "one away"
         )
     return folder
+
+
+def made_folder(out: Path | None) -> Path:
+    """The same, made at once, so that a run begun in the same second gets another. Where none can
+    be made the job runs all the same, and the recording says why it cannot."""
+    while True:
+        folder = new_folder(out)
+        try:
+            folder.mkdir(parents=True, exist_ok=out is not None)
+        except FileExistsError:
+            if folder.is_dir():
+                continue
+        except OSError:
+            pass
+        return folder
 
 
 def dated(parent: Path) -> Path:
