@@ -1,13 +1,14 @@
 """Real jobs, plain and under `stepscope run`, many times: does any end differently?
 
-    python -m benchmarks.harm [--gpu] [--times N] [--only NAME[=N] ...] [--jobs N] [-- OPTION ...]
+    python -m benchmarks.harm [--gpu | --odd] [--times N] [--only NAME[=N] ...] [--jobs N]
+        [-- OPTION ...]
 
 Run it from the root of the repository, with stepscope installed. Each fault of
-tests/capture/fault_job.py, or with `--gpu` each job of benchmarks/gpu_jobs.py, runs once plain,
-then `--times` times recorded; exit code and stdout must be the same, stderr too but for our own
-lines, and the job must end. A job of `--gpu` must also have been recorded: the capture may not
-have switched itself off. OPTIONs are those of `stepscope run`. Prints a line per job: runs, runs
-that differed, runs that hung, and what differed first.
+tests/capture/fault_job.py, or with `--gpu` each job of benchmarks/gpu_jobs.py and with `--odd` of
+benchmarks/odd_jobs.py, runs once plain, then `--times` times recorded; exit code and stdout must
+be the same, stderr too but for our own lines, and the job must end. A job of `--gpu` must also
+have been recorded: the capture may not have switched itself off. OPTIONs are those of `stepscope
+run`. Prints a line per job: runs, runs that differed, runs that hung, and what differed first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import gpu_jobs
+from benchmarks import gpu_jobs, odd_jobs
 from stepscope.readers.run_folder.folder import read_run
 from tests.capture.fault_job import FAULTS
 
@@ -133,10 +134,13 @@ def main() -> int:
         "--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)"
     )
     parser.add_argument("--gpu", action="store_true", help="the jobs of benchmarks/gpu_jobs.py")
+    parser.add_argument("--odd", action="store_true", help="the jobs of benchmarks/odd_jobs.py")
     parser.add_argument("options", nargs="*", metavar="OPTION", help="of `stepscope run`, after --")
     arguments = parser.parse_args()
     names: Sequence[str] = gpu_jobs.names() if arguments.gpu else list(FAULTS)
     command = gpu_jobs.command if arguments.gpu else fault_command
+    if arguments.odd:
+        names, command = odd_jobs.names(), odd_jobs.command
     record = partial(recorded, options=arguments.options, must_record=arguments.gpu)
     chosen = [text.partition("=") for text in arguments.only or names]
     worst = 0
