@@ -203,8 +203,8 @@ def lines(path: Path) -> Iterator[Any]:
 def replayed(folder: Path) -> Played:
     """A job's alarms by this version, second by second, from its files alone."""
     from benchmarks.live_replay import looks
-    from stepscope.analyses.live.alarms import JobAlarms
-    from stepscope.report.live.alert_json import alert_json
+    from stepscope.live.alarms.alarms import JobAlarms
+    from stepscope.live.report.watch.alert_json import alert_json
 
     alarms = JobAlarms()
     alerts = [alert_json(alert) for tail in looks(folder / "run") for alert in alarms.look(tail)]

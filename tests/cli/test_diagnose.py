@@ -592,7 +592,7 @@ def test_timings_are_a_table_on_stderr(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_command_imports_no_other() -> None:
     code = (
         "import sys; from stepscope.cli.main import build_parser; build_parser(['demo']); "
-        "print([m for m in sys.modules if m.startswith('stepscope.cli.watch')])"
+        "print([m for m in sys.modules if m.startswith('stepscope.live.watch')])"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

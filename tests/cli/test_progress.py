@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli import health, progress
+from stepscope.cli import progress
 from stepscope.cli.main import main
 from stepscope.core.experiments.experiment import Side
 from stepscope.core.experiments.trials import Trial
@@ -16,6 +16,7 @@ from stepscope.core.progress import counted
 from stepscope.errors import UsageError
 from stepscope.experiments.verify.experiment import verify
 from stepscope.experiments.verify.schedule import VerifyPolicy
+from stepscope.live.cli import health
 from tests.clocked_searches import Clocked, searched, space
 from tests.installed import need
 from tests.live_runs import write_rank, write_run
@@ -117,7 +118,7 @@ def test_health_says_how_many_steps_were_made(
     now, made = [100.0], [0]
     run = write_run(tmp_path / "run")
     write_rank(run, 0)
-    monkeypatch.setattr("stepscope.cli.health.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("stepscope.live.cli.health.time.monotonic", lambda: now[0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     monkeypatch.setattr("stepscope.analyses.run.samples.last_step", lambda _rank: made[0])
     far = health._Progress(run)

@@ -14,14 +14,12 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from stepscope.cli.main import main
-from stepscope.core.contract.alert import AlertContract
 from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
-from stepscope.core.contract.triage import TriageContract
 from stepscope.core.contract.verification import VerificationContract
 from stepscope.core.experiments.experiment import (
     Gap,
@@ -33,10 +31,16 @@ from stepscope.core.experiments.experiment import (
 )
 from stepscope.core.experiments.fixed import Attempt, Fixed
 from stepscope.core.experiments.trials import Change
-from stepscope.core.live import Alert
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.saved import side_of_json
+from stepscope.live.contract.alert import AlertContract
+from stepscope.live.contract.documents import DOCUMENTS as OF_LIVE
+from stepscope.live.contract.triage import TriageContract
+from stepscope.live.judge.judge import judge
+from stepscope.live.report.triage import to_json as triage_json
+from stepscope.live.report.watch.alert_json import alert_contract
+from stepscope.live.shapes.live import Alert
 from stepscope.plan.contract.check import CheckContract
 from stepscope.plan.contract.collective import CollectiveContract
 from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
@@ -47,11 +51,8 @@ from stepscope.plan.contract.plan_comparison import PlanComparisonContract
 from stepscope.report.comparison.json import comparisons_json
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.fix.json import fixed_json
-from stepscope.report.live.alert_json import alert_contract
 from stepscope.report.scaling.json import scaling_json
-from stepscope.report.triage import to_json as triage_json
 from stepscope.report.verify.json import verified_json
-from stepscope.rules.triage.judge import judge
 from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
 from stepscope.tune.contract.tuning import TuningContract
 from stepscope.tune.report.json import tuning_json
@@ -136,7 +137,7 @@ MADE: dict[type[Contract], Callable[[], str]] = {
 }
 
 
-@pytest.fixture(params=(*DOCUMENTS, *OF_PLANS, *OF_TUNING), ids=schema_of)
+@pytest.fixture(params=(*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_TUNING), ids=schema_of)
 def shape(request: pytest.FixtureRequest) -> type[Contract]:
     found: type[Contract] = request.param
     return found

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from stepscope.report.live.otlp import metrics as otlp_metrics
-from stepscope.report.live.otlp import name_and_unit
-from stepscope.report.live.prometheus import METRICS, exposition
-from tests.report.test_live_view import rank, view
+from stepscope.live.report.watch.otlp import metrics as otlp_metrics
+from stepscope.live.report.watch.otlp import name_and_unit
+from stepscope.live.report.watch.prometheus import METRICS, exposition
+from tests.live.report.test_view import rank, view
 
 BOARD: dict[str, Any] = json.loads(
     (resources.files("stepscope") / "data" / "grafana.json").read_text(encoding="utf-8")

@@ -109,25 +109,25 @@ COMMANDS = (
         "watch",
         "A running job, live: every rank's step, pace and memory, what limits it so far, "
         "and alerts.",
-        "stepscope.cli.watch.command",
+        "stepscope.live.watch.command",
     ),
     Command(
         "health",
         "Ten steps of a job, and whether it is fit to be left alone: for schedulers, "
         "before a long run.",
-        "stepscope.cli.health",
+        "stepscope.live.cli.health",
     ),
     Command(
         "triage",
         "Half a minute beside a running job: GPU, input, host, throttled or hung, and "
         "what to do first.",
-        "stepscope.cli.triage",
+        "stepscope.live.cli.triage",
     ),
     Command(
         "attach",
         "Is it hung or slow, and where? Looks into running processes, and compares the "
         "ranks' stacks.",
-        "stepscope.cli.attach",
+        "stepscope.live.cli.attach",
     ),
     Command(
         "doctor",

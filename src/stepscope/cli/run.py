@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from stepscope.cli import options as declare
 from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
-from stepscope.cli.watch import beside_job as watching
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.live.watch import beside_job as watching
 from stepscope.process.stderr import drop
 from stepscope.protocol.options import Options as RecordingOptions
 from stepscope.protocol.run_folder import RUNS

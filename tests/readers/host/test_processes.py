@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.core.recordings.processes import COMPILER, HELPER, PROCESS, WORKER, HostUse
-from stepscope.core.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, OVERSUBSCRIBED
+from stepscope.live.judge.judge import judge
+from stepscope.live.shapes.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, OVERSUBSCRIBED
 from stepscope.process.table import Process, read_process
 from stepscope.readers.host.processes import Watch, role_of
-from stepscope.rules.triage.judge import judge
 from tests.installed import absent
 from tests.triage_cases import seen
 from tests.waiting import until, until_at_rest

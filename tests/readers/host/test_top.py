@@ -9,11 +9,11 @@ import pytest
 
 from stepscope.core.recordings.processes import PROCESS, RANK, WORKER
 from stepscope.core.recordings.system import SystemReport
-from stepscope.core.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, UNCLEAR
 from stepscope.errors import FormatError
+from stepscope.live.judge.judge import judge
+from stepscope.live.shapes.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, UNCLEAR
 from stepscope.readers.host.top import is_mine, read_file
 from stepscope.readers.source import Source
-from stepscope.rules.triage.judge import judge
 
 HEAD = """\
 top - 16:27:{second:02} up  2:11,  0 user,  load average: 7.78, 9.36, 7.35

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analyses.run.liveness import liveness
-from stepscope.core.live import RUNS
 from stepscope.errors import InputError
+from stepscope.live.liveness import liveness
+from stepscope.live.shapes.live import RUNS
 from stepscope.protocol.run_folder import OLD_STEP_SUMMARY_FILE, STEP_SUMMARY_FILE
 from stepscope.readers.run_folder.line_tail import TAIL_BYTES, Lines
 from stepscope.readers.run_folder.tail import NUM_ROWS, Follower

@@ -16,22 +16,18 @@ from typing import Any
 import msgspec
 from msgspec.inspect import DataclassType, StructType, Type, type_info
 
-from stepscope.core.contract.alert import AlertContract
 from stepscope.core.contract.codec import Contract, schema_of
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.scaling import ScalingContract
-from stepscope.core.contract.triage import TriageContract
 from stepscope.core.contract.verification import VerificationContract
 
 DOCUMENTS: tuple[type[Contract], ...] = (
-    AlertContract,
     ComparisonContract,
     DiagnosisContract,
     FixContract,
     ScalingContract,
-    TriageContract,
     VerificationContract,
 )
 """The core's; a room lists its own in `contract/documents.py`."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.analyses.run.live import live_view
-from stepscope.cli.watch.alerting import read_alerts
 from stepscope.doors.serve.catalogue import Catalogue, catalogue_of
 from stepscope.doors.serve.report import frame_html, index_page, live_page, refusal_page
 from stepscope.errors import StepscopeError
 from stepscope.experiments.compare.comparison import compare
+from stepscope.live.report.watch.view import live_document
+from stepscope.live.view import live_view
+from stepscope.live.watch.alerting import read_alerts
 from stepscope.pipeline.comparison import read_side
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import page_of_recording
@@ -24,7 +25,6 @@ from stepscope.readers.run_folder.tail import Follower
 from stepscope.report.comparison.html import comparisons_html
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
-from stepscope.report.live.view import live_document
 
 MOST_KEPT = 8
 """Pages that are kept in memory: one is some megabytes."""

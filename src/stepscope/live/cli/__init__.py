@@ -1,0 +1,1 @@
+"""`stepscope triage`, `attach` and `health`."""

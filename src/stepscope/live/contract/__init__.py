@@ -1,0 +1,1 @@
+"""The JSON of alerts and of triage."""
