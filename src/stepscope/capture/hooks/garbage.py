@@ -24,15 +24,13 @@ def hook_collections(guard: Guard, tape: Tape) -> None:
     """Has every collection noted on the tape, where it begins and where it ends."""
     never, phases = object(), dict[str, dict[str, int]]()
     api, python = ctypes.PYFUNCTYPE, ctypes.pythonapi
-    frame = api(ctypes.c_void_p)(("PyEval_GetFrame", python))
-    named = api(ctypes.py_object, ctypes.c_void_p)(("PyObject_Repr", python))
     step = api(ctypes.py_object, *[ctypes.py_object] * 3)(("PyIter_Next", python))
     begins, ends = (functools.partial(phases.pop, name, None) for name in ("start", "stop"))
     about = zip(
         iter(ends, never),
         iter(gc.get_count, never),
-        # Of no frame, in a thread that runs none, it makes "<NULL>".
-        map(named, iter(frame, never)),
+        # Where it is cannot be noted: what shows a frame runs the handlers of signals.
+        repeat(""),
         strict=False,
     )
     entries = zip(
