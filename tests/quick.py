@@ -22,6 +22,11 @@ LONG_S = 0.15
 """Of a core. Four of a hundred tests take longer, and three quarters of the time of all."""
 KEY = "stepscope/not-quick"
 STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
+LEFT_BY_CUT_OFF = (
+    "ResourceWarning",
+    "pytest.PytestUnraisableExceptionWarning",
+    "pytest.PytestUnhandledThreadExceptionWarning",
+)
 LEFT_OUT = "it starts a process, which --quick leaves to the whole suite"
 
 

@@ -75,8 +75,10 @@ def test_live_notes_without_a_loader() -> None:
 
 def test_find_ends_in_time_and_says_how_far_it_came() -> None:
     times = iter([0, *[10**12] * 5])
+    more = [[number] for number in range(knobs.CHUNK)]
     found = knobs.find_live_objects(torch, lambda: next(times))
     assert found.num_seen == knobs.CHUNK < found.num_objects
+    assert len(more) == knobs.CHUNK, "they are there whatever else is"
 
 
 def test_find_sees_each_object_once_and_holds_none_longer() -> None:
