@@ -262,7 +262,7 @@ def _command(*arguments: str, is_json: bool = False) -> int:
         code = main(list(arguments))
         if code == 2:
             raise StepscopeError(err.getvalue())
-        if code not in (0, 1) or "cannot write the report" in err.getvalue():
+        if code not in (0, 1) or "Make room there, or write somewhere else" in err.getvalue():
             raise AnswerError(f"CODE: {arguments[0]} ended with {code}: {err.getvalue()[:200]}")
     _refuse_control(out.getvalue() + err.getvalue(), arguments[0])
     if is_json and out.getvalue():

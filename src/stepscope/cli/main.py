@@ -189,7 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 141
     except OSError as problem:
-        say(f"cannot write the report: {problem.strerror or problem}")
+        what = "the report" if problem.filename is None else str(problem.filename)
+        why = problem.strerror or problem
+        say(f"cannot write {what}: {why}. Make room there, or write somewhere else")
         _drop_output()
         return StepscopeError.exit_code
 

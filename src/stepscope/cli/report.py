@@ -71,9 +71,9 @@ def run(options: Options) -> int:
 
 def write(text: str, path: Path) -> None:
     """Whole or not at all: a report that breaks off in the middle is none."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder. Name the file: -o {path / 'report.html'}")
     try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder. Name the file: -o {path / 'report.html'}")
         keep(text, path)
     except OSError as problem:
         raise UsageError(
