@@ -14,7 +14,7 @@ from stepscope.rules.job_case import job_case_of_rank
 from stepscope.rules.judge import judge
 from stepscope.rules.partition_verdict import clock_fault, has_step_time
 from tests.rules.recorder import US, Recorder
-from tests.tracing import Event, call, trace_of
+from tests.tracing import Event, call, kernel, trace_of
 
 STEP_US = 1_000
 MS = 1_000_000
@@ -107,16 +107,36 @@ def test_work_before_its_launch_is_a_clock_that_is_ahead() -> None:
     assert has_step_time(facts)
 
 
-def test_work_that_ends_after_it_was_waited_for_is_a_clock_that_is_behind() -> None:
-    recorder = run()
-    waits = []
-    for number in range(1, 5):
-        marked = f"ProfilerStep#{number - 1}"
-        (step,) = [each for each in recorder.events if each.name == marked]
-        waits.append(call("cudaDeviceSynchronize", step.end - 2 * US, step.end - US, 1_000))
-    recorder.events += waits
-    late = moved(recorder.events, lambda each: each.stream == 7, 3_000)
+def waited(name: str) -> list[Event]:
+    """A run that waits by this call at the end of each step."""
+    events = run().events
+    marks = [each for each in events if each.name.startswith("ProfilerStep#")]
+    waits = [call(name, mark.end - 2 * US, mark.end - US, 1_000) for mark in marks]
+    assert len(waits) == 4
+    return [*events, *waits]
+
+
+@pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "cudaStreamSynchronize"])
+def test_work_that_ends_after_it_was_waited_for_is_a_clock_that_is_behind(name: str) -> None:
+    late = moved(waited(name), lambda each: each.stream == 7, 3_000)
     assert "ends after it was waited for" in notes(late)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_late"), [("cudaDeviceSynchronize", True), ("cudaStreamSynchronize", False)]
+)
+def test_a_wait_for_one_stream_says_nothing_of_what_another_still_does(
+    name: str, is_late: bool
+) -> None:
+    events = waited(name)
+    marks = [each for each in events if each.name.startswith("ProfilerStep#")]
+    for number, mark in enumerate(marks, start=2_000):
+        # As NCCL's stream: launched in the step, done after it.
+        events += [
+            call("cudaLaunchKernel", mark.end - 6 * US, mark.end - 5 * US, number),
+            kernel("ncclDevKernel_AllReduce", mark.end - 4 * US, mark.end + 400 * US, 20, number),
+        ]
+    assert ("ends after it was waited for" in notes(trace_of(*events))) is is_late
 
 
 def test_a_stretch_without_its_events_is_missing() -> None:

@@ -63,6 +63,7 @@ MAX_STRETCHES = 8
 MAX_STRIDE = 4
 """From one mark's number to the next; further apart they are of two recordings."""
 SYNCHRONIZE = re.compile(r"^(cuda|hip|cu|musa)(Device|Stream|Ctx)Synchronize")
+STREAM_SYNCHRONIZE = re.compile(r"^(cuda|hip|cu|musa)StreamSynchronize")
 KNOWN_WAIT = re.compile(
     r"^enumerate\(|DataLoader|Synchronize|EventQuery|nccl|gloo|all_?reduce|all_?gather|barrier"
     r"|all_?to_?all|broadcast|c10d::|[Cc]heckpoint|save",
@@ -163,17 +164,39 @@ def apart_by_ns(trace: Trace, links: Links) -> int:
 
 
 def _late_ns(trace: Trace, work: Int64, launch: Int64) -> int:
-    """By how much the last work launched before a wait ends after it, where most do."""
+    """By how much work ends after a wait for it, where it does at most waits.
+
+    A device is done when all its streams are. Which stream another wait is for is not recorded:
+    the work of every stream must end after it.
+    """
     waits = np.flatnonzero(trace.is_kind(Kind.RUNTIME) & matching(trace, SYNCHRONIZE))
     if len(waits) < LEAST_WAITS:
         return 0
-    order = np.argsort(launch, kind="stable")
-    last = np.searchsorted(launch[order], waits) - 1
-    waits, last = waits[last >= 0], order[last[last >= 0]]
-    same = trace.thread[launch[last]] == trace.thread[waits]
-    over = (trace.end_ns[work[last]] - trace.end_ns[waits])[same]
+    streams = np.unique(trace.stream[work])
+    ends = np.stack(
+        [
+            _ends_before(trace, work[at], launch[at], waits)
+            for at in trace.stream[work] == streams[:, None]
+        ]
+    )
+    of_one_stream = matching(trace, STREAM_SYNCHRONIZE)[waits]
+    over = np.where(of_one_stream, ends.min(axis=0), ends.max(axis=0)) - trace.end_ns[waits]
+    over = over[ends.max(axis=0) != NONE]
     late = over[over > STEADY_NS]
     return int(late.max()) if len(late) >= max(LATE_SHARE * len(over), LEAST_WAITS) else 0
+
+
+def _ends_before(trace: Trace, work: Int64, launch: Int64, waits: Int64) -> Int64:
+    """When the work ends that each wait's thread launched last before it; NONE where it had
+    launched none."""
+    ends = np.full(len(waits), NONE, np.int64)
+    for thread in np.unique(trace.thread[waits]):
+        mine = np.flatnonzero(trace.thread[launch] == thread)
+        mine = mine[np.argsort(launch[mine], kind="stable")]
+        of_thread = np.flatnonzero(trace.thread[waits] == thread)
+        last = np.searchsorted(launch[mine], waits[of_thread]) - 1
+        ends[of_thread[last >= 0]] = trace.end_ns[work[mine[last[last >= 0]]]]
+    return ends
 
 
 def without_stretches(trace: Trace, cut: StepCut) -> tuple[Trace, tuple[str, ...]]:
