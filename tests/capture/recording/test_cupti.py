@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from stepscope.capture import site
 from stepscope.capture.recording import cupti
-from stepscope.capture.site import CUPTI_MARK, CUPTI_VARIABLE, forget_parents
+from stepscope.capture.recording.cupti import CUPTI_MARK, CUPTI_VARIABLE
+from stepscope.capture.site import forget_parents
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +21,10 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(cupti, "_asked", [])
+
+
+def test_the_file_that_begins_a_process_has_the_same_names() -> None:
+    assert (site.CUPTI_VARIABLE, site.CUPTI_MARK) == (CUPTI_VARIABLE, CUPTI_MARK)
 
 
 def torch_of(version: str | None) -> Any:

@@ -16,8 +16,9 @@ from typing import Any
 
 from stepscope.capture.guard import is_ours
 from stepscope.capture.recording.forked import leave_directly
-from stepscope.capture.site import CUPTI_MARK, CUPTI_VARIABLE
 
+CUPTI_VARIABLE, CUPTI_MARK = "TEARDOWN_CUPTI", "STEPSCOPE_TEARDOWN_CUPTI"
+"""The first is CUPTI's. capture/site.py, which stands by itself, has both names too."""
 CALLS, BETWEEN_S = 20, 0.001
 """Calls at the end of the process: the thread that waits for one may only just have been
 started."""
