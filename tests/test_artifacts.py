@@ -33,3 +33,10 @@ def test_no_name_of_a_package_is_ignored_by_git_and_so_left_out_of_the_wheel() -
     for name in ("build", "dist"):
         assert git("check-ignore", f"src/stepscope/{name}/plan.py").returncode == 1
         assert git("check-ignore", f"{name}/plan.py").returncode == 0
+
+
+def test_the_tests_of_the_doors_are_there() -> None:
+    text = (ROOT / "scripts" / "test-artifacts").read_text(encoding="utf-8")
+    doors = text.partition("doors=(")[2].partition(")")[0].split()
+    assert doors
+    assert [door for door in doors if not (ROOT / door).is_file()] == []
