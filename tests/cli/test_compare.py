@@ -19,6 +19,7 @@ from stepscope.report.diagnosis.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scaling_jobs import strong_series, write_job
 from tests.shared_data import DEMO, ROOT
+from tests.wording import mentions
 
 PUBLISHED = json.loads((ROOT / "docs" / "comparison.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(PUBLISHED)
@@ -105,7 +106,7 @@ def test_kept_diagnoses_are_compared(kept: Path, capsys: pytest.CaptureFixture[s
     assert told["before"]["kind"] == "diagnosis"
     assert told["speedup"]["value"] == pytest.approx(1.0)
     assert told["speedup"]["low"] is None
-    assert "kept diagnosis has no steps" in told["speedup"]["why"]
+    assert mentions(told["speedup"]["why"], "kept diagnosis")
     assert all(row["change_ns"] in (-1, 0, 1) for row in told["accounts"]["part"]["rows"])
     assert told["device"] is None
 
@@ -123,7 +124,7 @@ def test_given_steps_are_of_the_runs_in_their_order(
     told = printed(capsys, *jobs, "--step-ms", "12", "8")
     assert told["speedup"]["value"] == 1.5
     assert told["before"]["step_ms"] == 12
-    with pytest.raises(UsageError, match="1 step times for 2 runs"):
+    with pytest.raises(UsageError, match=r"1 step time.* 2 runs"):
         called(DEMO, DEMO, "--step-ms", "60")
 
 
@@ -153,7 +154,7 @@ def test_the_gate_fails_with_1_on_a_run_that_is_slower(
     assert called(fast, slow, "--budget", budget) == 1
     assert called(slow, fast, "--budget", budget) == 0
     budget.write_text("[limits]\nspeedup = 0.95\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="the most or the least"):
+    with pytest.raises(UsageError, match=r"most .*least"):
         called(slow, fast, "--budget", budget)
 
 
@@ -161,7 +162,7 @@ def test_a_gate_on_what_was_not_measured_fails_and_says_why(
     jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert called(*jobs, "--step-ms", "12", "8", "--fail-if", "speedup_low < 1") == 1
-    assert "a step time that was given has no spread" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "speedup_low", "given", "no spread")
 
 
 def test_the_terminal_has_the_answer_first_and_settings_last(
@@ -188,7 +189,7 @@ def test_a_page_and_a_comment_are_written(
     assert called(*jobs, "--format", "markdown") == 0
     out = capsys.readouterr().out
     assert "## stepscope: B is 1.35x" in out
-    assert "| waiting for other ranks |" in out
+    assert any(line.startswith("| waiting") and line.endswith("|") for line in out.splitlines())
 
 
 def test_a_trace_that_was_cut_is_told_of_however_it_comes(
@@ -206,9 +207,9 @@ def test_a_trace_that_was_cut_is_told_of_however_it_comes(
         told = printed(capsys, whole, path, exit_code=1)
         assert told["after"]["step_ms"] is None
         notes = told["notes"]
-        assert any(note.startswith(f"{path}: the file ends before its end") for note in notes), (
-            notes
-        )
+        assert any(
+            note.startswith(f"{path}: ") and mentions(note, "file ends") for note in notes
+        ), notes
         assert not any("not judged: " in note for note in notes)
 
 
@@ -222,12 +223,12 @@ def test_one_rank_against_all_of_them_is_the_same_work(
     assert not [held for held in told["predicted"] if held["status"] == "gone"]
     assert called(jobs[0], one) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "late: rank 1 in A, not known in B" in words
-    assert "each the mean of its own ranks" in words
+    assert mentions(words, "late: rank 1 in A, not known in B")
+    assert mentions(words, "mean", "own ranks")
 
 
 def test_scaling_takes_no_kept_diagnosis(kept: Path) -> None:
-    with pytest.raises(UsageError, match=r"diagnosis\.json is a kept diagnosis"):
+    with pytest.raises(UsageError, match=r"diagnosis\.json .*kept"):
         called("--scaling", DEMO, kept)
 
 
@@ -250,7 +251,7 @@ def test_mistakes_are_told_before_anything_is_read(
 
 
 def test_a_kept_diagnosis_takes_no_step_time(kept: Path) -> None:
-    with pytest.raises(UsageError, match="has its step time"):
+    with pytest.raises(UsageError, match="step time"):
         called(kept, DEMO, "--step-ms", "5", "6")
 
 
@@ -263,10 +264,10 @@ def test_runs_with_no_steps_in_common_are_nothing_to_compare(
     assert called(timed, empty) == compare.NOT_COMPARED == 1
     out, err = capsys.readouterr()
     words = " ".join(out.replace("\u00a0", " ").split())
-    assert "Nothing to compare between A and B: no step of the second was timed" in words
-    assert "2.63 ms, no profiler, mean of 60 steps" in words
+    assert mentions(words, "A and B", "no step of the second")
+    assert mentions(words, "2.63 ms, no profiler, mean of 60 steps")
     assert "while profiled" not in words
-    assert "nothing to compare between the steps of A and B" in err
+    assert mentions(err, "nothing to compare", "A and B")
     assert called(timed, empty, timed, "--format", "json") == 1
     assert called(timed, timed) == 0
 
@@ -276,5 +277,5 @@ def test_other_work_is_no_speedup(
 ) -> None:
     assert called(jobs[0], DEMO) == 1
     said = capsys.readouterr()
-    assert "do not do the same work" in said.out
-    assert "no speedup (exit code 1)" in said.err
+    assert mentions(said.out, "not", "same work")
+    assert mentions(said.err, "no speedup", "exit code 1")

@@ -16,6 +16,7 @@ from stepscope.cli.main import COMMANDS, build_parser, main
 from stepscope.core.facts import PARTS
 from tests.installed import need
 from tests.shared_data import DEMO, SAMPLES, lab_trace
+from tests.wording import mentions
 
 RANK_KEYS = {"peak_waterfall", "rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
 TOP_KEYS = {
@@ -96,9 +97,9 @@ def test_demo_runs_with_no_arguments(capsys: pytest.CaptureFixture[str]) -> None
     assert "Input-bound" in printed
     assert "serial-loader" in printed
     assert printed.rstrip().endswith("stepscope demo -v")
-    assert "Kernels that take most" not in printed
+    assert not mentions(printed, "kernels that take")
     assert main(["demo", "-v"]) == 0
-    assert "Kernels that take most" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "kernels that take")
 
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,9 +138,9 @@ def test_a_trace_without_work_does_not_pass_for_a_good_one(
     assert main(["diagnose", str(path), "--no-cache"]) == 2
     printed = capsys.readouterr()
     assert "A step takes" not in printed.out
-    assert "nothing could be judged" in printed.err
+    assert mentions(printed.err, "nothing", "judged")
     assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 2
-    assert "nothing could be judged" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "nothing", "judged")
 
 
 def test_steps_without_work_in_them_are_no_verdict_at_any_door(
@@ -166,10 +167,10 @@ def test_a_trace_without_steps_has_no_step_time(
     path.write_bytes(gzip.decompress(DEMO.read_bytes())[:3_000_000])
     assert main(["diagnose", str(path), "--no-cache"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("The file ends before its end")
+    assert mentions(printed.splitlines()[0], "file ends")
     assert "A step takes" not in printed
-    assert "of the step is" not in printed
-    assert "The step time was not measured." in printed
+    assert not mentions(printed, "of the step is")
+    assert mentions(printed, "step time", "not measured")
     found = diagnosed(capsys, str(path), "--no-cache")
     assert found["step"]["ms"] is None
 
@@ -201,7 +202,7 @@ def test_a_truncated_trace_is_diagnosed_for_what_is_there(
     path = tmp_path / "killed.json"
     path.write_bytes(text[: len(text) * 3 // 4])
     found = diagnosed(capsys, str(path))
-    assert any("complete events were kept" in note for note in found["notes"])
+    assert any(mentions(note, "complete events") for note in found["notes"])
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_a_senseless_step_time_is_refused(value: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as stopped:
         main(["diagnose", "x.json", "--step-ms", value])
     assert stopped.value.code == 2
-    assert "step time in milliseconds" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "--step-ms", "milliseconds")
 
 
 def test_a_full_disk_is_told_in_words() -> None:
@@ -260,7 +261,7 @@ def test_a_step_time_that_cannot_be_is_doubted_and_gives_no_mfu(
 ) -> None:
     found = diagnosed(capsys, str(DEMO), "--step-ms", "0.0655")
     assert found["ranks"][0]["mfu"] is None
-    assert any("the given step time" in note for note in found["notes"])
+    assert any(mentions(note, "given", "step time") for note in found["notes"])
 
 
 def test_gloo_on_a_gpu_run_is_communication_not_launching(

@@ -25,6 +25,7 @@ from tests.installed import package
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT, lab_traces
+from tests.wording import mentions
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -370,10 +371,7 @@ def test_an_undecided_check_fails_the_gate_with_its_own_reason(
     assert gate["checks"][0]["status"] == "undecided"
     assert gate["checks"][0]["values"] == {"finding.memory-growth": None}
     assert "not decided: finding.memory-growth > 1.1" in err
-    assert (
-        "was not judged: the allocator's events were not recorded: profile with profile_memory=True"
-        in err
-    )
+    assert mentions(err, "not judged", "allocator", "profile_memory=True")
 
 
 def test_a_budget_may_let_the_undecided_pass(
@@ -383,7 +381,7 @@ def test_a_budget_may_let_the_undecided_pass(
     budget.write_text('missing = "pass"\n[limits]\n"finding.memory-growth" = 1.1\n')
     _, err = gated(capsys, "--budget", str(budget), code=0)
     assert "the gate passed" in err
-    assert "not decided, let pass: finding.memory-growth <= 1.1" in err
+    assert mentions(err, "not decided", "let pass: finding.memory-growth <= 1.1")
 
 
 def test_a_baseline_of_json_is_read(baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,7 +403,7 @@ def test_a_profiled_step_is_not_compared_with_an_unprofiled_one(
 ) -> None:
     _, err = gated(capsys, "--baseline", str(DEMO), "--fail-if", "step_ms > baseline", code=1)
     assert "not decided" in err
-    assert "timed while profiled, and this run's without a profiler" in err
+    assert mentions(err, "while profiled", "without a profiler")
 
 
 def test_a_run_without_traces_is_gated_on_what_it_has(
@@ -426,7 +424,7 @@ def test_a_run_without_traces_is_gated_on_what_it_has(
     checks = json.loads(captured.out)["gate"]["checks"]
     assert [check["status"] for check in checks] == ["failed", "undecided", "undecided"]
     assert checks[0]["values"] == {"step_ms": pytest.approx(10.0)}
-    assert "no rank has a whole step recorded" in captured.err
+    assert mentions(captured.err, "no rank", "whole step")
 
 
 BUDGET = """

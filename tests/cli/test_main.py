@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.cli.main import main
 from tests.waiting import LONGEST_S
+from tests.wording import mentions
 
 
 @pytest.mark.parametrize(
@@ -21,13 +22,13 @@ def test_a_mistyped_command_gets_the_near_one_alone(
 ) -> None:
     with pytest.raises(SystemExit):
         main([word])
-    assert capsys.readouterr().err.endswith(f"Did you mean stepscope {meant}?\n")
+    assert capsys.readouterr().err.endswith(f" stepscope {meant}?\n")
 
 
 def test_a_wrong_option_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["runs", "prune", "--keep", "many"])
-    assert capsys.readouterr().err.startswith("stepscope runs prune: error: argument --keep")
+    assert mentions(capsys.readouterr().err.splitlines()[0], "runs prune", "error", "--keep")
 
 
 def test_the_environment_stays_as_it_was() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from stepscope.readers.inputs import find_sources
 from tests.builders import tar_bytes
 from tests.nccl_logs import two_nodes
 from tests.shared_data import DEMO, SAMPLES
+from tests.wording import mentions
 
 
 def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
@@ -53,10 +55,8 @@ def test_a_folder_gives_its_traces_and_its_logs(
     found = diagnosed(capsys, tmp_path)
     assert found["nccl"]["hosts"] == ["n0", "n1"]
     assert main(["diagnose", str(tmp_path), "--no-cache", "-v"]) == 0
-    assert (
-        "\nNCCL  (from its log)\n  version          2.20.5+cuda12.4, 2 hosts\n"
-        in capsys.readouterr().out
-    )
+    (row,) = re.findall(r"\nNCCL .*\n  version +(.*)\n", capsys.readouterr().out)
+    assert row == "2.20.5+cuda12.4, 2 hosts"
 
 
 def test_an_archive_gives_both_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def test_a_log_alone_says_what_it_holds_and_that_no_trace_was_given(
     assert main(["diagnose", str(tmp_path if as_folder else tmp_path / "nccl.log"), "-v"]) == 0
     text = capsys.readouterr().out
     assert text.splitlines()[0].endswith("nccl.log, no trace")
-    assert "no trace was given" in text
+    assert mentions(text, "no trace")
     assert "P2P/CUMEM/read 4" in text
 
 

@@ -18,6 +18,7 @@ from stepscope.readers.run_folder.kept_runs import resolve
 from tests.installed import need
 from tests.live_runs import write_run
 from tests.shared_data import ROOT
+from tests.wording import mentions
 
 KEPT = ROOT / "tests" / "kept" / "run"
 DAY_NS = 86_400 * 10**9
@@ -84,7 +85,7 @@ def test_a_name_that_reaches_too_far_is_a_sentence(
     with pytest.raises(SystemExit) as stopped:
         main(["diagnose", "last~3"])
     assert stopped.value.code == 2
-    assert "has 3 runs, last to last~2" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "3 runs", "last~2")
 
 
 def test_commands_take_names(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

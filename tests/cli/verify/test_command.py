@@ -31,6 +31,7 @@ from stepscope.report.names import clean
 from tests.capture.jobs import LIGHT
 from tests.scenarios import kept_diagnosis
 from tests.shared_data import ROOT
+from tests.wording import mentions
 
 SCHEMA = json.loads((ROOT / "docs" / "verification.schema.json").read_text(encoding="utf-8"))
 SETUP = Setup(world_size=1, batch_size=16, num_batches=1.0, num_parameters=10)
@@ -164,11 +165,11 @@ def test_two_commands_are_measured_in_turn_and_the_gain_is_told(
     sides = "".join("A" if "baseline" in folder.name else "B" for folder in folders)
     assert sides == "AB" + "ABBA" + "BAAB"
     captured = capsys.readouterr()
-    assert re.search(r"Gain proven: 1\.5[01]\d?x as fast \(1\.4\d+-1\.5\d+, 97 %\)", captured.out)
+    assert re.search(r"Gain proven: 1\.5[01]\d?x .*\(1\.4\d+-1\.5\d+, 97 %\)", captured.out)
     assert "new.py" in captured.out
-    assert captured.err.startswith("stepscope: each run ends after 60 steps")
+    assert mentions(captured.err.splitlines()[0], "60 steps")
     assert captured.err.count("\n") == 11
-    assert "round 2 of at most 10: candidate, 20 steps, 20" in captured.err
+    assert mentions(captured.err, "round 2 of at most 10: candidate, 20 steps, 20.2 ms")
     assert json.loads((tmp_path / "o" / verify.RESULT_FILE).read_text())["verdict"] == "gain proven"
 
 
@@ -232,7 +233,7 @@ def test_a_code_says_which_values_it_tries_and_why(
     )
     assert f"stepscope: {said}" in printed.err
     assert any(note.startswith(said) for note in json.loads(printed.out)["notes"])
-    assert "--apply starved-loader tries prefetch_factor=4: twice PyTorch's own, 2" in printed.err
+    assert mentions(printed.err, "starved-loader", "prefetch_factor=4", "twice", "2")
     assert {change.raised for change in seen if change.knobs} == {
         frozenset({"num_workers", "prefetch_factor"})
     }
@@ -339,10 +340,8 @@ def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
     words = ["--apply", "amp=bf16", "--check"]
     assert run(*words, "--out", str(tmp_path / "a"), "--", sys.executable, "t.py") == 1
     text = " ".join(capsys.readouterr().out.split())
-    assert "the loss differs from step 5 on" in text
-    assert " after. But the two do not compute the same. The whole" in text, (
-        "the verdict itself says it"
-    )
+    assert mentions(text, "loss", "differs", "step 5")
+    assert mentions(text, "do not compute the same"), "the verdict itself says it"
     assert (
         run(
             *words,
@@ -377,7 +376,7 @@ def test_a_crash_is_shown_and_leaves_no_verdict(
         == 2
     )
     printed = capsys.readouterr().out
-    assert "Refused: the baseline failed with exit code 3" in printed
+    assert mentions(printed, "refused", "baseline", "exit code 3")
     assert "[bold]wrong[/bold]" in printed
     assert "\x1b" not in printed
     verification = json.loads((tmp_path / "o" / verify.RESULT_FILE).read_text())
@@ -400,7 +399,7 @@ def test_refusals_name_both_values(
     words = ["--apply", "num_workers=1", "--format", style, "--out", str(tmp_path / "o")]
     assert run(*words, "--", sys.executable, "t.py") == 2
     printed = " ".join(capsys.readouterr().out.split())
-    assert "16 for the baseline, 32 for the candidate" in printed
+    assert mentions(printed, "16 for the baseline", "32 for the candidate")
 
 
 def test_markdown_has_a_row_for_each_side(
@@ -422,7 +421,7 @@ def test_markdown_has_a_row_for_each_side(
         == 0
     )
     printed = capsys.readouterr().out
-    assert printed.startswith("## stepscope verify: Gain proven")
+    assert re.match(r"## .*Gain proven", printed)
     rows = [line for line in printed.splitlines() if line.startswith(("| baseline", "| candidate"))]
     assert len(rows) == 2
     assert all(row.count("|") == 6 for row in rows)
@@ -478,9 +477,7 @@ def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_runs(
         "--out",
         str(tmp_path / "o"),
     ]
-    with pytest.raises(
-        UsageError, match="no-such-command-here, with which the candidate begins, is not a command"
-    ):
+    with pytest.raises(UsageError, match=r"no-such-command-here.*candidate.*not a command"):
         run(*words)
     assert capsys.readouterr().err == ""
 
@@ -561,9 +558,7 @@ def test_no_run_may_take_longer_than_what_is_left_of_the_budget(
     for _ in range(5):
         runner.measure("baseline")
     assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
-    with pytest.raises(
-        SpentError, match="the budget was spent before another run of the candidate"
-    ):
+    with pytest.raises(SpentError, match=r"budget .*candidate"):
         runner.measure("candidate")
 
 
@@ -632,9 +627,7 @@ def test_a_job_that_never_ends_is_ended_with_the_budget(
     assert run(*words) == 1
     verification = json.loads(capsys.readouterr().out)
     assert verification["verdict"] == "not settled"
-    assert verification["because"].startswith(
-        "the budget ended in the midst of a run of the baseline, and no step of a PyTorch optimizer"
-    )
+    assert mentions(verification["because"], "budget", "baseline", "no step", "optimizer")
     assert len(verification["runs"]) == 1
     assert not members(None, str((out / "00-baseline" / SITE_FOLDER).absolute()).encode())
 
@@ -691,7 +684,7 @@ def test_a_signal_that_ends_it_leaves_what_was_measured(
     verification = json.loads(capsys.readouterr().out)
     assert code == 1
     assert verification["verdict"] == "not settled"
-    assert verification["because"] == "it was interrupted after 2 rounds"
+    assert mentions(verification["because"], "interrupted", "2 rounds")
     assert verification["speedup"] is not None
     assert verification["rounds"] == 2
 
@@ -728,7 +721,7 @@ def test_a_signal_before_the_first_look_leaves_what_was_measured_too(
     assert (verification["so_far"]["candidate"] is None) == bool(words), (
         "--check runs the baseline twice first"
     )
-    assert "the baseline took 20.2\u00a0ms a step (the median of" in verification["because"]
+    assert mentions(verification["because"], "baseline", "20.2 ms", "median")
     assert json.loads((tmp_path / "out" / verify.RESULT_FILE).read_text()) == verification
 
 
@@ -801,7 +794,7 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=problem):
             prediction_of(arguments)
     arguments = parsed("--apply", "gc-pause", "--from", str(file), "--", "python", "t.py")
-    with pytest.raises(UsageError, match="no finding gc-pause; it has serial-loader"):
+    with pytest.raises(UsageError, match=r"gc-pause.* serial-loader"):
         prediction_of(arguments)
     file.write_text('{"schema": "other/1", "findings": []}')
     with pytest.raises(FormatError, match="not a diagnosis"):
@@ -834,7 +827,7 @@ def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(
         "600",
     ]
     assert run(*words, "--", sys.executable, str(script)) == 2
-    assert "num_workers did not take effect" in " ".join(capsys.readouterr().out.split())
+    assert mentions(capsys.readouterr().out, "num_workers did not take effect")
 
 
 def test_a_real_training_computes_the_same_with_a_worker(
@@ -878,6 +871,6 @@ def test_how_long_it_may_take_is_told_once(capsys: pytest.CaptureFixture[str]) -
     progress.on_run(run, None)
     progress.on_run(run, None)
     said = capsys.readouterr().err
-    assert said.count("a run takes 20 s; until it is settled, 14 min at most (--budget") == 1
+    assert len(re.findall(r"20 s.* 14 min .*--budget", said)) == 1
     verify.Progress(10, is_limited=True).on_run(run, None)
     assert "at most" not in capsys.readouterr().err
