@@ -200,6 +200,21 @@ def test_classes_of_the_job_are_pickled_by_value_and_need_nothing_of_ours(
     assert session.guard.is_on
 
 
+def test_what_was_pickled_by_value_can_be_hashed_and_pickled_again(session: Session) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        optimizer = cloudpickle.loads(cloudpickle.dumps(train()))
+        again = cloudpickle.loads(cloudpickle.dumps(optimizer))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    for each in (optimizer, again):
+        with pytest.warns(UserWarning, match="of the job"):
+            each.step()
+        wrapper: Any = type(each).step
+        assert hash(wrapper.__code__)
+    assert session.guard.is_on
+
+
 def seen() -> list[Any]:
     """Where warnings of the job point, and the frames of what it raises."""
     places: list[Any] = []

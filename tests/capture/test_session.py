@@ -181,7 +181,7 @@ def test_what_is_saved_or_collected_counts_to_the_step_it_came_in(job: Job) -> N
         job.step()
     saved(job.session, job.now, job.now + 5 * MS)
     for phase in (({"generation": 2}, None), (None, {"generation": 2})):
-        job.session.tape.append((COLLECTED, job.now, phase[0], (phase[1], (5, 0, 0), "<NULL>")))
+        job.session.tape.append((COLLECTED, job.now, phase[0], (phase[1], (5, 0, 0), (None, None))))
         job.now += 7 * MS
     job.now -= 14 * MS
     evaluated(job.session, job.now, job.now, is_noted=True)

@@ -3,8 +3,13 @@ capture goes on."""
 
 from __future__ import annotations
 
+import _thread
+import ctypes
+import gc
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,6 +25,7 @@ import stepscope.capture
 from stepscope.capture.guard import Guard, is_ours
 from stepscope.capture.hooks.install import begin, forget_session
 from stepscope.capture.session import Session
+from stepscope.capture.tape import COLLECTED
 from stepscope.protocol.options import Options
 
 OURS = os.path.dirname(stepscope.capture.__file__) + os.sep
@@ -156,3 +162,42 @@ def test_an_interrupt_is_the_jobs() -> None:
     with pytest.raises(Preempted):
         guard.watch(work)()
     assert guard.is_on
+
+
+def test_ctrl_c_that_comes_as_a_collection_is_noted_reaches_the_job(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    arrives = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)
+    comes: Any = arrives(("PyErr_SetInterrupt", ctypes.pythonapi))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.callbacks.insert(0, comes)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+    finally:
+        gc.callbacks.remove(comes)
+        signal.signal(signal.SIGINT, before)
+    assert session.guard.is_on
+    assert not lost
+
+
+def test_a_collection_names_its_line_and_a_thread_without_one_none(session: Session) -> None:
+    def ask() -> None:
+        gc.collect()
+
+    session.tape.clear()
+    ask()
+    lines = [part[3][2] for part in session.tape if part[0] == COLLECTED]
+    assert (ask.__code__, ask.__code__.co_firstlineno + 1) in lines
+    session.tape.clear()
+    is_over = threading.Event()
+    gc.callbacks.append(lambda phase, _: is_over.set() if phase == "stop" else None)
+    try:
+        # A function of C has no frame.
+        _thread.start_new_thread(gc.collect, ())
+        assert is_over.wait(60)
+    finally:
+        gc.callbacks.pop()
+    assert (None, None) in [part[3][2] for part in session.tape if part[0] == COLLECTED]

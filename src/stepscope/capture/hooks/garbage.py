@@ -14,6 +14,7 @@ import gc
 import operator
 import time
 from itertools import repeat
+from types import SimpleNamespace
 from typing import Any
 
 from stepscope.capture.guard import Guard
@@ -22,15 +23,20 @@ from stepscope.capture.tape import COLLECTED, Tape
 
 def hook_collections(guard: Guard, tape: Tape) -> None:
     """Has every collection noted on the tape, where it begins and where it ends."""
-    never, phases = object(), dict[str, dict[str, int]]()
+    never, phases = SimpleNamespace(f_code=None, f_lineno=None), dict[str, dict[str, int]]()
     api, python = ctypes.PYFUNCTYPE, ctypes.pythonapi
+    # Where it is, read as plain attributes: what prints a frame runs the handlers of signals.
+    address = api(ctypes.c_size_t)(("PyEval_GetFrame", python))
+    frame_at = api(ctypes.py_object, ctypes.c_size_t)(("Py_NewRef", python))
+    place = operator.attrgetter("f_code", "f_lineno")
+    # A thread may run no frame, and 0 is no address: that of what never comes, kept below.
+    addresses = {0: id(never)}
     step = api(ctypes.py_object, *[ctypes.py_object] * 3)(("PyIter_Next", python))
     begins, ends = (functools.partial(phases.pop, name, None) for name in ("start", "stop"))
     about = zip(
         iter(ends, never),
         iter(gc.get_count, never),
-        # Where it is cannot be noted: what shows a frame runs the handlers of signals.
-        repeat(""),
+        map(place, map(frame_at, map(addresses.get, iter(address, never), iter(address, never)))),
         strict=False,
     )
     entries = zip(

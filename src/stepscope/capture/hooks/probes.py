@@ -13,11 +13,14 @@ from typing import Any
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.rewrite import MARK, rewritten
 
-INERT = """__import__("types").SimpleNamespace(
-    enter=lambda *_: None, leave=lambda *_: None, **dict.fromkeys(
-        ("out", "back", "through"), lambda _, value: value))"""
+INERT = """type("Inert", (), dict(
+    dict.fromkeys(("enter", "leave"), lambda *_: None),
+    **dict.fromkeys(("out", "back", "through"), lambda self, _, value: value),
+    __reduce__=lambda self: (eval, (inert, {"inert": inert})), __deepcopy__=lambda self, _: self,
+))()"""
 """What becomes of a probe where it is pickled by value, with a class of the job: it is of use in
-this process alone, and where it goes nothing of ours need be installed."""
+this process alone, and where it goes nothing of ours need be installed. It can be hashed, as all
+constants of a code can, and pickled again."""
 
 
 def _nothing(*_: Any) -> None:
@@ -38,7 +41,7 @@ class Probe:
         self.enter, self.leave = enter, leave
 
     def __reduce__(self) -> Any:
-        return eval, (INERT,)
+        return eval, (INERT, {"inert": INERT})
 
     def __deepcopy__(self, _: Any) -> Probe:
         return self
