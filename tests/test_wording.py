@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wording import mentions
+from tests.wording import any_mentions, mentions
 
 WRAPPED = "The log was\n  cut at 13.5 ms: rank 3 of 8,192 (--min-steps=2) dropped 40%."
 
@@ -36,3 +36,9 @@ def test_one_missing_word_is_enough() -> None:
 def test_asking_for_nothing_is_a_mistake(words: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError):
         mentions(WRAPPED, *words)
+
+
+def test_one_of_the_texts_has_all_of_the_words() -> None:
+    assert any_mentions(["rank 3", "rank 4 is late"], "rank 4", "late")
+    assert not any_mentions(["rank 3", "rank 4 is late"], "rank 3", "late")
+    assert not any_mentions([], "late")

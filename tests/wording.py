@@ -7,6 +7,7 @@ matters: the figure, the name, the path, the option, one key word.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 def mentions(text: object, *words: str) -> bool:
@@ -18,6 +19,11 @@ def mentions(text: object, *words: str) -> bool:
     assert words, "no word is asked for"
     folded = _folded(str(text))
     return all(_pattern(word).search(folded) for word in words)
+
+
+def any_mentions(texts: Iterable[object], *words: str) -> bool:
+    """Whether one of the texts (notes, say) has all of the words by itself."""
+    return any([mentions(text, *words) for text in texts])
 
 
 def _folded(text: str) -> str:

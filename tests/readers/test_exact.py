@@ -17,6 +17,7 @@ from stepscope.readers.trace.nanoseconds import (
     ns_from_texts,
 )
 from tests.builders import event, read, trace_text
+from tests.wording import any_mentions
 
 microseconds = st.integers(0, 2**42)
 decimals = st.text("0123456789", max_size=3)
@@ -117,7 +118,7 @@ def test_an_event_without_a_readable_time_is_left_out_and_told(
     text = trace_text([event(ts=12345), event(ts=7)]).replace("12345", written)
     trace = read(tmp_path / "t.json", text)
     assert trace.start_ns.tolist() == [7_000]
-    assert "1 event(s) without a readable time were left out" in trace.notes
+    assert any_mentions(trace.notes, "1 event", "without", "time", "left out")
 
 
 def test_a_duration_beyond_reason_counts_as_none(tmp_path: Path) -> None:
@@ -126,8 +127,8 @@ def test_a_duration_beyond_reason_counts_as_none(tmp_path: Path) -> None:
         trace_text([event(dur=10**17), event(ts=3, dur=None), event(ts=4, dur=-5)]),
     )
     assert trace.dur_ns.tolist() == [0, 0, 0]
-    assert "2 event(s) without a readable duration count as 0" in trace.notes
-    assert "1 event(s) with a negative duration count as 0" in trace.notes
+    assert any_mentions(trace.notes, "2 event", "without", "duration", "as 0")
+    assert any_mentions(trace.notes, "1 event", "negative duration", "as 0")
 
 
 @pytest.mark.parametrize(

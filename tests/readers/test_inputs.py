@@ -19,6 +19,7 @@ from stepscope.readers.inputs import assign_ranks, find_sources
 from stepscope.readers.open_trace import read_trace
 from tests.builders import event, tar_bytes, trace_text, write
 from tests.installed import needs
+from tests.wording import any_mentions, mentions
 
 
 def _ranked(number: int) -> bytes:
@@ -137,9 +138,8 @@ def test_hostile_members_are_named_and_never_paths(tmp_path: Path) -> None:
     assert sorted(s.rank or 0 for s in found.sources) == [1, 2, 3, 4]
     assert {s.path for s in found.sources} == {path}
     assert "\n" not in "".join(s.label for s in found.sources)
-    assert found.notes == (
-        f"{path}: 4 entries that are links, devices or sparse files were left out",
-    )
+    (note,) = found.notes
+    assert mentions(note, str(path), "4 entries", "links", "devices", "sparse", "left out")
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -168,7 +168,7 @@ def test_a_truncated_archive_gives_what_it_has_or_an_error(tmp_path: Path, cut: 
     data = tar_bytes({f"rank{i}.json": _ranked(i) for i in range(3)})
     path = write(tmp_path / "a.tar", data[:cut])
     if cut < 512:
-        with pytest.raises(InputError, match="does not hold a tar"):
+        with pytest.raises(InputError, match=r"\btar\b"):
             find_sources([path])
         return
     found = find_sources([path])
@@ -181,7 +181,7 @@ def test_a_compressed_archive_cut_off_is_read_in_part(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(data)[:50_000])
     with find_sources([path]) as found:
         assert 5 < len(found.sources) < 20
-        assert any("unpacked only in part" in note for note in found.notes)
+        assert any_mentions(found.notes, "in part")
 
 
 def test_an_archive_too_large_for_the_disk_is_refused(
@@ -212,7 +212,7 @@ def test_what_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             find_sources([tmp_path / name])
-    with pytest.raises(InputError, match="no trace was named"):
+    with pytest.raises(InputError, match="no trace"):
         find_sources([])
 
 
@@ -223,7 +223,7 @@ def test_a_link_that_leads_nowhere_is_noted(tmp_path: Path) -> None:
     with find_sources([tmp_path]) as inputs:
         assert [source.path.name for source in inputs.sources] == ["rank0.json"]
         (note,) = inputs.notes
-    assert note.startswith(f"{tmp_path / 'rank1.json'} was left out: a link that leads nowhere")
+    assert mentions(note, str(tmp_path / "rank1.json"), "left out", "link")
 
 
 @needs("a user who is not root")
@@ -241,13 +241,8 @@ def _meta(path: str, rank: int | None = None) -> TraceMeta:
 def test_ranks_that_are_told_stay_and_the_others_fill_the_gaps() -> None:
     ranks, notes = assign_ranks([_meta("a"), _meta("b", 1), _meta("c"), _meta("d", 0)])
     assert ranks == (2, 1, 3, 0)
-    assert notes == (
-        (
-            "the rank of 2 trace(s) is told neither inside nor by the name; counted in order: a "
-            "is 2, "
-            "c is 3"
-        ),
-    )
+    (note,) = notes
+    assert mentions(note, "2 trace", "a is 2", "c is 3")
 
 
 def test_one_trace_alone_is_rank_0_without_a_word() -> None:
@@ -259,20 +254,14 @@ def test_one_trace_alone_is_rank_0_without_a_word() -> None:
 def test_a_rank_told_twice_is_noted() -> None:
     ranks, notes = assign_ranks([_meta("a", 0), _meta("b", 0)])
     assert ranks == (0, 0)
-    assert notes == (
-        (
-            "rank 0 is told by 2 traces (a, b); are they of one run? The ranks were not compared "
-            "with "
-            "one another"
-        ),
-    )
+    (note,) = notes
+    assert mentions(note, "rank 0", "2 traces", "(a, b)", "not compared")
 
 
 def test_ranks_missing_of_the_world_are_named() -> None:
     metas = [replace(_meta(str(rank), rank), world_size=16) for rank in (0, 1, 5, 15)]
-    assert assign_ranks(metas)[1] == (
-        "12 of the job's 16 ranks are not among the traces that were read: 2-4, 6-14",
-    )
+    (missing,) = assign_ranks(metas)[1]
+    assert mentions(missing, "12 of", "16 ranks", "2-4, 6-14")
     assert assign_ranks(metas[:1])[1] == ()
     (note,) = assign_ranks([*metas, replace(_meta("x", 3), world_size=8)])[1]
-    assert "different numbers of ranks (8, 16)" in note
+    assert mentions(note, "different", "(8, 16)")

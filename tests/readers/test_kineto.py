@@ -15,6 +15,7 @@ from stepscope.readers.kineto import json_chunks as feed
 from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.trace.assemble import LONGEST_NAME
 from tests.builders import HEADER, event, kernel, read, same, source, step_events, trace_text, write
+from tests.wording import any_mentions, mentions
 
 
 def test_a_step_becomes_rows_and_tables(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_bare_array_is_a_trace(tmp_path: Path) -> None:
 def test_an_array_that_is_never_closed_keeps_its_events(tmp_path: Path) -> None:
     trace = read(tmp_path / "t.json", json.dumps(step_events())[:-1] + ",\n")
     assert len(trace) == 9
-    assert "ends before its end" in trace.notes[0]
+    assert mentions(trace.notes[0], "ends before")
 
 
 @pytest.mark.parametrize("text", ['{"traceEvents": []}', "[]", '{"traceEvents":[\n]\n, "a": 1}'])
@@ -99,7 +100,8 @@ def test_no_events_is_a_trace_with_a_note(tmp_path: Path, text: str) -> None:
     trace = read(tmp_path / "t.json", text)
     assert len(trace) == 0
     assert trace.num_raw_events == 0
-    assert trace.notes == ("the file has no events",)
+    (note,) = trace.notes
+    assert mentions(note, "no events")
 
 
 def test_two_lists_of_events_are_both_read(tmp_path: Path) -> None:
@@ -124,7 +126,8 @@ def test_files_glued_together_are_read_with_a_note(tmp_path: Path) -> None:
 def test_arrays_glued_together_are_told(tmp_path: Path) -> None:
     trace = read(tmp_path / "t.json", json.dumps([event()]) + json.dumps([event()]))
     assert len(trace) == 1
-    assert trace.notes == ("text after the list of events was left out",)
+    (note,) = trace.notes
+    assert mentions(note, "after", "left out")
 
 
 def test_one_event_a_line_is_refused_with_advice(tmp_path: Path) -> None:
@@ -187,7 +190,7 @@ def test_every_truncation_keeps_the_complete_events(tmp_path: Path) -> None:
 
 def test_a_file_cut_in_its_header_is_an_error(tmp_path: Path) -> None:
     text = trace_text()
-    with pytest.raises(FormatError, match="without a list of trace events"):
+    with pytest.raises(FormatError, match="trace events"):
         read(tmp_path / "t.json", text[: text.index('"traceEvents"') + 5])
 
 
@@ -373,7 +376,7 @@ def test_deep_nesting_costs_only_its_own_event(tmp_path: Path, opening: str) -> 
 def test_nothing_but_brackets_ends(tmp_path: Path) -> None:
     trace = read(tmp_path / "t.json", "[" * 300_000)
     assert len(trace) == 0
-    assert "ends before its end" in trace.notes[0]
+    assert mentions(trace.notes[0], "ends before")
 
 
 def test_a_damaged_field_beside_the_events_does_not_cost_the_others(tmp_path: Path) -> None:
@@ -383,7 +386,8 @@ def test_a_damaged_field_beside_the_events_does_not_cost_the_others(tmp_path: Pa
     trace = read(tmp_path / "t.json", text)
     assert trace.meta.rank == 3
     assert trace.meta.devices[0].num_sms == 132
-    assert trace.notes == ("the field(s) schemaVersion beside the events could not be read",)
+    (note,) = trace.notes
+    assert mentions(note, "schemaVersion", "could not be read")
 
 
 def test_one_bad_event_leaves_the_rest_of_its_chunk_on_the_fast_path(tmp_path: Path) -> None:
@@ -391,7 +395,7 @@ def test_one_bad_event_leaves_the_rest_of_its_chunk_on_the_fast_path(tmp_path: P
     text = trace_text(events).replace('"ts": 2500', '"ts": NaN', 1)
     trace = read(tmp_path / "t.json", text)
     assert len(trace) == 4999
-    assert "1 event(s) were damaged and are kept as far as they could be read" in trace.notes
+    assert any_mentions(trace.notes, "1 event", "damaged")
 
 
 def test_devices_without_streams_are_placed_by_their_timeline(tmp_path: Path) -> None:
@@ -410,9 +414,8 @@ def test_a_name_and_a_file_that_disagree_on_the_rank_are_told(tmp_path: Path) ->
     named = source(path).__class__(path=path, label="rank5.json", rank=5, rank_source="file name")
     trace = read_kineto(named)
     assert trace.meta.rank == 3
-    assert trace.notes == (
-        "the file name says rank 5, distributedInfo says rank 3: the latter was taken",
-    )
+    (note,) = trace.notes
+    assert mentions(note, "file name", "rank 5", "distributedInfo", "rank 3", "latter")
 
 
 def test_progress_tells_the_bytes_read(tmp_path: Path) -> None:
@@ -478,7 +481,8 @@ def test_a_name_of_millions_of_letters_is_cut(tmp_path: Path) -> None:
         "aten::mm",
     ]
     assert len(set(trace.names)) == len(trace.names)
-    assert trace.notes == (f"2 name(s) longer than {LONGEST_NAME} letters were cut there",)
+    (note,) = trace.notes
+    assert mentions(note, "2 name", f"{LONGEST_NAME} letters", "cut")
 
 
 def test_a_trace_without_events_that_has_marked_modules_is_empty(tmp_path: Path) -> None:

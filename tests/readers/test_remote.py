@@ -101,7 +101,7 @@ def test_what_is_not_there_is_said(store: Any) -> None:
     with pytest.raises(InputError, match="no-such-scheme"):
         find_sources(["no-such-scheme://x"])
     store.pipe("/job/readme.md", b"")
-    with pytest.raises(InputError, match="memory://job has no trace in it"):
+    with pytest.raises(InputError, match=r"memory://job .*no trace"):
         find_sources(["memory://job"])
 
 
@@ -109,7 +109,7 @@ def test_a_file_that_goes_away_is_said(store: Any) -> None:
     store.pipe("/rank0.json", b"[]")
     (source,) = find_sources(["memory://rank0.json"]).sources
     store.rm("/rank0.json")
-    with pytest.raises(InputError, match=r"cannot open memory://rank0\.json: No such file"):
+    with pytest.raises(InputError, match=r"memory://rank0\.json.*No such file"):
         read_trace(source)
 
 

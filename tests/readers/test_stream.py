@@ -14,6 +14,7 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers import stream
 from stepscope.readers.kineto.trace import read as read_kineto
 from tests.builders import event, same, source, trace_text
+from tests.wording import any_mentions, mentions
 
 TEXT = trace_text().encode()
 
@@ -56,9 +57,8 @@ def test_bytes_after_the_gzip_data_are_told(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(TEXT) + b"garbage")
     trace = read_kineto(source(path))
     assert len(trace) == 9
-    assert trace.notes == (
-        "the file was read only in part: bytes after the end of the gzip data were left out",
-    )
+    (note,) = trace.notes
+    assert mentions(note, "in part", "gzip", "left out")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, _zstd, lambda data: bz2.compress(data, 1)])
@@ -72,7 +72,7 @@ def test_a_truncated_file_keeps_what_came_before(tmp_path: Path, pack: object) -
     trace = read_kineto(source(path))
     trace.self_check()
     assert 5_000 < len(trace) < 15_000
-    assert any("ends before its end" in note for note in trace.notes)
+    assert any_mentions(trace.notes, "ends before")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, _zstd, lambda data: bz2.compress(data, 1)])
@@ -103,7 +103,7 @@ def test_damage_inside_ends_the_file_there(tmp_path: Path, pack: object) -> None
 def test_compressed_nothing_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "t.json.gz"
     path.write_bytes(data)
-    with pytest.raises(InputError, match=r"t\.json\.gz has nothing to read"):
+    with pytest.raises(InputError, match=r"t\.json\.gz .*nothing"):
         read_kineto(source(path))
 
 
@@ -122,12 +122,12 @@ def test_a_bomb_is_stopped(
     path = tmp_path / "t.json.gz"
     path.write_bytes(pack(b"[" + filling * ((6 << 20) // len(filling))))  # type: ignore[operator]
     if filling in (b'"', b"1,"):
-        with pytest.raises(FormatError, match="none of its first"):
+        with pytest.raises(FormatError, match="none of"):
             read_kineto(source(path))
         return
     trace = read_kineto(source(path))
     trace.self_check()
-    assert any("expands more than 200 times" in note for note in trace.notes)
+    assert any_mentions(trace.notes, "expands", "200 times")
     assert trace.meta.size_bytes <= 200 * path.stat().st_size + (2 << 20)
 
 
@@ -143,7 +143,7 @@ def test_a_zstd_window_beyond_reason_is_refused_with_advice(tmp_path: Path) -> N
 def test_zstd_data_that_end_at_once_are_not_called_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "t.json.zst"
     path.write_bytes(zstandard.compress(TEXT)[:6])
-    with pytest.raises(InputError, match="the zstd data is empty or cut off"):
+    with pytest.raises(InputError, match="zstd data"):
         read_kineto(source(path))
 
 

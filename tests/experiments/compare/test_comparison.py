@@ -28,6 +28,7 @@ from stepscope.report.diagnosis.json import to_json
 from tests.experiments.compare.test_pairing import pieces
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.shared_data import SAMPLES, lab_trace
+from tests.wording import any_mentions, mentions
 
 MS = 1_000_000
 
@@ -136,10 +137,10 @@ def test_a_burst_that_the_median_does_not_see_is_told() -> None:
     ]
     comparison = compare(*recorded)
     assert comparison.speedup.value == pytest.approx(1.0, rel=0.01)
-    assert any("which the median does not see" in note for note in comparison.notes)
+    assert any_mentions(comparison.notes, "median does not see")
     timed = compare(side("a", bursty), side("b", even))
     assert timed.speedup.value == pytest.approx(1.67, rel=0.01)
-    assert not any("which the median does not see" in note for note in timed.notes)
+    assert not any_mentions(timed.notes, "median does not see")
 
 
 def test_a_median_that_is_not_the_pace_is_told_whatever_the_interval() -> None:
@@ -150,8 +151,8 @@ def test_a_median_that_is_not_the_pace_is_told_whatever_the_interval() -> None:
         note for note in compare(side("a", bursty), side("b", bursty)).notes if "two kinds" in note
     ]
     assert len(notes) == 2
-    assert "first run's mean step" in notes[0]
-    assert "16.7 ms where its median is 10 ms" in notes[1]
+    assert mentions(notes[0], "first run")
+    assert mentions(notes[1], "16.7 ms", "median is 10 ms")
     few = compare(side("a", bursty[:7]), side("b", noisy(10, 40, 1))).notes
     assert sum("two kinds" in note for note in few) == 1
     even = compare(side("a", noisy(10, 80, 1, spread=0.1)), side("b", noisy(12, 80, 2))).notes
@@ -162,21 +163,17 @@ def test_a_side_that_stands_alone_is_told_as_it_was_timed() -> None:
     timed, empty = side("a", noisy(2.6, 20, 1)), side("b", step_source="trace")
     comparison = compare(timed, empty)
     assert comparison.speedup.value is None
-    assert "no step of the second was timed" in comparison.speedup.why
+    assert mentions(comparison.speedup.why, "no step", "second")
     assert (comparison.before.source, comparison.before.num_steps) == ("unprofiled", 20)
     assert comparison.before.step_ns == pytest.approx(2.6 * MS, rel=0.02)
     assert comparison.after.step_ns is None
-    assert (
-        step_words(comparison.before)
-        .replace("\u00a0", " ")
-        .endswith("no profiler, mean of 20 steps")
-    )
+    assert mentions(step_words(comparison.before), "no profiler", "mean of 20 steps")
     recorded = compare(
         empty, side("c", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace")
     )
     assert (recorded.after.source, recorded.after.num_steps) == ("recorded", 10)
-    assert "no step of the first" in recorded.speedup.why
-    assert "no step of either" in compare(empty, empty).speedup.why
+    assert mentions(recorded.speedup.why, "no step", "first")
+    assert mentions(compare(empty, empty).speedup.why, "no step", "either")
     log = compare(empty, side("d", step_ns=4.0 * MS, step_source="log"))
     assert log.after.source == "kept"
 
@@ -234,7 +231,7 @@ def test_stacks_of_one_run_alone_are_told_of() -> None:
     named = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
     steps = noisy(10, 20, 1)
     notes = compare(side("a", steps, pieces=named), side("b", steps, pieces=plain)).notes
-    assert any(note.startswith("modules were not compared") for note in notes)
+    assert any_mentions(notes, "modules", "not compared")
     assert not any(
         "modules" in note
         for note in compare(side("a", steps, pieces=named), side("b", steps, pieces=named)).notes
@@ -317,7 +314,7 @@ def test_a_prediction_is_not_held_against_steps_that_the_profiler_slowed() -> No
     comparison = compare(slow, fixed)
     assert comparison.held[0].status == "gone"
     assert comparison.held[0].agrees is None
-    assert any("whether what was predicted held is not told" in note for note in comparison.notes)
+    assert any_mentions(comparison.notes, "predicted", "not told")
     slow, fixed = (
         replace(each, bound="memory", recorded_ns=float(each.recorded[0])) for each in (slow, fixed)
     )
@@ -347,7 +344,7 @@ def test_a_run_with_fewer_of_its_ranks_is_the_same_work_and_fixed_nothing() -> N
     assert comparison.unequal == ()
     assert comparison.throughput is None
     assert comparison.held[0].status == "not judged"
-    assert "b: 1 of its 4 ranks was read: its parts are that rank's" in comparison.notes
+    assert any_mentions(comparison.notes, "b: 1 of its 4 ranks")
     assert compare(single, whole).unequal == ()
 
 
@@ -369,7 +366,7 @@ def test_findings_gone_at_once_are_held_together() -> None:
     comparison = compare(a, side("b", noisy(10, 20, 2)))
     assert comparison.predicted_together == 1.95
     assert all(row.agrees is None for row in comparison.held)
-    assert any("2 findings are gone at once" in note for note in comparison.notes)
+    assert any_mentions(comparison.notes, "2 findings", "at once")
 
 
 def test_a_run_that_was_not_judged_fixed_nothing() -> None:
@@ -499,7 +496,7 @@ def test_steps_that_save_are_told_of_beside_the_ratio(seldom: int, tmp_path: Pat
     ids=["cut", "list", "empty", "other"],
 )
 def test_what_is_no_diagnosis_is_refused_in_words(text: str) -> None:
-    with pytest.raises(FormatError, match="Diagnose its traces again"):
+    with pytest.raises(FormatError, match="Diagnose"):
         side_of_json(text, "a.json")
 
 
@@ -570,12 +567,8 @@ def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
     second = pieces([("forward aten::mm[2]", "gemm", 800), ("optimizer aten::add[1]", "add", 100)])
     steps = noisy(10, 20, 1)
     comparison = compare(side("a", steps, pieces=first), side("b", steps, pieces=second))
-    assert comparison.unequal == (
-        (
-            "90% of the first one's work and 89% of the second's have no counterpart in the other: "
-            "another model?"
-        ),
-    )
+    assert len(comparison.unequal) == 1
+    assert mentions(comparison.unequal[0], "90%", "first", "89%", "second", "another model")
     assert compare(side("a", steps, pieces=first), side("b", steps, pieces=first)).unequal == ()
     # A loop over cells and one fused recurrence: little of the one has a name in the other, and
     # they do the same.
@@ -614,10 +607,7 @@ def test_a_run_that_failed_is_told_so(tmp_path: Path) -> None:
 
     failed = write_run(tmp_path / "failed", exit_code=1)
     rank = write_rank(failed, 0)
-    assert (
-        _failure(read_run(failed))
-        == "ended with exit code 1: what is compared of it are the steps until then"
-    )
+    assert mentions(_failure(read_run(failed)), "exit code 1", "until then")
     (rank / ENDED_FILE).touch()
     assert _failure(read_run(failed)) is None, "it was ended after the steps that were asked for"
     assert _failure(read_run(write_run(tmp_path / "good", exit_code=0))) is None

@@ -34,6 +34,7 @@ from stepscope.experiments.verify.schedule import (
     share_of_errors,
     verdict_of,
 )
+from tests.wording import any_mentions, mentions
 
 SETUP = Setup(
     world_size=1,
@@ -73,10 +74,7 @@ def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:
         clock=lab.clock,
     )
     assert verified.verdict == UNSETTLED
-    assert (
-        verified.because
-        == "it could not go on: the trial could not be started: no space left on device"
-    )
+    assert mentions(verified.because, "could not be started", "no space left on device")
     assert verified.speedup is not None
     assert len(verified.runs) == 10
     with pytest.raises(UsageError):
@@ -261,11 +259,8 @@ def test_a_budget_with_no_room_for_a_round_tells_what_was_measured() -> None:
     assert [run.side for run in verified.runs] == [BASELINE, CANDIDATE], (
         "a round of 40 s does not fit in the 35 that are left"
     )
-    assert (
-        "no room for a first round (4 runs of about 10 s: give a longer --budget, or fewer "
-        "--steps), before"
-    ) in verified.because
-    assert "nothing is proven by that" in verified.because
+    assert mentions(verified.because, "first round", "4 runs", "10 s", "--budget", "--steps")
+    assert mentions(verified.because, "nothing is proven")
     assert {
         side: (summary.num_runs, summary.num_steps) for side, summary in verified.so_far.items()
     } == {
@@ -306,8 +301,8 @@ def test_a_run_that_the_budget_ended_is_no_failure_where_it_timed_steps() -> Non
 
     verified = verify(measure, VerifyPolicy(budget_s=60), clock=lab.clock)
     assert verified.verdict == UNSETTLED
-    assert verified.because.startswith("the budget ended in the midst of a run of the baseline")
-    assert "of the candidate nothing was measured" in verified.because
+    assert mentions(verified.because, "budget ended", "run of the baseline")
+    assert mentions(verified.because, "candidate nothing")
     assert verify(measure, VerifyPolicy(budget_s=6000), clock=lab.clock).verdict == REFUSED, (
         "that was --timeout"
     )
@@ -338,7 +333,7 @@ def test_a_failed_run_ends_it_with_its_last_words() -> None:
     verified = verify(lambda side: broken if side != BASELINE else trial([1e6] * 9), VerifyPolicy())
     assert verified.verdict == REFUSED
     assert verified.speedup is None
-    assert "the candidate failed with exit code 1" in verified.because
+    assert mentions(verified.because, "candidate failed", "exit code 1")
     assert "runs/03" in verified.because
     assert verified.tail == "ValueError: no such thing"
     assert len(verified.runs) == 2
@@ -352,10 +347,10 @@ def test_a_run_without_steps_says_what_it_knows_of_that() -> None:
     hung = verify(
         lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143, setup=Setup()), SHORT
     )
-    assert "no step of a PyTorch optimizer was seen" in hung.because
+    assert mentions(hung.because, "no step", "optimizer")
     # One that trains and is slow is another matter.
     slow = verify(lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143), SHORT)
-    assert "did not end in time (10 s) (" in slow.because
+    assert mentions(slow.because, "in time (10 s)")
 
 
 def test_unequal_sides_are_refused_before_time_is_spent_unless_allowed() -> None:
@@ -371,8 +366,8 @@ def test_unequal_sides_are_refused_before_time_is_spent_unless_allowed() -> None
 
     refused = verify(measure, VerifyPolicy())
     assert refused.verdict == REFUSED
-    assert (
-        "the batch size differs: 16 for the baseline, 32 for the candidate" in refused.refusals[0]
+    assert mentions(
+        refused.refusals[0], "batch size", "16 for the baseline", "32 for the candidate"
     )
     assert len(refused.runs) == 2
     allowed = verify(measure, VerifyPolicy(allowed=frozenset({"batch-size"}), per_sample=True))
@@ -405,7 +400,8 @@ def test_a_knob_that_never_took_hold_is_refused() -> None:
         ),
         VerifyPolicy(),
     )
-    assert verified.refusals == ("num_workers did not take effect: no DataLoader was made",)
+    assert len(verified.refusals) == 1
+    assert mentions(verified.refusals[0], "num_workers", "no DataLoader")
 
 
 def test_rare_long_steps_may_take_a_gain_back() -> None:
@@ -417,7 +413,7 @@ def test_rare_long_steps_may_take_a_gain_back() -> None:
 
     verified = verify(measure, VerifyPolicy())
     assert verified.verdict == UNSETTLED
-    assert "rare long steps take the gain back" in verified.because
+    assert mentions(verified.because, "rare long steps")
 
 
 def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
@@ -434,7 +430,7 @@ def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
 
     verified = verify(measure, VerifyPolicy())
     assert verified.verdict == PROVEN
-    assert "the rare long ones" in verified.because
+    assert mentions(verified.because, "rare long")
     assert verified.speedup is not None
     assert verified.speedup.value == pytest.approx((58 + 40) / 60, rel=0.1)
 
@@ -453,9 +449,7 @@ def test_a_gain_of_all_steps_is_not_laid_to_rare_ones_where_usual_steps_have_it_
 
     verified = verify(measure, VerifyPolicy(max_rounds=2))
     assert (verified.verdict, verified.is_by_mean) == (PROVEN, True)
-    assert verified.because.startswith(
-        "with every step counted the whole interval lies above 1; usual steps alone give 1.17x"
-    )
+    assert mentions(verified.because, "every step", "above 1", "usual steps", "1.17x")
     assert "rare" not in verified.because
 
 
@@ -474,10 +468,10 @@ def test_steps_that_save_are_a_part_of_the_time(saved: Side) -> None:
         assert verified.is_by_mean
         assert verified.speedup is not None
         assert verified.speedup.value == pytest.approx(1.5, rel=0.1)
-        assert verified.because.startswith("usual steps alone give 0.98x")
+        assert mentions(verified.because, "usual steps", "0.98x")
     else:
         assert verified.verdict not in (PROVEN, WORSE)
-        assert any("the ratio of mean step times is 0.6" in note for note in verified.notes)
+        assert any_mentions(verified.notes, "mean step times", "0.661")
     assert verified.baseline.mean_ns is not None
     assert verified.candidate.mean_ns is not None
     assert abs(verified.baseline.mean_ns - verified.candidate.mean_ns) == pytest.approx(
@@ -493,7 +487,7 @@ def test_a_faster_pace_with_saves_that_take_it_back_is_no_gain() -> None:
 
     verified = verify(measure, VerifyPolicy(max_rounds=3))
     assert verified.verdict == UNSETTLED
-    assert "take the gain back" in verified.because
+    assert mentions(verified.because, "gain back")
 
 
 def test_no_gain_is_not_said_where_saves_leave_it_open() -> None:
@@ -508,7 +502,7 @@ def test_no_gain_is_not_said_where_saves_leave_it_open() -> None:
 
     verified = verify(measure, VerifyPolicy(max_rounds=4))
     assert verified.verdict == UNSETTLED
-    assert "which is not sure" in verified.because
+    assert mentions(verified.because, "not sure")
 
 
 def test_a_gain_that_ends_with_the_stock_of_batches_is_none() -> None:

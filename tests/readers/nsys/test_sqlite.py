@@ -40,6 +40,7 @@ from tests.nsys_files import (
     global_id,
     init_payload,
 )
+from tests.wording import any_mentions, mentions
 
 
 def source_of(path: Path) -> Source:
@@ -249,7 +250,7 @@ def test_kernels_keep_their_names_and_calls_lose_their_release(tmp_path: Path) -
         "string 999",
     ]
     assert [name for name, _, _ in events(trace, Kind.RUNTIME)] == ["cudaLaunchKernel"]
-    assert any("1 name(s) are not in the file's StringIds" in note for note in trace.notes)
+    assert any_mentions(trace.notes, "1 name", "StringIds")
 
 
 def test_counters_are_those_of_the_devices_that_were_used(tmp_path: Path) -> None:
@@ -267,10 +268,7 @@ def test_counters_are_those_of_the_devices_that_were_used(tmp_path: Path) -> Non
         export.add(
             "GPU_METRICS", rawTimestamp=0, timestamp=1_500, typeId=kind, metricId=1, value=value
         )
-    assert (
-        "GPU metrics, mean over the recorded device work: SMs Active 70 %"
-        in read_whole(export.close()).notes
-    )
+    assert any_mentions(read_whole(export.close()).notes, "GPU metrics", "SMs Active 70 %")
 
 
 def test_counters_are_weighed_by_the_work_on_the_device(
@@ -330,16 +328,13 @@ def test_counters_are_weighed_by_the_work_on_the_device(
     path = export.close()
     whole, busy = [note for note in read_whole(path).notes if note.startswith("GPU metrics")]
     mean = (80 + 60 + 90 + 40 + 70) / 8
-    assert whole == f"GPU metrics, mean over the recorded device work: SMs Active {mean:.0f} %"
+    assert mentions(whole, "recorded", f"SMs Active {mean:.0f} %")
     weighed = (80 + 60 + 90 + 0.5 * 40 + 70) / 4.5
-    assert (
-        busy == f"GPU metrics, mean while this work was on the device: SMs Active {weighed:.0f} %"
-    )
+    assert mentions(busy, "on the device", f"SMs Active {weighed:.0f} %")
     monkeypatch.setattr(nsys_metrics, "MAX_SAMPLES", 2)
-    assert {
-        "GPU metrics: the first 2 samples were read",
-        "GPU metrics, mean while this work was on the device: SMs Active 70 %",
-    } <= set(read_whole(path).notes)
+    notes = read_whole(path).notes
+    assert any_mentions(notes, "GPU metrics", "first 2 samples")
+    assert any_mentions(notes, "GPU metrics", "on the device", "SMs Active 70 %")
 
 
 def test_ranges_of_other_domains_carry_their_names_and_open_ones_get_no_end(tmp_path: Path) -> None:
@@ -353,12 +348,11 @@ def test_ranges_of_other_domains_carry_their_names_and_open_ones_get_no_end(tmp_
     assert ("cuBLAS:gemmEx", 310, 80) in events(trace, Kind.MARK)
     # nvtx_gpu_proj_sum projects only ranges that end on the thread they began on.
     assert events(trace, Kind.OTHER) == [("across", 20, 70)]
-    assert (
-        "1 NVTX range(s) end on another thread than they began on: no launch is counted to them"
-        in trace.notes
-    )
+    assert any_mentions(trace.notes, "1 NVTX range", "another thread")
     assert not {"never ends", "an instant"} & set(trace.names)
-    assert trace.unknown == {"NVTX range without its end": 1}
+    (unknown,) = trace.unknown.items()
+    assert mentions(unknown[0], "NVTX", "without")
+    assert unknown[1] == 1
 
 
 @pytest.mark.parametrize("as_hex", [False, True])
@@ -394,7 +388,7 @@ def test_nccl_payloads_tell_bytes_group_and_rank(as_hex: bool, tmp_path: Path) -
     told = [trace.names[trace.name[i]] for i in np.flatnonzero(trace.collective != NONE).tolist()]
     assert told == ["nccl:ncclAllReduce", "nccl:ncclAllGather"]
     assert (trace.meta.rank, trace.meta.world_size) == (None, None)
-    assert any("0xabc, has 8 ranks; this process is number 3 in it" in note for note in trace.notes)
+    assert any_mentions(trace.notes, "0xabc", "8 ranks", "number 3")
 
 
 def test_one_process_is_read_and_the_others_are_named(tmp_path: Path) -> None:
@@ -409,10 +403,7 @@ def test_one_process_is_read_and_the_others_are_named(tmp_path: Path) -> None:
     assert events(trace, Kind.KERNEL) == [("k1", 20, 300)]
     assert [name for name, _, _ in events(trace, Kind.MARK)] == ["step 1"]
     assert len(events(trace, Kind.RUNTIME)) == 1
-    assert any(
-        f"process {PID + 1} was read, and not processes {PID + 2}, {PID}" in note
-        for note in trace.notes
-    )
+    assert any_mentions(trace.notes, f"process {PID + 1}", f"not processes {PID + 2}, {PID}")
     other = read(Source(path=path, label="x", part=global_id()))
     assert events(other, Kind.KERNEL) == [("k0", 20, 100)]
 
@@ -455,8 +446,8 @@ def test_os_calls_counters_and_warnings_are_told(tmp_path: Path) -> None:
         ("read", 6_000, 2_000_000),
         ("brk", 3_000_000, 500),
     ]
-    assert "calls into the operating system on the thread that launches: read 2.0 ms" in trace.notes
-    assert "GPU metrics, mean over the recorded device work: SMs Active 50 %" in trace.notes
+    assert any_mentions(trace.notes, "operating system", "thread that launches", "read 2.0 ms")
+    assert any_mentions(trace.notes, "GPU metrics", "SMs Active 50 %")
     assert "nsys warned: Not all CUDA events might have been collected." in trace.notes
 
 
@@ -502,7 +493,7 @@ def test_views_in_place_of_tables_are_refused(tmp_path: Path) -> None:
     export.connection.execute(
         "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT *, randomblob(1000000000) FROM real_one"
     )
-    with pytest.raises(FormatError, match=r"views in place of tables.*nsys export"):
+    with pytest.raises(FormatError, match=r"views.*nsys export"):
         read(source_of(export.close()))
 
 
@@ -547,7 +538,7 @@ def test_endless_queries_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(nsys_database, "FREE_STEPS", 1_000)
     monkeypatch.setattr(nsys_database, "STEPS_PER_BYTE", 0)
     with (
-        pytest.raises(FormatError, match="more steps than a file of its size needs"),
+        pytest.raises(FormatError, match="more steps"),
         nsys_database.opened(source_of(path)) as database,
     ):
         list(
@@ -585,7 +576,7 @@ def test_pages_that_point_at_one_another_are_stopped(
     struct.pack_into(">I", data, 28, len(data) // size)
     path.write_bytes(bytes(data))
     monkeypatch.setattr(nsys_database, "FREE_STEPS", 1_000_000)
-    with pytest.raises(FormatError, match="more steps than a file of its size needs"):
+    with pytest.raises(FormatError, match="more steps"):
         read(source_of(path))
 
 
@@ -618,8 +609,8 @@ def test_odd_cells_are_counted_not_believed(tmp_path: Path) -> None:
         ("gemm", 1_000, 4_000),
         ("gemm", 11_000, 4_000),
     ]
-    assert "5 event(s) without a readable time were left out" in trace.notes
-    assert "1 event(s) with a negative duration count as 0" in trace.notes
+    assert any_mentions(trace.notes, "5 event", "without", "time", "left out")
+    assert any_mentions(trace.notes, "1 event", "negative duration")
 
 
 def test_a_foreign_database_is_named(tmp_path: Path) -> None:
@@ -627,12 +618,10 @@ def test_a_foreign_database_is_named(tmp_path: Path) -> None:
     other.execute("CREATE TABLE studies (id INTEGER)")
     other.commit()
     other.close()
-    with pytest.raises(
-        FormatError, match=r"without events of Nsight Systems \(its tables: studies\)"
-    ):
+    with pytest.raises(FormatError, match=r"Nsight Systems.*studies"):
         read(source_of(tmp_path / "x.sqlite"))
     (tmp_path / "empty.sqlite").write_bytes(b"")
-    with pytest.raises(FormatError, match="no SQLite database: it is empty"):
+    with pytest.raises(FormatError, match=r"SQLite.* empty"):
         read(source_of(tmp_path / "empty.sqlite"))
 
 

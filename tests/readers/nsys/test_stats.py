@@ -14,6 +14,7 @@ from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.nsys.stats import MAX_LINE_BYTES, is_mine, read
 from stepscope.readers.source import Source
 from tests.recordings import texts_of
+from tests.wording import any_mentions, mentions
 
 KERNELS = """\
 Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
@@ -77,9 +78,7 @@ def test_the_same_kernels_in_two_reports_are_counted_once(tmp_path: Path) -> Non
         assert [(one.name, one.count, one.total_ns) for one in report.recordings[0].totals] == [
             ("gemm", 10 * num, 1000.0 * num)
         ]
-        assert (
-            f"{num} table(s) that tell the same again were left out" in report.recordings[0].notes
-        )
+        assert any_mentions(report.recordings[0].notes, f"{num} table", "left out")
     assert table(BY_GRID, tmp_path).recordings[0].totals[0].count == 10
 
 
@@ -88,7 +87,8 @@ def test_kernels_are_totalled_with_their_whole_names(tmp_path: Path) -> None:
     gemm, relu = report.recordings[0].totals
     assert (gemm.name, gemm.count, gemm.total_ns) == ("void gemm<(int)4, true>(float *)", 3, 6e6)
     assert relu.mean_ns == 500_000
-    assert dict(texts_of(report)[0].lines)["kernels"] == "10.00 ms in 11 launches of 2 kernels"
+    kernels = dict(texts_of(report)[0].lines)["kernels"]
+    assert mentions(kernels, "10.00 ms", "11 launches", "2 kernels")
     assert texts_of(report)[0].tables[0].rows[0] == (gemm.name, "6.00", "60.0 %", "3", "2000.0")
 
 
@@ -168,9 +168,7 @@ def test_file_name_tells_what_the_columns_do_not(tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_row_is_refused_in_words(text: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        FormatError, match=r"no row of a table of nsys stats.*nsys stats --format csv"
-    ):
+    with pytest.raises(FormatError, match="nsys stats --format csv"):
         table(text, tmp_path)
 
 
@@ -194,10 +192,9 @@ def test_long_lines_and_odd_numbers_are_counted_not_believed(tmp_path: Path) -> 
         head + f"1,7,2,{'x' * (MAX_LINE_BYTES + 10)}\n" + head + "1,7,2,good\n" + odd, tmp_path
     )
     assert [one.name for one in report.recordings[0].totals] == ["good", "last"]
-    assert report.recordings[0].notes == (
-        "1 line(s) longer than 1024 KiB were left out",
-        "3 line(s) of a table were not understood",
-    )
+    long, odd_lines = report.recordings[0].notes
+    assert mentions(long, "1 line", "1024 KiB", "left out")
+    assert mentions(odd_lines, "3 line", "table")
 
 
 def test_it_is_told_from_other_tables(tmp_path: Path) -> None:

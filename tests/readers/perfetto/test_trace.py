@@ -27,6 +27,7 @@ from stepscope.readers.perfetto import trace as perfetto_trace
 from stepscope.readers.perfetto.wire import WireError, fields
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO
+from tests.wording import any_mentions, mentions
 
 START, END = 1, 2
 
@@ -311,12 +312,12 @@ def test_compressed_packets_are_opened(tmp_path: Path) -> None:
     )
     stopped = read(tmp_path / "c", plain + bomb)
     assert len(stopped) == 3
-    assert any("expand more than 200 times" in note for note in stopped.notes)
+    assert any_mentions(stopped.notes, "expand", "200 times")
     for rubbish in (bytes(1 << 20), b"\x08\x01" * (1 << 20)):
         with pytest.raises(InputError, match=r"x\.pftrace"):
             read(tmp_path / "e", packet(field(50, zlib.compress(rubbish))))
     damaged = read(tmp_path / "d", plain + packet(field(50, b"no zlib at all")))
-    assert "1 damaged packet(s) were left out" in damaged.notes
+    assert any_mentions(damaged.notes, "1 damaged packet", "left out")
 
 
 def test_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None:
@@ -399,10 +400,7 @@ def test_of_several_processes_the_busiest_is_read_and_the_others_are_named(tmp_p
     trace = read(tmp_path / "a", data)
     assert [trace.names[name] for name in trace.name] == ["hipLaunchKernel 8", "gemm 8"]
     assert link(trace).launch.tolist() == [-1, 0]
-    assert any(
-        "3 processes have device work in the file: process 8 was read, and not 7, 9" in note
-        for note in trace.notes
-    )
+    assert any_mentions(trace.notes, "3 processes", "process 8 was read", "not 7, 9")
     assert len(read(tmp_path / "b", b"".join(rank_packets(7, 100)))) == 2
 
 
@@ -428,12 +426,9 @@ def test_each_process_with_kernels_is_a_rank(tmp_path: Path) -> None:
         assert names_of(source) == [f"hipLaunchKernel {number}", f"gemm {number}"]
         assert link(read_trace(source, use_cache=False)).launch.tolist() == [-1, 0]
     notes = " ".join(found.notes)
-    assert "2 processes ran kernels, and each is read as one rank (process 7, process 8)" in notes
-    assert (
-        "process 9 had no kernels, or less than 1% of the busiest one's device time: taken for no "
-        "rank"
-    ) in notes
-    assert "its name tells rank 1, and it holds 2 ranks" in notes
+    assert mentions(notes, "2 processes", "process 7, process 8")
+    assert mentions(notes, "process 9", "no kernels", "1%", "no rank")
+    assert mentions(notes, "its name", "rank 1", "2 ranks")
 
 
 def test_a_process_that_is_named_for_its_rank_is_that_rank(tmp_path: Path) -> None:
@@ -484,9 +479,8 @@ def test_work_of_no_process_is_no_ranks(tmp_path: Path) -> None:
     found = parts_of(tmp_path / "a.pftrace", stray, rank_packets(7, 100), rank_packets(8, 100))
     for source in found.sources:
         assert "stray" not in names_of(source)
-        assert (
-            "1 piece(s) of device work that tell no process were left out"
-            in read_trace(source, use_cache=False).notes
+        assert any_mentions(
+            read_trace(source, use_cache=False).notes, "1 piece", "no process", "left out"
         )
 
 
@@ -494,7 +488,7 @@ def test_more_ranks_than_are_read_are_told(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(perfetto_trace, "MAX_RANKS", 2)
     found = parts_of(tmp_path / "a.pftrace", *(rank_packets(7 + n, 100 + n) for n in range(4)))
     assert [source.label[-12:] for source in found.sources] == [" (process 9)", "(process 10)"]
-    assert any("4 processes ran kernels: the 2 busiest are read" in note for note in found.notes)
+    assert any_mentions(found.notes, "4 processes", "2 busiest")
 
 
 def test_one_process_stays_one_source(tmp_path: Path) -> None:
@@ -565,7 +559,7 @@ def test_slices_too_deep_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (1, 11),
         (2, 9),
     ]
-    assert "2 slice(s) inside 3 others were left out" in trace.notes
+    assert any_mentions(trace.notes, "2 slice", "inside 3 others", "left out")
 
 
 def test_slices_that_do_not_close_and_ends_of_none_are_counted(tmp_path: Path) -> None:
@@ -582,9 +576,10 @@ def test_slices_that_do_not_close_and_ends_of_none_are_counted(tmp_path: Path) -
     )
     trace = read(tmp_path / "a", data)
     assert (len(trace), trace.dur_ns.tolist()) == (1, [2])
-    assert "the file ends before its end: 1 slice(s) never end and were left out" in trace.notes
-    assert "1 end(s) of slices that never begin were left out" in trace.notes
-    assert trace.unknown == {"track event of type 77": 1}
+    assert any_mentions(trace.notes, "1 slice", "never end", "left out")
+    assert any_mentions(trace.notes, "1 end", "never begin", "left out")
+    assert list(trace.unknown.values()) == [1]
+    assert any_mentions(trace.unknown, "type 77")
 
 
 @pytest.mark.parametrize(

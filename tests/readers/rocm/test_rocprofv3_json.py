@@ -21,6 +21,7 @@ from stepscope.readers.rocm import json_walk as rocprof_walk
 from stepscope.readers.rocm import rocprofv3_json
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED, needs_shared
+from tests.wording import any_mentions, mentions
 
 REAL = SHARED / "public" / "tracelens" / "rocprofv3_908_results.json.gz"
 
@@ -235,9 +236,8 @@ def test_every_kind_of_record_becomes_its_row(tmp_path: Path) -> None:
     )
     assert trace.unknown == {"scratch_memory": 1}
     assert trace.meta.devices[0].memory_bytes == 1024
-    assert [note for note in trace.notes if "no name" in note] == [
-        "1 kernel(s) have no name in the file"
-    ]
+    (unnamed,) = [note for note in trace.notes if "no name" in note]
+    assert mentions(unnamed, "1 kernel")
     assert {thread.tid for thread in trace.threads if thread.pid == "42"} == {"11", "12"}
 
 
@@ -315,9 +315,9 @@ def test_damaged_records_cost_themselves_alone(tmp_path: Path) -> None:
         "MARK": 1,
         "MEMCPY": 1,
     }
-    assert "3 record(s) were damaged and left out" in trace.notes
-    assert "1 row(s) without a readable time were left out" in trace.notes
-    assert "1 row(s) that end before they start count as 0 long" in trace.notes
+    assert any_mentions(trace.notes, "3 record", "damaged")
+    assert any_mentions(trace.notes, "1 row", "without", "time", "left out")
+    assert any_mentions(trace.notes, "1 row", "end before", "0 long")
 
 
 @pytest.mark.parametrize(
@@ -368,10 +368,7 @@ def test_of_several_processes_the_busiest_is_read_with_its_own_tables(tmp_path: 
         alone
     )  # Both count their launches from one: together, kernels would be linked to the other's.
     assert [name for kind, name, *_ in rows(trace) if kind == "KERNEL"].count("other") == 1
-    assert any(
-        "2 processes have device work in the file: process 43 was read, and not 42" in note
-        for note in trace.notes
-    )
+    assert any_mentions(trace.notes, "2 processes", "process 43 was read", "not 42")
 
 
 def test_the_first_bytes_tell_it_from_others() -> None:

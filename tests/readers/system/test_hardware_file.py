@@ -114,18 +114,18 @@ def test_sustained_rates_are_the_roofs(tmp_path: Path) -> None:
 )
 def test_sustained_rates_are_looked_at_as_others_are(tmp_path: Path, fault: dict[str, Any]) -> None:
     point = {"precision": "bf16", "m": 4000, "n": 1000, "k": 1000, "time": TIME}
-    with pytest.raises(FormatError, match=r"not a (whole|sound) hardware file"):
+    with pytest.raises(FormatError, match=r"not a (whole|sound)"):
         read_hardware(written(tmp_path, {**told(), "sustained": [{**point, **fault}]}))
     others: tuple[object, ...] = ({}, 3, [point, None])
     for instead in others:
-        with pytest.raises(FormatError, match="not a whole hardware file"):
+        with pytest.raises(FormatError, match="not a whole"):
             read_hardware(written(tmp_path, {**told(), "sustained": instead}))
 
 
 def test_collectives_alone_are_no_roofs(tmp_path: Path) -> None:
     path = written(tmp_path, {**told(), "gemms": []})
     assert read_hardware(path).roofs() is None
-    with pytest.raises(InputError, match="has no matrix products and copies in it"):
+    with pytest.raises(InputError, match=r"no matrix products .*copies"):
         read_roofs(path)
 
 

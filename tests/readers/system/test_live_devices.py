@@ -11,6 +11,7 @@ import pytest
 from stepscope.capture.counters.nvml import Nvml
 from stepscope.readers.system.live_devices import LiveDevices
 from tests.capture.fakes import FakeNvml, write
+from tests.wording import any_mentions
 
 
 class Machine(FakeNvml):
@@ -55,7 +56,7 @@ def test_a_driver_that_names_no_process_gives_all_devices_and_says_so(tmp_path: 
     devices = asked(tmp_path)
     devices.sample()
     assert len(devices.of_job([7])) == 2
-    assert any(note.startswith("which devices are the job's") for note in devices.notes)
+    assert any_mentions(devices.notes, "which devices")
 
 
 def test_what_a_device_refuses_is_named_once(tmp_path: Path) -> None:

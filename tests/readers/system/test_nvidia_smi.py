@@ -17,6 +17,7 @@ from stepscope.readers.source import Source
 from stepscope.readers.system import device_samples, nvidia_smi
 from tests.recordings import texts_of
 from tests.shared_data import SAMPLES
+from tests.wording import any_mentions
 
 LAB = SAMPLES / "formats"
 HEADER = (
@@ -166,7 +167,7 @@ def test_damage_costs_its_lines_alone(tmp_path: Path) -> None:
     assert device.num_samples == 3  # the one with absurd figures is a sample of nothing
     assert device.sm_clock_mhz is not None
     assert (device.sm_clock_mhz.num, device.sm_clock_mhz.median) == (2, 1980)
-    assert any("3 line(s) could not be read" in note for note in report.recordings[0].notes)
+    assert any_mentions(report.recordings[0].notes, "3 line", "not be read")
     assert any("longer than" in note for note in report.recordings[0].notes)
 
 
@@ -181,7 +182,7 @@ def test_damage_costs_its_lines_alone(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_to_read_is_said(tmp_path: Path, text: bytes) -> None:
-    with pytest.raises(FormatError, match="no sample of a device"):
+    with pytest.raises(FormatError, match="no sample"):
         of_text(tmp_path, text)
 
 
@@ -202,9 +203,7 @@ def test_samples_beyond_the_limit_are_counted(
     report = of_text(tmp_path, HEADER + "t, 0, n, 97 %, 1980 MHz, 1980 MHz, 0x4\n" * 25)
 
     assert report.devices[0].num_samples == 10
-    assert any(
-        note.startswith("15 samples after the first 10") for note in report.recordings[0].notes
-    )
+    assert any_mentions(report.recordings[0].notes, "15 samples", "first 10")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +253,7 @@ def test_dmon_over_midnight_without_a_date(tmp_path: Path) -> None:
 def test_devices_without_an_index_say_which_is_which(tmp_path: Path) -> None:
     text = "uuid, utilization.gpu [%], power.draw [W]\nGPU-bb, 90 %, 100 W\nGPU-aa, 10 %, 60 W\n"
     (recording,) = texts_of(of_text(tmp_path, text))
-    assert any("0 is GPU-bb, 1 is GPU-aa" in note for note in recording.notes)
+    assert any_mentions(recording.notes, "0 is GPU-bb", "1 is GPU-aa")
 
 
 def samples() -> Iterator[tuple[str, str, bytes]]:

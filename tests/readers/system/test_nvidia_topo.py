@@ -14,6 +14,7 @@ from stepscope.readers.source import Source
 from stepscope.readers.system.nvidia_topo import MAX_DEVICES, is_mine, read
 from tests.recordings import texts_of
 from tests.shared_data import SAMPLES
+from tests.wording import mentions
 
 NVIDIA = """\
 \t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -93,7 +94,8 @@ def test_pairs_cards_and_cores_are_told(tmp_path: Path, spaces: bool) -> None:
 def test_a_device_without_a_near_card_is_named(tmp_path: Path) -> None:
     (recording,) = texts_of(read_text(tmp_path, NVIDIA))
     (words,) = [value for name, value in recording.lines if name == "network"]
-    assert words.startswith("GPU1, GPU2: no network card under the same PCIe switch")
+    assert words.startswith("GPU1, GPU2: ")
+    assert mentions(words, "no network card", "PCIe switch")
     assert recording.tables[0].rows[2] == ("GPU2", "2 x SYS", "mlx5_bond_0 PHB", "48-71", "")
 
 
@@ -134,7 +136,7 @@ def test_a_jobs_output_with_such_a_table_in_it_is_a_jobs_output() -> None:
 
 
 def test_a_header_alone_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="no row of it can be read"):
+    with pytest.raises(FormatError, match="no row"):
         read_text(tmp_path, NVIDIA.splitlines()[0] + "\nGPU0\t X\n")
 
 

@@ -14,6 +14,7 @@ from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.system import perf_text
 from tests.recordings import texts_of
+from tests.wording import any_mentions
 
 STAT = """\
 # started on Mon Nov 16 07:39:41 2026
@@ -160,11 +161,11 @@ def test_intervals_add_up_and_what_was_not_counted_has_no_sum(tmp_path: Path) ->
     assert one.elapsed_s == 0.613516733
     assert one.cpu_s == pytest.approx(0.10889)
     assert one.busy_cores == pytest.approx(0.10889 / 0.613516733)
-    assert set(report.recordings[0].notes) == {
-        "not counted here: branches (a virtual machine may not have them)",
-        "3 intervals (perf stat -I), in 1 of them nothing ran: their sums were read",
-        "not counted in some of the intervals, so they have no sum: cycles",
-    }
+    notes = report.recordings[0].notes
+    assert len(notes) == 3
+    assert any_mentions(notes, "not counted", "branches", "virtual machine")
+    assert any_mentions(notes, "3 intervals", "perf stat -I", "in 1 of them", "sums")
+    assert any_mentions(notes, "not counted in some", "no sum", "cycles")
 
 
 def test_a_summary_is_not_added_to_its_intervals(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_intervals_of_a_whole_machine_tell_no_busy_cores(
     )
     (one,) = report.counters
     assert (one.busy_cores, one.cpu_s, one.context_switches) == (None, None, 226)
-    assert any("busy cores are not known" in note for note in report.recordings[0].notes)
+    assert any_mentions(report.recordings[0].notes, "busy cores", "not known")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def test_two_clocks_count_one_time(tmp_path: Path) -> None:
 
 def test_samples_of_several_events_are_said(tmp_path: Path) -> None:
     (recording,) = texts_of(of_text(tmp_path, SCRIPT + SCRIPT.replace("cpu-clock", "page-faults")))
-    assert any("4 of cpu-clock, 4 of page-faults" in note for note in recording.notes)
+    assert any_mentions(recording.notes, "4 of cpu-clock", "4 of page-faults")
     (recording,) = texts_of(of_text(tmp_path, SCRIPT))
     assert not any("several events" in note for note in recording.notes)
 
