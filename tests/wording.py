@@ -23,7 +23,7 @@ def mentions(text: object, *words: str) -> bool:
 
 def any_mentions(texts: Iterable[object], *words: str) -> bool:
     """Whether one of the texts (notes, say) has all of the words by itself."""
-    return any([mentions(text, *words) for text in texts])
+    return any(mentions(text, *words) for text in texts)
 
 
 def _folded(text: str) -> str:

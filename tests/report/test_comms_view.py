@@ -9,6 +9,7 @@ from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from tests.scenarios import evil_groups, healthy, lone_rank_with_collectives, meshed_ranks
+from tests.wording import mentions
 
 
 def block(text: str, title: str) -> list[str]:
@@ -23,7 +24,7 @@ def test_many_ranks_take_few_lines_and_the_late_one_is_named() -> None:
     assert lines[2].split()[:3] == ["0-76,", "78-511", "alike"]
     assert lines[3].split()[0] == "77"
     assert lines[3].endswith("0 ms  11.0 ms")
-    assert lines[4] == "  Rank 77 comes last to 97 % of the collectives, 11.0 ms after the others."
+    assert mentions(lines[4], "rank 77", "97 %", "11.0 ms")
 
 
 def test_collectives_are_a_table_with_what_it_adds_up_to() -> None:
@@ -32,14 +33,14 @@ def test_collectives_are_a_table_with_what_it_adds_up_to() -> None:
     assert len(lines) < MAX_ROWS + 30
     assert " ".join(lines[2].split()) == "all_gather bf16 mesh_tp 64 x 8 64.0 4 21.0 3.00 80 % 28.0"
     assert "28.0*" in lines[3]
-    assert "and 11 kinds more, 84.0 ms" in text
-    assert "* includes waiting for ranks whose part was not found" in text
-    assert "tensor parallel over 64 x 8 ranks (its groups are called mesh_tp)" in text
-    assert "alpha 4.20 us, beta 180 GB/s (5 sizes, 0.02 to 64.0 MB; off by 18 % at most)" in text
-    assert "all_gather of ranks 72-79: 9.00 where the rest have 28.0 GB/s" in text
-    assert "the largest part is 1.70 times the mean" in text
+    assert mentions(text, "11 kinds more, 84.0 ms")
+    assert mentions(text, "* includes waiting")
+    assert mentions(text, "tensor parallel", "64 x 8 ranks", "mesh_tp")
+    assert mentions(text, "alpha 4.20 us, beta 180 GB/s", "5 sizes, 0.02 to 64.0 MB", "18 %")
+    assert mentions(text, "ranks 72-79", "9.00 where the rest have 28.0 GB/s")
+    assert mentions(text, "1.70 times the mean")
     assert "9 buckets of 25.0, 25.0, 25.0, 25.0, 25.0, ..., 25.0 MB" in text
-    assert "forward: 33 a step, 14 000 MB, 93 % hidden, prefetched 2 modules ahead" in text
+    assert mentions(text, "forward", "33 a step", "14 000 MB", "93 % hidden", "2 modules ahead")
 
 
 def test_one_rank_says_that_waiting_is_included() -> None:
@@ -47,7 +48,7 @@ def test_one_rank_says_that_waiting_is_included() -> None:
         to_text(diagnosis_document(lone_rank_with_collectives()), width=80), "Collectives"
     )
     text = " ".join(lines)
-    assert "include waiting for the other ranks" in text
+    assert mentions(text, "include waiting")
     assert "*" not in text
     assert lines[3].split()[-6:] == ["-", "-", "-", "80", "%", "28.0"]
 

@@ -32,6 +32,7 @@ from stepscope.report.html.model import page_of
 from stepscope.report.names import clean
 from tests import scenarios
 from tests.shared_data import DEMO, SAMPLES, lab_traces
+from tests.wording import mentions
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -219,11 +220,10 @@ def test_a_fix_that_adds_nothing_to_those_above_it_is_said_to(
     bars = [
         bar for bar in page_of(Page(diagnosis=made))["data"]["picture"]["bars"] if "code" in bar
     ]
-    assert [bar["name"] for bar in bars] == [
-        "after serial-loader",
-        "pageable-copy: no more after these",
-        "after gc-pause",
-    ]
+    after, none_more, last = [bar["name"] for bar in bars]
+    assert mentions(after, "after serial-loader")
+    assert mentions(none_more, "pageable-copy", "no more")
+    assert mentions(last, "after gc-pause")
     assert [bar["ms"] for bar in bars] == pytest.approx([65.48 / 2, 65.48 / 2, 65.48 / 2.5])
 
 
@@ -266,7 +266,7 @@ def test_nothing_found_is_not_said_where_nothing_was_judged(tmp_path: Path) -> N
     trace.write_text('{"traceEvents": []}')
     assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html")]) == 2
     text = " ".join(Reader((tmp_path / "r.html").read_text()).text["p"])
-    assert "Nothing could be judged" in text
+    assert mentions(text, "nothing could")
     assert "worth fixing" not in text
 
 

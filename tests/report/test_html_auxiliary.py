@@ -36,6 +36,7 @@ from tests.nccl_logs import read_text, two_nodes
 from tests.report.test_html import HOSTILE, Reader
 from tests.report.test_nccl_view import with_log
 from tests.shared_data import DEMO, SAMPLES
+from tests.wording import any_mentions, mentions
 
 FORMATS = SAMPLES / "formats"
 ADVICE = Advice(
@@ -259,8 +260,8 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
         (7, "lines"),
         (1, "recording"),
     ):
-        assert f"and {num} more {noun}, left out here" in said
-    assert "p, p, p, p and 2 more" in said
+        assert mentions(said, f"{num} more {noun}", "left out")
+    assert mentions(said, "p, p, p, p", "2 more")
 
 
 def test_tables_stand_open_where_there_is_no_trace() -> None:
@@ -277,10 +278,10 @@ def test_tables_stand_open_where_there_is_no_trace() -> None:
 def test_recordings_alone_give_a_page() -> None:
     text = render_page(page_of(Page(diagnosis=diagnose_auxiliary(auxiliary(RECORDING)))))
     read = Reader(text)
-    assert "no trace was given" in "".join(read.text["h1"])
+    assert mentions("".join(read.text["h1"]), "no trace")
     assert "2\u00a0recordings, no trace" in read.text["span"]
     assert "not measured" in read.text["b"], "no step time is told"
-    assert "Nothing could be judged" not in " ".join(read.text["p"])
+    assert not mentions(" ".join(read.text["p"]), "nothing could")
     assert not [
         attributes
         for _, attributes in read.tags
@@ -305,7 +306,7 @@ def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     made = structs.replace(made, step=structs.replace(made.step, count=8, ms=500.0, source="log"))
     read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "500 ms" in [text.replace("500.0", "500") for text in read.text["b"]]
-    assert "as the job's own log tells" in read.text["span"]
+    assert any_mentions(read.text["span"], "job's own log")
     assert not [
         attributes for _, attributes in read.tags if attributes.get("id") == "picture-chart"
     ]
@@ -329,7 +330,7 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
     made = with_log(read_text(tmp_path, two_nodes() + f"h:1:1 [0] misc.cc:1 NCCL WARN {HOSTILE}\n"))
     text = section(render_page(page_of(Page(diagnosis=made))))
     read = Reader(text)
-    assert "what NCCL wrote of itself" in "".join(read.text["span"])
+    assert mentions("".join(read.text["span"]), "NCCL wrote")
     lines = dict(
         zip(
             read.text["dt"],
@@ -337,14 +338,13 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
             strict=True,
         )
     )
-    assert lines["communicator"] == "4 ranks on 2 nodes, 2 channels, ring 0 1 2 3"
+    communicator = lines["communicator"]
+    assert mentions(communicator, "4 ranks", "2 nodes", "2 channels", "ring 0 1 2 3")
     assert lines["connections"].startswith(
         "P2P/CUMEM/read 4, NET/IB/GDRDMA/Shared 3, NET/IB/Shared 1"
     )
     assert lines["warning"] == clean(HOSTILE)
-    assert any(
-        "2 of 4 network connections go through host memory" in note for note in read.text["li"]
-    )
+    assert any_mentions(read.text["li"], "2 of 4 network connections")
     assert not [tag for tag, _ in read.tags if tag in ("img", "script")]
     document = json.loads(to_json(made))
     assert section(render_page(page_of_document(kept(document)))) == text
@@ -354,7 +354,7 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
         {"communicators": ["x"]},
         {"notes": "x"},
     ):
-        with pytest.raises(InputError, match="is not a diagnosis"):
+        with pytest.raises(InputError, match="not a diagnosis"):
             kept(document | {"nccl": document["nccl"] | spoilt})
 
 
@@ -375,7 +375,7 @@ def test_a_damaged_one_is_an_error_in_words(spoil: Callable[[Any], None]) -> Non
     told = json.loads(to_json(beside()))
     kept(told)
     spoil(told)
-    with pytest.raises(InputError, match="is not a diagnosis"):
+    with pytest.raises(InputError, match="not a diagnosis"):
         kept(told)
 
 

@@ -15,6 +15,7 @@ from stepscope.report.html.model import page_of
 from tests.analyses.tables.test_views import step
 from tests.builders import trace_text, write
 from tests.shared_data import DEMO, ROOT, lab_traces
+from tests.wording import mentions
 
 
 def page_at(*paths: Path) -> dict[str, object]:
@@ -73,7 +74,7 @@ def test_ranks_stand_side_by_side() -> None:
     views = page["views"]
     assert isinstance(views, dict)
     assert [row["number"] for row in views["ranks"]["rows"]] == [str(n) for n in range(len(paths))]
-    assert "Ranks, side by side" in text_of(page, "each-rank")
+    assert mentions(text_of(page, "each-rank"), "ranks, side by side")
 
 
 def test_a_kept_diagnosis_has_none_of_them(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from stepscope.report.document.markdown import MAX_CHARS, escape, to_markdown
 from stepscope.report.names import clean
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, SAMPLES
+from tests.wording import mentions
 
 HOSTILE = (
     "a | b || c |",
@@ -178,7 +179,7 @@ def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None
     page = drawn(to_markdown(diagnosis_document(demo)))
     assert page.tags[0] == "h2"
     assert demo.verdict.summary in page.words
-    assert "65.5 ms (as given; 81.6 ms while profiled)" in page.words
+    assert mentions(page.words, "65.5 ms (as given; 81.6 ms while profiled)")
     finding = demo.findings[0]
     gain = (
         f"{finding.predicted_speedup:.2f}x "
@@ -231,9 +232,9 @@ def test_what_was_not_measured_is_said(demo: Diagnosis) -> None:
         findings=(),
     )
     words = drawn(to_markdown(diagnosis_document(nothing))).words
-    assert "The step time was not measured." in words
+    assert mentions(words, "step time", "not measured")
     assert "MFU: not measured" in words
-    assert "not measured: the trace has no whole step" in words
+    assert mentions(words, "no whole step")
     assert not re.search(r"(?<!\d)0 %", words)
 
 
@@ -286,9 +287,9 @@ def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
     words = drawn(markdown).words
     assert f"and {40 - MAX_FINDINGS} findings more" in words
     assert "and 76 checks more" in words
-    assert "none of which failed" not in words
+    assert not mentions(words, "none of which")
     assert "and 45 warnings more" in words
-    assert "left out: there is no room for them here" in words
+    assert mentions(words, "left out")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

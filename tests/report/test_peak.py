@@ -23,6 +23,7 @@ from stepscope.report.html.model import page_of, page_of_document
 from stepscope.report.html.peak import LEFT, RIGHT, peak_picture
 from tests import scenarios
 from tests.report.test_html import HOSTILE
+from tests.wording import mentions
 
 
 def healthy_waterfall(**changes: Any) -> tuple[Diagnosis, PeakWaterfall]:
@@ -82,14 +83,14 @@ def test_a_strangers_device_stays_text() -> None:
 def test_the_table_has_what_is_lost_and_what_is_left() -> None:
     _, waterfall = healthy_waterfall()
     text = to_text(peak_sections(waterfall))
-    assert "100 % is the dense bf16 peak of NVIDIA H100 SXM" in text.replace("\u00a0", " ")
+    assert mentions(text, "100 %", "dense bf16 peak", "NVIDIA H100 SXM")
     rows = [line.rsplit(None, 1)[0] if "#" in line else line for line in text.splitlines()]
     assert any("memory-bound kernels" in row and "16.2" in row for row in rows)
-    assert any("achieved by the model's FLOPs" in row and "41.0" in row for row in rows)
+    assert any("achieved" in row and "41.0" in row for row in rows)
 
 
 def test_what_is_not_known_is_said() -> None:
     _, waterfall = healthy_waterfall(achieved=None, is_least=True, device=None, peak_flops=None)
     text = to_text(peak_sections(waterfall))
-    assert "What was achieved is not known" in text
+    assert mentions(text, "achieved", "not known")
     assert peak_sections(None) == ()

@@ -20,6 +20,7 @@ from stepscope.report.document.terminal import show, to_text
 from stepscope.report.scaling.json import scaling_json
 from stepscope.report.scaling.view import scaling_document
 from tests.scenarios import EVIL_NAMES, MS, NO_ROOF, rank_facts
+from tests.wording import mentions
 
 FLOPS = structs.replace(NO_ROOF, model_flops=4e12)
 
@@ -104,8 +105,8 @@ def words(scaling: Scaling) -> str:
 
 def test_the_worst_part_is_named_in_words() -> None:
     text = words(SERIES["weak"])
-    assert "4 ranks do 2.73x the work of 1 in the same time, 68 % of the ideal 4x." in text
-    assert "what lost most is waiting for other ranks, 30.0 ms." in text
+    assert mentions(text, "4 ranks", "2.73x the work", "68 %", "ideal 4x")
+    assert mentions(text, "lost most", "other ranks", "30.0 ms")
 
 
 def test_the_columns_sum_as_they_are_printed() -> None:

@@ -20,6 +20,7 @@ from stepscope.report.document.terminal import show, to_text
 from tests import scenarios
 from tests.conftest import Golden
 from tests.scenarios import SCENARIOS
+from tests.wording import any_mentions, mentions
 
 GOLDEN = Path(__file__).parent / "golden"
 each_scenario = pytest.mark.parametrize("name", SCENARIOS)
@@ -174,20 +175,20 @@ def test_partition_leaves_out_zero_parts() -> None:
 def test_comms_that_could_not_be_split_are_called_so() -> None:
     assert "communication, not hidden" in plain(scenarios.unsplit_comms())
     split = plain(scenarios.comms_eight_ranks())
-    assert "waiting for other ranks" in split
+    assert mentions(split, "waiting", "other ranks")
     assert "exposed communication" in split
 
 
 @pytest.mark.parametrize("name", ["zero_events", "no_ranks", "device_without_steps"])
 def test_what_was_not_measured_is_not_zero(name: str) -> None:
     text = plain(SCENARIOS[name]())
-    assert "The step time was not measured." in text
+    assert mentions(text, "step time", "not measured")
     body = text.partition("Notes")[0].replace("rank0", "").replace("80GB", "")
     assert not re.search(r"(?<![\d.,])0(\.0+)?(?![\d.])", body)
 
 
 def test_absent_roofline_says_why() -> None:
-    assert "no peak is known for Acme Tensor 9000" in plain(scenarios.unknown_device())
+    assert mentions(plain(scenarios.unknown_device()), "no peak", "Acme Tensor 9000")
     healthy = scenarios.healthy()
     no_shapes = replace(scenarios.NO_ROOF, device="NVIDIA H100 SXM")
     text = plain(with_rank(healthy, replace(only_rank(healthy), roofline=no_shapes)))
@@ -213,7 +214,7 @@ def test_partly_known_launches_leave_the_rest_out() -> None:
     )
     text = plain(with_rank(healthy, replace(only_rank(healthy), launches=launches)))
     assert "was not measured" in text
-    assert "find the device idle" not in text
+    assert not mentions(text, "device idle")
     assert "medians" not in text
 
 
@@ -231,10 +232,9 @@ def test_header_tells_what_was_read() -> None:
 
 
 def test_step_time_tells_its_source() -> None:
-    assert "A step takes 65.5 ms (as given; 65.6 ms while profiled)." in plain(
-        scenarios.data_bound()
-    )
-    assert "A step takes 1 508 ms (from the trace, while profiled)." in plain(scenarios.one_step())
+    given, lone = plain(scenarios.data_bound()), plain(scenarios.one_step())
+    assert mentions(given, "65.5 ms (as given; 65.6 ms while profiled)")
+    assert mentions(lone, "1 508 ms (from the trace, while profiled)")
 
 
 def test_the_step_that_gains_are_of_is_told_where_the_profiler_lengthens_it() -> None:
@@ -244,7 +244,7 @@ def test_the_step_that_gains_are_of_is_told_where_the_profiler_lengthens_it() ->
     for share, is_told in ((0.995, False), (1.1, False), (0.6, True)):
         replay = ReplayCheck(ms=share * before.step.ms, error=0.0)
         text = plain(replace(before, replay=replay))
-        assert ("without the profiler, and gains are of that)" in " ".join(text.split())) == is_told
+        assert mentions(text, "without the profiler, and gains") == is_told
 
 
 def test_alike_ranks_share_a_line() -> None:
@@ -264,7 +264,7 @@ def test_findings_show_gain_and_action() -> None:
     lines = section(plain(scenarios.data_bound()), "What to do")
     assert lines[0] == "  1. serial-loader  2.05x (1.90-2.20), 31.9 ms a step"
     assert any(line.startswith("     -> DataLoader(") for line in lines)
-    assert any("can change the numbers" in line for line in lines)
+    assert any_mentions(lines, "can change")
     assert "What to do" not in plain(scenarios.healthy())
 
 
@@ -280,10 +280,7 @@ def test_unknown_events_are_named() -> None:
     text = " ".join(
         line.strip() for line in section(plain(scenarios.unknown_categories()), "Notes")
     )
-    assert (
-        "4174 events of kinds not known to stepscope, counted and left out: privateuse1_driver "
-        "(4000)"
-    ) in text
+    assert mentions(text, "4174 events", "left out", "privateuse1_driver (4000)")
     assert text.endswith("and 5 other kinds")
 
 

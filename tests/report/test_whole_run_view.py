@@ -33,6 +33,7 @@ from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.rules.whole_run import with_whole_run
 from stepscope.rules.without_trace import diagnose_without_trace
+from tests.wording import mentions
 
 S = 10**9
 RUN = WholeRun(
@@ -77,7 +78,7 @@ def test_the_line_has_steady_steps_first_and_then_the_most() -> None:
 def test_one_slow_step_is_not_now_and_then() -> None:
     contract = whole_run_contract(replace(RUN, slow=(replace(RUN.slow[0], every=None, num=1),)))
     words = whole_run_lines(contract)[0].replace("\u00a0", " ")
-    assert words == "One step takes 600 ms longer; seen at <b>.py(3)."
+    assert mentions(words, "one step", "600 ms", "<b>.py(3)")
 
 
 def test_advice_has_its_price() -> None:
@@ -96,7 +97,7 @@ def test_a_likely_price_has_its_range_and_its_hours() -> None:
     advice = RunAdvice(what="saves", action="Save", dur_ns=S, hours_a_day=2.0, likely=price)
     contract = whole_run_contract(replace(RUN, slow=(), advice=(advice,)))
     words = whole_run_lines(contract)[0].replace("\u00a0", " ")
-    assert words == "Save: 0.50 s (0.25 s to 1.00 s) of this run, 1.00 h of a day."
+    assert mentions(words, "Save: 0.50 s (0.25 s to 1.00 s)", "1.00 h")
 
 
 def test_phases_are_said_with_their_step_times() -> None:
@@ -106,7 +107,7 @@ def test_phases_are_said_with_their_step_times() -> None:
     )
     contract = whole_run_contract(replace(RUN, phases=phases))
     words = whole_run_lines(contract)[0].replace("\u00a0", " ")
-    assert words == "2 phases, each steady: 40.0 ms a step, 62.5 ms from step 101 on."
+    assert mentions(words, "2 phases", "40.0 ms", "62.5 ms from step 101")
 
 
 def test_idle_is_shown_with_its_line_and_no_rate_where_it_came_once() -> None:

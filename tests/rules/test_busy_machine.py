@@ -22,6 +22,7 @@ from stepscope.rules.without_trace import busy_note
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.rules.test_unanswered import finding
 from tests.shared_data import lab_traces
+from tests.wording import any_mentions, mentions
 
 
 def run_of(
@@ -55,11 +56,10 @@ def test_time_without_a_core_widens_a_range_by_as_much() -> None:
 def test_a_busy_machine_is_named_with_who_keeps_it_busy() -> None:
     said = busy_note(run_of(queued_share=0.3, other_cores=3.2))
     assert said is not None
-    assert "no core for 30% of the time" in said
-    assert "not of this run used 3.2 cores" in said
+    assert mentions(said, "no core for 30%", "3.2 cores")
     throttled = busy_note(run_of(queued_share=0.1, held_back_share=0.4))
     assert throttled is not None
-    assert "40% for the container's quota" in throttled
+    assert mentions(throttled, "40%", "quota")
 
 
 def test_gains_are_withheld_only_where_others_had_most_of_it() -> None:
@@ -75,9 +75,10 @@ def test_what_is_withheld_is_named_all_the_same() -> None:
     assert (made.findings, made.ladder) == ((), ())
     (said,) = made.abstentions
     assert said.code == FIXES
-    assert said.reason.endswith("what may cost something: debug-mode")
+    assert mentions(said.reason, "debug-mode")
     (bare,) = withheld_judgement(Judgement()).abstentions
-    assert bare.reason == "other processes had the cores for most of the time"
+    assert mentions(bare.reason, "other processes", "cores")
+    assert not mentions(bare.reason, "debug-mode")
 
 
 def test_with_gains_withheld_no_share_of_the_step_is_called_unexplained() -> None:
@@ -108,4 +109,4 @@ def test_what_other_processes_use_is_the_machines_less_all_ranks(tmp_path: Path)
     assert facts is not None
     assert [rank.other_cores for rank in facts.ranks] == [3.0, 3.0]
     assert facts.ranks[0].held_up_share == pytest.approx(0.2)
-    assert any("the machine was busy" in note for note in said.notes)
+    assert any_mentions(said.notes, "machine was busy")

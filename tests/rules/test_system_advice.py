@@ -27,6 +27,7 @@ from stepscope.rules.host import (
 )
 from stepscope.rules.imbalance import throttled_gpu
 from tests.recordings import system_report
+from tests.wording import mentions
 
 RULES = (
     gil_contention,
@@ -124,7 +125,7 @@ def test_a_power_limit_is_told_only_where_it_costs_much() -> None:
 def test_one_device_behind_its_peers() -> None:
     (advice,) = throttled_gpu.advise(beside(device(0), device(1, clock=1520), device(2)))
 
-    assert advice.summary.startswith("Device 1 runs at 1520 MHz, its peers at 1900")
+    assert mentions(advice.summary, "device 1", "1520 MHz", "peers at 1900")
     assert advice.weight == pytest.approx(0.2)
     assert not throttled_gpu.advise(beside(device(0), device(1, clock=1520, name="A100")))
 
@@ -154,7 +155,8 @@ def test_python_runs_for_most_samples() -> None:
     (advice,) = python_overhead.advise(beside(host))
 
     assert advice.weight == 0.55
-    assert advice.evidence == ("mask (model.py:12): 50% of the samples in its own Python",)
+    (why,) = advice.evidence
+    assert mentions(why, "mask (model.py:12)", "50% of the samples")
     assert not python_overhead.advise(beside(replace(host, interpreter_share=0.2)))
     assert not python_overhead.advise(
         beside(replace(host, interpreter_share=None))
@@ -175,7 +177,7 @@ def test_threads_are_swapped_and_moved() -> None:
 
     (advice,) = thread_oversubscription.advise(beside(counted))
 
-    assert "swapped 2,333 times and moved elsewhere 52" in advice.summary
+    assert mentions(advice.summary, "2,333 times", "elsewhere 52")
     assert not thread_oversubscription.advise(beside(fitting, locked))
 
 
@@ -184,7 +186,7 @@ def test_more_threads_than_cores_that_are_never_free() -> None:
 
     (advice,) = thread_oversubscription.advise(beside(crowded))
 
-    assert advice.summary == "16 threads share 4 cores that are never free."
+    assert mentions(advice.summary, "16 threads", "4 cores")
     assert not thread_oversubscription.advise(beside(replace(crowded, busy_cores=2.0)))
     assert not thread_oversubscription.advise(beside(replace(crowded, even_threads=5)))
     assert not thread_oversubscription.advise(beside(replace(crowded, num_cores=None)))
@@ -240,7 +242,7 @@ def test_a_device_that_is_always_busy_at_a_fifth_of_its_power_is_not_full() -> N
     waits = device(power_working_w=flat(150.0), power_limit_w=700.0)
     told = underloaded_gpu.advise(beside(waits))
     assert told is not None
-    assert "busy 95% of the time and draws 150 of 700 W" in told.summary
+    assert mentions(told.summary, "95% of the time", "150 of 700 W")
     assert told.weight == pytest.approx(1 - 150 / 700)
     for silent in (
         replace(waits, power_working_w=flat(400.0)),

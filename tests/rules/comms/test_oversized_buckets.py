@@ -12,6 +12,7 @@ from stepscope.core.run import RankMetadata
 from stepscope.rules.comms.oversized_buckets import POLICY, propose_job
 from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import ACCUMULATE, NODE, Fleet, gain
+from tests.wording import mentions
 
 MIB = 1 << 20
 
@@ -57,7 +58,7 @@ def test_one_bucket_for_all_gradients_is_priced() -> None:
     said = propose_job(job)
 
     assert said is not None
-    assert "buckets of up to 262 MB" in said.summary
+    assert mentions(said.summary, "262 MB")
     whole, moved, piece = 15_050.0, 20 + 250 * MIB / 40e3, (20 + 250 * MIB / 40e3) / 10
     assert job.step_interval_ns == pytest.approx((whole + moved) * 1e3, rel=0.02)
     assert gain(job, said) == pytest.approx((whole + moved) / (whole + piece), rel=0.03)

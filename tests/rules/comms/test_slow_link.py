@@ -15,6 +15,7 @@ from stepscope.hardware.lookup import load_specs
 from stepscope.rules.comms.slow_link import propose_job
 from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import Fleet, gain
+from tests.wording import mentions
 
 
 def exchanging(size: int, us: float, host_us: tuple[float, float] = (10, 10)) -> Fleet:
@@ -89,7 +90,7 @@ def test_a_calibrated_machine_expects_what_its_own_collectives_reached() -> None
     assert propose_job(job) is None
     said = propose_job(knowing(job, machine(350e9)))
     assert said is not None
-    assert "50.00 GB/s; calibrated, they reached 350 here" in said.summary
+    assert mentions(said.summary, "50.00 GB/s", "calibrated", "350 here")
     assert propose_job(knowing(job, machine(100e9))) is None
 
 
@@ -112,7 +113,7 @@ def test_the_ledger_names_the_measured_link() -> None:
     name, rate, source = collective_records_of(sized, 0).link or ("", 0.0, "")
     assert name == "collectives"
     assert rate == pytest.approx(350e9)
-    assert source == "measured on this machine, 2026-11-16"
+    assert mentions(source, "measured", "2026-11-16")
 
 
 def placed(job: JobCase, *nodes: str) -> JobCase:
@@ -134,9 +135,7 @@ def test_ranks_of_one_node_are_held_against_the_link_of_their_devices() -> None:
     assert propose_job(job) is None
     said = propose_job(placed(job, "one", "one"))
     assert said is not None
-    assert (
-        "the usual link of such devices in a node is 450, of which they reach 333" in said.summary
-    )
+    assert mentions(said.summary, "in a node is 450", "333")
     assert propose_job(placed(job, "one", "two")) is None
 
 
@@ -146,7 +145,7 @@ def test_ranks_of_several_nodes_are_held_against_the_usual_network() -> None:
     assert propose_job(job) is None
     said = propose_job(placed(job, "one", "two"))
     assert said is not None
-    assert "between nodes of such devices is 50" in said.summary
+    assert mentions(said.summary, "between nodes", "is 50")
 
 
 def test_messages_of_a_few_hops_say_nothing_of_a_fast_link() -> None:

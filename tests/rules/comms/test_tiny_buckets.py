@@ -9,6 +9,7 @@ import pytest
 from stepscope.rules.comms.tiny_buckets import propose_job
 from stepscope.rules.shared.messages import cost_of
 from tests.rules.job_cases import Fleet, ddp, gain
+from tests.wording import mentions
 
 SMALL = 1 << 18
 
@@ -17,7 +18,7 @@ def test_many_small_messages_are_merged() -> None:
     job = ddp(buckets=[(SMALL, 500.0)] * 40).job()
     said = propose_job(job)
     assert said is not None
-    assert "40 messages a step where 1" in said.evidence[0]
+    assert mentions(said.evidence[0], "40 messages", "where 1")
     # Twenty kernels and the update stay; one message of 10.5 MB comes after them.
     assert gain(job, said) == pytest.approx(job.step_interval_ns / 10.9e6, rel=0.2)
 

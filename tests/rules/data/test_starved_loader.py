@@ -16,6 +16,7 @@ from tests.ranges import left_open
 from tests.rules.judging import judge
 from tests.rules.recorded import WORKERS, Run
 from tests.rules.timed import timed_steps
+from tests.wording import any_mentions, mentions
 
 MS = 1_000_000
 
@@ -185,12 +186,12 @@ def test_workers_that_fill_the_cores_are_not_told_to_be_more() -> None:
     metadata = known(wait_ms=10, workers=4, cores=4, each=0.75)
     assert finding(metadata) is None
     said = full(metadata)
-    assert "4 workers fill the 4 cores of the rank" in said.reason
+    assert mentions(said.reason, "4 workers", "4 cores")
     assert "cheaper transforms" in said.needs
     many = structs.replace(known(wait_ms=10, workers=64), cores=None)
-    assert full(many).reason.endswith("64 workers are as many as are ever advised")
+    assert mentions(full(many).reason, "64 workers", "ever")
     heavy = structs.replace(known(wait_ms=10), worker_bytes=4e9, memory_available_bytes=4e9)
-    assert full(heavy).reason.endswith("4 workers fill the machine's memory")
+    assert mentions(full(heavy).reason, "4 workers", "memory")
 
 
 def full(metadata: RankMetadata) -> Abstention:
@@ -206,13 +207,13 @@ def test_cores_that_other_jobs_use_are_not_promised_to_workers() -> None:
     alone = known(wait_ms=10)
     shared = structs.replace(alone, other_cores=11.5)
     assert finding(alone) is not None
-    assert "4 workers fill the 4.5 cores that other processes leave" in full(shared).reason
+    assert mentions(full(shared).reason, "4 workers", "4.5 cores", "other processes")
     elsewhere = finding(structs.replace(shared, machine_cores=64))
     assert elsewhere is not None, "a machine of 64 cores has room beside those that others use"
     half = finding(structs.replace(alone, other_cores=8.0))
     assert half is not None
     assert "num_workers=7" in half.action
-    assert any("of which processes that are not of the run leave 8.0" in e for e in half.evidence)
+    assert any_mentions(half.evidence, "not of the run", "leave 8.0")
 
 
 def test_an_iterable_dataset_is_told_to_be_split() -> None:

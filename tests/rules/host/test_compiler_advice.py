@@ -16,6 +16,7 @@ from stepscope.rules.host import graph_breaks, recompilation
 from tests.recordings import compiler_report
 from tests.scenarios import FINDINGS
 from tests.shared_data import SAMPLES
+from tests.wording import mentions
 
 
 def again(*guards: str, number: int = 1, **told: object) -> Compile:
@@ -40,21 +41,16 @@ def test_the_real_log_names_function_guard_dimension_and_limit() -> None:
     path = SAMPLES / "formats" / "torch_logs.txt"
     given = Auxiliary(compiler=torch_logs.read([Source(path=path, label="torch_logs.txt")]))
     (advice,) = recompilation.advise(given)
-    assert advice.summary.startswith(
-        "f (train/artifacts.py:59) was compiled again 21 times, 14 of them pieces"
-    )
+    assert mentions(advice.summary, "f (train/artifacts.py:59)", "21 times", "14 of them")
     assert "torch._dynamo.mark_dynamic(x, 0)" in advice.action
     assert advice.evidence[0].startswith(
         "f (train/artifacts.py:59) hit torch._dynamo's recompile_limit (8): calls"
     )
-    assert "size of tensor x at dimension 0: 8, 16, 24" in advice.evidence[1]
+    assert mentions(advice.evidence[1], "tensor x", "dimension 0", "8, 16, 24")
     assert (advice.weight, advice.bound) == (None, "host")
     item, printed = graph_breaks.advise(given)
     assert item.summary == "torch.compile broke off at train/artifacts.py:61."
-    assert (
-        item.evidence[0]
-        == "graph break at train/artifacts.py:61 (if y.sum().item() > 0:); 8 times while compiling"
-    )
+    assert mentions(item.evidence[0], "train/artifacts.py:61 (if y.sum().item() > 0:)", "8 times")
     assert "torch.where" in item.action
     assert "capture_scalar_outputs = True" in item.action
     assert 'train/artifacts.py:63 (print("break"))' in printed.evidence[0]
@@ -85,7 +81,8 @@ def test_the_weight_is_the_share_of_compiling_that_was_done_again() -> None:
     more = [again("0/0: n == 1", number=n, seconds=1.0, backward_s=0.5) for n in (1, 2)]
     (advice,) = recompilation.advise(beside(first, *more))
     assert advice.weight == pytest.approx(3.0 / 9.0)
-    assert (advice.weight_of, "for 3.0 s" in advice.summary) == ("the time spent compiling", True)
+    assert advice.weight_of == "the time spent compiling"
+    assert mentions(advice.summary, "3.0 s")
 
 
 @pytest.mark.parametrize(
@@ -132,9 +129,7 @@ def test_pieces_after_a_break_belong_to_the_function_they_are_of() -> None:
     assert recompilation.advise(beside(*told)) == (), "each piece learned once that y changes"
     told.append(piece("torch_dynamo_resume_in_forward_at_36", "m.py:36", 3, number=2))
     (advice,) = recompilation.advise(beside(*told))
-    assert advice.summary.startswith(
-        "forward (m.py:30) was compiled again 3 times, 3 of them pieces"
-    )
+    assert mentions(advice.summary, "forward (m.py:30)", "3 times", "3 of them")
 
 
 def test_logs_without_ids_count_by_name() -> None:
@@ -163,7 +158,7 @@ def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
     )
     advice = graph_breaks.advise(beside(breaks=breaks))
     assert len(advice) == graph_breaks.POLICY.most_advice
-    assert advice[-1].evidence[-1].startswith("graph breaks at 11 more places: m.py:14, m.py:15")
+    assert mentions(advice[-1].evidence[-1], "11 more places", "m.py:14, m.py:15")
     assert all(one.action == "torch says: Do it." for one in advice)
 
 
@@ -179,7 +174,7 @@ def test_items_of_older_versions_have_the_same_fix(reason: str, code: str) -> No
     (advice,) = graph_breaks.advise(
         beside(breaks=(Break(id="0/0", location="m.py:1", reason=reason, code=code),))
     )
-    assert advice.action.startswith("keep the value on the device")
+    assert mentions(advice.action, "keep", "on the device")
     (other,) = graph_breaks.advise(
         beside(breaks=(Break(id="0/0", location="m.py:1", reason="No", code=code),))
     )
@@ -189,7 +184,7 @@ def test_items_of_older_versions_have_the_same_fix(reason: str, code: str) -> No
 def test_a_counted_break_says_that_its_place_was_not_told() -> None:
     counted = Counted(path="c.json", breaks=((Break(id="", reason="No"), 4),))
     (advice,) = graph_breaks.advise(beside(counted=(counted,)))
-    assert "the line was not recorded" in advice.summary
+    assert mentions(advice.summary, "line", "not recorded")
     assert "4 times" in advice.evidence[0]
     placed = Break(id="0/0", location="m.py:3", reason="No")
     (known,) = graph_breaks.advise(beside(breaks=(placed,), counted=(counted,)))

@@ -16,6 +16,7 @@ from tests.rules.judging import judge
 from tests.rules.recorder import Recorder, gain
 from tests.rules.timed import timed_steps
 from tests.tracing import python
+from tests.wording import mentions
 
 
 def collecting(
@@ -61,7 +62,7 @@ def test_collections_before_a_steps_first_launch_are_told_of_whole_steps() -> No
         run.step(number, began)
     said = gc_pause.propose(run.case())
     assert isinstance(said, Proposal)
-    assert "for 3.0 ms a step" in said.summary
+    assert mentions(said.summary, "3.0 ms")
 
 
 def test_an_unexplained_stretch_asks_for_stacks() -> None:

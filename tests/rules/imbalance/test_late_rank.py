@@ -17,6 +17,7 @@ from tests.rules.job_cases import Fleet, ddp, gain
 from tests.rules.recorded import Run
 from tests.shared_data import lab_traces
 from tests.tracing import Event, call, kernel, mark, op, trace_of
+from tests.wording import mentions
 
 MS = 1_000_000
 SERIAL_NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -90,7 +91,7 @@ def test_a_recorded_even_job_without_a_device_names_nobody() -> None:
 def test_a_rank_that_waits_moves_no_bytes_without_a_device_either() -> None:
     said = recorded_gloo("slow", 39.35)
     assert said.verdict.bound == "imbalance"
-    assert "rank 1 holds the others up" in said.verdict.summary
+    assert mentions(said.verdict.summary, "rank 1", "holds")
     assert sum(said.verdict.shares.values()) <= 1.0
     waiting = next(rank for rank in said.facts.ranks if rank.rank == 0).typical_parts_ns
     assert waiting is not None
@@ -100,7 +101,7 @@ def test_a_rank_that_waits_moves_no_bytes_without_a_device_either() -> None:
 def test_an_even_job_without_a_device_is_bound_by_its_cpu() -> None:
     said = recorded_gloo("fixed").verdict
     assert said.bound == "compute"
-    assert said.summary.startswith("CPU-bound: without operators on the CPU")
+    assert mentions(said.summary.split(":")[0], "CPU-bound")
 
 
 def loading_host(load_ms: int, late_ms: int = 0) -> Trace:

@@ -12,6 +12,7 @@ from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.casts import made_by_autocast
 from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
+from tests.wording import any_mentions
 
 TO_FLOAT, TO_HALF = '["float", "c10::BFloat16"]', '["c10::BFloat16", "float"]'
 STREAM = "vectorized_elementwise_kernel"
@@ -46,7 +47,7 @@ def test_casts_around_norms_are_gone() -> None:
     assert proposal.changes_numerics
     assert proposal.listed_last
     assert proposal.bound == ""
-    assert "4 casts of activations a step" in proposal.evidence
+    assert any_mentions(proposal.evidence, "4 casts of activations")
     finding = finding_of(case, proposal)
     assert finding.predicted_speedup == pytest.approx(1.5, rel=0.05)
     assert finding.predicted_low < 1.3
@@ -125,7 +126,7 @@ def test_a_host_that_launches_the_casts_is_spared_those_of_the_weights_as_well()
     assert isinstance(proposal, Proposal)
     assert proposal.bound == "host"
     assert "8 launches a step" in proposal.summary
-    assert "4 casts of weights and their gradients a step" in proposal.evidence
+    assert any_mentions(proposal.evidence, "4 casts of weights")
     finding = finding_of(case, proposal)
     assert finding.predicted_speedup == pytest.approx(2, rel=0.1)
 

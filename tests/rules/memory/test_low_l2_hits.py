@@ -13,6 +13,7 @@ from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.memory.low_l2_hits import advise
 from tests.recordings import memory_report
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
+from tests.wording import mentions
 
 GATHER: dict[str, Any] = {
     "dram_throughput": 0.8832,
@@ -70,8 +71,8 @@ def held(gigabytes: float, *kernels: Any) -> Auxiliary:
 def test_recorded_gather_may_read_again() -> None:
     (advice,) = advise(beside(kernel(**GATHER)))
     assert advice.code == "low-l2-hits"
-    assert "may bring the same data" in advice.summary
-    assert advice.action.startswith("if its inputs are smaller than what it read: ")
+    assert mentions(advice.summary, "same data")
+    assert advice.action.startswith("if ")
     words = (
         "0.94 GB read from DRAM, at 88% of its peak; the multiprocessors got 1.3 times that from "
         "the L2"
@@ -140,14 +141,9 @@ def test_reading_more_than_there_is_proves_it() -> None:
         **(COPY | {"dram_read_bytes": 8e9, "l2_read_bytes": 8e9, "dram_write_bytes": 1e9})
     )
     (advice,) = advise(held(2.0, passes))
-    assert "come from DRAM several times" in advice.summary
-    assert advice.evidence == (
-        (
-            "k (100%): 8.00 GB read from DRAM, at 86% of its peak; all tensors together held 2.00 "
-            "GB "
-            "at most"
-        ),
-    )
+    assert mentions(advice.summary, "DRAM several times")
+    (why,) = advice.evidence
+    assert mentions(why, "k (100%)", "8.00 GB read", "86% of its peak", "held 2.00 GB")
     assert advise(held(8.0, passes)) == ()
     assert advise(beside(passes)) == ()
 

@@ -19,6 +19,7 @@ from stepscope.rules.memory import fragmentation, memory_growth, memory_pressure
 from tests.memory_snapshots import FORWARD, MB, Story, pickled, source_of, training
 from tests.recordings import memory_report, system_report
 from tests.shared_data import SAMPLES
+from tests.wording import any_mentions, mentions
 
 GB = 1 << 30
 RULES = (memory_pressure, fragmentation, memory_growth)
@@ -64,21 +65,16 @@ def test_running_out_names_what_holds_the_peak(tmp_path: Path) -> None:
     story = training(2)
     story.oom(9000 * MB, device_free=10 * MB)
     advice = only(memory_pressure.advise(told(tmp_path, story)))
-    assert (
-        advice.summary
-        == "memory ran out once, with 0.8 GB held at the peak; the last one asked for 9.44 GB"
-    )
+    assert mentions(advice.summary, "ran out once", "0.8 GB held", "9.44 GB")
     assert "checkpoint activations" in advice.action
     assert advice.weight == pytest.approx(300 / 764)
     assert advice.weight_of == "the peak"
-    assert (
-        "what holds the peak of 0.80 GB: activations 39%, optimizer 26%, weights 13%, gradients 13%"
-        in advice.evidence
+    assert any_mentions(
+        advice.evidence,
+        "0.80 GB",
+        "activations 39%, optimizer 26%, weights 13%, gradients 13%",
     )
-    assert any(
-        line.startswith("forward (job/train.py:20): 0.31 GB of activations")
-        for line in advice.evidence
-    )
+    assert any_mentions(advice.evidence, "forward (job/train.py:20)", "0.31 GB of activations")
 
 
 def test_retries_and_fullness_are_pressure_and_their_absence_is_none() -> None:
@@ -91,8 +87,8 @@ def test_retries_and_fullness_are_pressure_and_their_absence_is_none() -> None:
     }
     assert memory_pressure.advise(counters(**calm)) is None
     retried = only(memory_pressure.advise(counters(**{**calm, "num_retries": 5})))
-    assert "asked the driver again 5 times" in retried.summary
-    assert "record a snapshot with stacks" in retried.action
+    assert mentions(retried.summary, "driver", "5 times")
+    assert mentions(retried.action, "snapshot", "stacks")
     assert retried.weight == pytest.approx(70 / 80)
     assert retried.weight_of == "the device's memory"
     full = only(memory_pressure.advise(counters(**{**calm, "peak_bytes": 75 * MB})))
@@ -113,7 +109,7 @@ def monitored(beside: Auxiliary, *totals_mb: float | None) -> Auxiliary:
 def test_the_monitor_says_how_large_the_device_is_where_the_recording_does_not() -> None:
     unknown = counters(peak_bytes=75 * MB)
     full = only(memory_pressure.advise(monitored(unknown, 80, 80)))
-    assert full.summary == "tensors hold 0.1 of 0.1 GB at the peak (94%)"
+    assert mentions(full.summary, "0.1 of 0.1 GB", "94%")
     assert full.weight == pytest.approx(75 / 80)
     assert full.weight_of == "the device's memory"
     assert memory_pressure.advise(monitored(unknown, 100)) is None
@@ -134,10 +130,7 @@ def test_the_log_of_nvidia_smi_says_how_large_the_device_is(tmp_path: Path) -> N
     log += b"2026/11/15 02:01:04.497, 0, NVIDIA H200, 136000 MiB, 143771 MiB\n" * 2
     system = SystemReport(recordings=(read_monitor(source_of(tmp_path / "smi.csv", log)),))
     full = replace(counters(peak_bytes=136_000 * MB), system=system)
-    assert (
-        only(memory_pressure.advise(full)).summary
-        == "tensors hold 142.6 of 150.8 GB at the peak (95%)"
-    )
+    assert mentions(only(memory_pressure.advise(full)).summary, "142.6 of 150.8 GB", "95%")
     assert memory_pressure.advise(replace(counters(peak_bytes=130_000 * MB), system=system)) is None
 
 
@@ -150,14 +143,12 @@ def test_free_memory_in_small_pieces_is_fragmentation(tmp_path: Path) -> None:
         story.free(first, FORWARD)
     story.oom(50 * MB, device_free=0)
     advice = only(fragmentation.advise(told(tmp_path, story)))
-    assert advice.summary.startswith(
-        "memory ran out for 0.05 GB with 0.19 GB free, in pieces too small"
-    )
+    assert mentions(advice.summary, "0.05 GB with 0.19 GB free", "pieces")
     assert "expandable_segments:True" in advice.action
     # At the peak of tensors 200 MB are reserved: nine blocks of 2 MB are left, and the last pair
     # has 12.
     assert advice.weight == pytest.approx(1 - 30 / 200)
-    assert "0.18 GB free at the peak of tensors, the largest block 0.01 GB" in advice.evidence[0]
+    assert mentions(advice.evidence[0], "0.18 GB free", "largest block 0.01 GB")
 
 
 def test_memory_that_ran_out_because_it_was_full_is_not_fragmentation(tmp_path: Path) -> None:
@@ -234,11 +225,9 @@ def test_of_several_recordings_the_one_in_trouble_is_named_and_its_peak_told() -
         num_ooms=1,
     )
     advice = only(memory_pressure.advise(Auxiliary(memory=memory_report(calm, out))))
-    assert advice.summary.endswith("held at the peak (rank1.pickle, device 1)")
+    assert mentions(advice.summary, "rank1.pickle, device 1")
     assert "checkpoint activations" in advice.action
-    assert any(
-        "of 8.59 GB (rank1.pickle, device 1): activations 100%" in line for line in advice.evidence
-    )
+    assert any_mentions(advice.evidence, "8.59 GB (rank1.pickle, device 1)", "activations 100%")
 
 
 def test_expandable_segments_that_are_on_are_not_advised() -> None:
@@ -250,16 +239,11 @@ def test_each_step_keeping_its_loss_is_growth(tmp_path: Path) -> None:
     story = training(6, kept_mb=8)
     story.oom(1 << 40, device_free=400 * MB)
     advice = only(memory_growth.advise(told(tmp_path, story)))
-    assert (
-        advice.summary == f"each step leaves {8 * MB / 1e6:.1f} MB more in use than the one before"
+    assert mentions(advice.summary, "each step", f"{8 * MB / 1e6:.1f} MB more")
+    assert any_mentions(
+        advice.evidence, "loss_of (job/train.py:33)", f"{40 * MB / 1e6:.1f} MB", "5 tensors"
     )
-    assert any(
-        line.startswith(
-            f"loss_of (job/train.py:33) made {40 * MB / 1e6:.1f} MB of it, in 5 tensors"
-        )
-        for line in advice.evidence
-    )
-    assert any(line.startswith("the device is full after") for line in advice.evidence)
+    assert any_mentions(advice.evidence, "full after")
     assert advice.weight == pytest.approx(32 / (764 + 6 * 8))
 
 
