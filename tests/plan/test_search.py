@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from stepscope.plan.model import Experts, Model
 from stepscope.plan.search import SearchResult, least_memory, search
 from stepscope.plan.space import CHUNK_ROWS, Grid, Space, divisors, open_space
 from tests.waiting import LONGEST_S
+from tests.wording import mentions
 
 DENSE = Model(
     name="dense", layers=6, hidden=512, heads=8, kv_heads=2, head_dim=64, ffn_hidden=1536,
@@ -409,12 +411,10 @@ def choice(layout: Layout, **times: float) -> Choice:
 def test_why_names_what_grows_most() -> None:
     best = choice(Layout(tp=8), gemm=10.0, bubble=0.2, tensor_comms=1.0, data_comms=0.5)
     slower = choice(Layout(tp=4), gemm=9.9, bubble=1.0, tensor_comms=1.4, data_comms=0.55)
-    assert why(slower, best) == "bubble +0.80 s, tensor collectives +0.40 s"
+    assert re.fullmatch(r"bubble \+0\.80 s, tensor \w+ \+0\.40 s", why(slower, best))
     assert why(best, best) == "the fastest"
-    assert (
-        why(choice(Layout(tp=2), gemm=10.0, bubble=0.2, tensor_comms=1.01, data_comms=0.5), best)
-        == "as fast as the best"
-    )
+    alike = choice(Layout(tp=2), gemm=10.0, bubble=0.2, tensor_comms=1.01, data_comms=0.5)
+    assert mentions(why(alike, best), "as fast")
     assert why(
         choice(Layout(tp=2), gemm=9.0, bubble=0.2, tensor_comms=1.0, data_comms=0.5), best
     ).startswith("faster")

@@ -19,6 +19,7 @@ from stepscope.tune.shapes.tuning import NOT_PROVEN, PROVEN, REFUSED, Tuning
 from stepscope.tune.start import keep, key_of
 from tests.clocked_searches import Clocked, proven, searched, space, trial
 from tests.installed import need
+from tests.wording import mentions
 
 need("optuna")
 
@@ -125,7 +126,7 @@ def test_a_baseline_that_fails_while_it_is_checked_proves_nothing() -> None:
 
     tuning = proven(searched(space("num_workers=0,1,2"), Clocked(amp_clock)), numerics)
     assert tuning.verdict == NOT_PROVEN
-    assert "the baseline failed with exit code 1: disk full" in tuning.because
+    assert mentions(tuning.because, "baseline", "exit code 1: disk full")
     assert tuning.verified is None
     assert count == [2]
     count[0] = 0
@@ -151,7 +152,7 @@ def test_what_was_not_shown_to_be_the_same_is_kept_as_unchecked(tmp_path: Path) 
     assert checked(tmp_path, same)
     unknown = tuning_with(lambda change: trial(change, 10))
     assert unknown.verdict == PROVEN
-    assert any("could not be compared" in note for note in unknown.notes)
+    assert any(mentions(note, "not be compared") for note in unknown.notes)
     assert not checked(tmp_path, unknown)
     losses = iter((1.0, 1.005, 1.004))
 
@@ -221,7 +222,7 @@ def test_workers_that_draw_other_numbers_are_no_other_computation(tmp_path: Path
     )
     tuning = proven(searched(space("num_workers=0,1,2"), measure), numerics)
     assert tuning.verdict == PROVEN
-    assert any("draws other random numbers" in note for note in tuning.notes)
+    assert any(mentions(note, "other random numbers") for note in tuning.notes)
     assert not checked(tmp_path, tuning)
     # Auxiliary another knob, that one is held to what the baseline computes.
     numerics, asked = seen_by(numerics_of(lambda change: not change.is_none), setup=random_data)
@@ -237,7 +238,7 @@ def test_a_proof_that_is_refused_names_the_options_of_tune() -> None:
     where = space("seed=1", ways=("seed=--seed={}",))
     tuning = proven(searched(where, measure), numerics_of(lambda _change: False))
     assert tuning.verdict == NOT_PROVEN
-    assert "the data of the first batches differs" in tuning.because
+    assert mentions(tuning.because, "data", "differs")
     assert "--free numerics" in tuning.because
     assert "--allow" not in tuning.because
     assert tuning.verified is not None

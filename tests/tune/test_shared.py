@@ -26,6 +26,7 @@ from stepscope.tune.workers import GONE_S, Workers
 from tests.clocked_searches import Clocked, loader_clock, proven, space
 from tests.installed import need
 from tests.waiting import LONGEST_S
+from tests.wording import mentions
 
 need("optuna")
 
@@ -120,13 +121,8 @@ def test_two_processes_at_once_share_the_trials_and_one_of_them_proves(tmp_path:
     assert results[0]["gain"] == results[1]["gain"], "one proof"
     # A baseline for each, two trials, and the ten runs of one proof.
     assert results[0]["runs"] + results[1]["runs"] == 2 + 2 + 10
-    assert (
-        sum(
-            any("was checked and proven by the process on" in note for note in result["notes"])
-            for result in results
-        )
-        == 1
-    )
+    notes = [note for result in results for note in result["notes"]]
+    assert sum(mentions(note, "proven by", "process on") for note in notes) == 1
 
 
 def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> None:
@@ -159,13 +155,8 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
     assert sorted(tried.settings["num_workers"] for tried in search.study.trials()) == [0, 1, 2]
     assert search.ended == "3 trials were made"
     assert GONE_S < time.now_s < 2 * GONE_S, "it waited for the other one first"
-    assert (
-        "nothing was heard any more of a process on dead: it was at num_workers=0, which is tried "
-        "again"
-    ) in search.notes
-    assert any(
-        "waiting for a trial under way in other processes, on dead" in words for words in said
-    )
+    assert any(mentions(note, "dead", "num_workers=0", "again") for note in search.notes)
+    assert any(mentions(words, "waiting", "on dead") for words in said)
     assert not search.study.others()
 
 
@@ -196,7 +187,7 @@ def test_a_database_that_two_processes_lay_out_at_once_is_opened_again(
     assert opened_study(optuna, "sqlite:///trials.db", "one", None) == "the study"
     assert made == ["one"] * 3
     problems[:] = [ValueError("no such driver\nand much more")]
-    with pytest.raises(InputError, match=r"cannot be used: ValueError: no such driver$"):
+    with pytest.raises(InputError, match=r"cannot .*: ValueError: no such driver$"):
         opened_study(optuna, "sqlite:///trials.db", "one", None)
 
 
@@ -213,9 +204,7 @@ def test_a_storage_that_is_lost_in_the_midst_is_told(
     search = Search(
         space("num_workers=0..2"), Clocked(loader_clock), TunePolicy(num_trials=2, storage=storage)
     )
-    with pytest.raises(
-        InputError, match=r"trials.journal cannot be used any more: the disk is gone\. The runs"
-    ):
+    with pytest.raises(InputError, match=r"trials\.journal cannot .*: the disk is gone\. "):
         search.run()
 
 
@@ -378,5 +367,5 @@ def test_a_process_beside_this_one_is_told(tmp_path: Path) -> None:
         space("num_workers=0..2"), Clocked(loader_clock), policy, clock=time, rest=rest, host="here"
     )
     search.run()
-    assert any("another process of this search runs on here too" in note for note in search.notes)
+    assert any(mentions(note, "another process", "here too") for note in search.notes)
     assert proven(search).winner is not None

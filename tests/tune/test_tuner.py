@@ -29,6 +29,7 @@ from stepscope.tune.start import from_cache, from_findings, keep, key_of
 from stepscope.tune.tuner import Search
 from tests.clocked_searches import Clock, Clocked, loader_clock, proven, searched, space, trial
 from tests.installed import need
+from tests.wording import mentions
 
 need("optuna")
 
@@ -67,7 +68,7 @@ def test_no_setting_is_measured_twice_but_for_a_second_look() -> None:
     assert search.study is not None
     settings = [str(tried.settings) for tried in search.study.trials() if tried.origin != "again"]
     assert len(settings) == len(set(settings)) == 6
-    assert search.ended == "every setting was tried"
+    assert mentions(search.ended, "every setting")
 
 
 def test_without_workers_prefetching_makes_no_difference() -> None:
@@ -89,7 +90,7 @@ def test_slow_trials_end_early_and_say_why() -> None:
     assert search.study is not None
     pruned = [tried for tried in search.study.trials() if tried.state == PRUNED]
     assert pruned
-    assert all(tried.num_steps == 10 and "as long as the best" in tried.why for tried in pruned)
+    assert all(tried.num_steps == 10 and mentions(tried.why, "the best") for tried in pruned)
     assert proven(search).verdict == NOTHING_FASTER
 
 
@@ -138,7 +139,7 @@ def test_a_crash_is_told_and_the_search_goes_on() -> None:
     assert search.study is not None
     states = {tried.settings["num_workers"]: tried for tried in search.study.trials()}
     assert states[3].state == FAILED
-    assert states[3].why == "exit code 1: ValueError: three is odd"
+    assert mentions(states[3].why, "exit code 1", "ValueError: three is odd")
     assert states[4].state == MEASURED
 
 
@@ -151,9 +152,9 @@ def test_three_crashes_with_nothing_measured_end_it() -> None:
         )
 
     search = searched(space("num_workers=0..9"), measure)
-    assert "first 3 trials all failed" in search.ended
+    assert mentions(search.ended, "first 3 trials", "failed")
     assert "no such option" in search.ended
-    assert "no setting was measured" in proven(search).because
+    assert mentions(proven(search).because, "no setting", "measured")
 
 
 def test_a_baseline_that_cannot_be_measured_is_said_and_nothing_is_searched() -> None:
@@ -256,9 +257,7 @@ def test_a_knob_of_jobs_that_ran_out_of_memory_at_once_is_not_taken_for_dead() -
 
 
 def test_a_job_that_times_no_step_is_told_what_a_step_is() -> None:
-    with pytest.raises(
-        InputError, match="it ended with no step timed: a step is a call of a PyTorch optimizer"
-    ):
+    with pytest.raises(InputError, match=r"no step timed.*optimizer"):
         searched(space("num_workers=0..2"), lambda change, _: trial(change, 10, step_ns=()))
 
 
@@ -434,15 +433,10 @@ def test_a_disk_that_fills_up_does_not_take_what_was_measured() -> None:
         return measure(change, on_steps)
 
     search = searched(space("num_workers=0..8"), until_full)
-    assert (
-        search.ended
-        == "it could not go on: the trial could not be started: no space left on device"
-    )
+    assert mentions(search.ended, "not go on", "no space left")
     tuning = proven(search)
     assert tuning.verdict == NOT_PROVEN
-    assert tuning.because == (
-        "check and proof could not go on: the trial could not be started: no space left on device"
-    )
+    assert mentions(tuning.because, "check and proof", "not go on", "no space left")
     assert len(tuning.trials) == 5
     assert tuning.winner is not None
 
@@ -458,10 +452,7 @@ def test_a_command_that_cannot_be_measured_says_where_its_output_is_and_why() ->
             notes=("4 steps were seen",),
         )
 
-    with pytest.raises(
-        InputError,
-        match=r"no step timed.* \(its output is kept in out/trial-000\). 4 steps were seen. No",
-    ):
+    with pytest.raises(InputError, match=r"no step timed.*out/trial-000\b.*\b4 steps were seen\. "):
         searched(space("num_workers=0..8"), measure)
 
 
@@ -481,7 +472,4 @@ def test_a_setting_that_is_slower_than_the_command_is_not_called_the_best() -> N
     assert alone.verdict == NOTHING_FASTER, (
         "it was measured for as long as it took to see that it is slow"
     )
-    assert (
-        alone.because
-        == "the one setting was not more than 1 % faster than the command as it was given"
-    )
+    assert mentions(alone.because, "one setting", "not more than 1 %")

@@ -24,6 +24,7 @@ from stepscope.plan.optimizers import OPTIMIZERS
 from stepscope.plan.rows import predict
 from tests.readers.system.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SAMPLES, SHARED, needs_shared
+from tests.wording import mentions
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -221,8 +222,10 @@ def test_the_terminal_has_the_answer_the_bars_and_the_reasons(
 def test_explain_multiplies_out(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(printed(capsys, *SMALL, "--explain", "tp2-dp4-mb1-z1").split())
     # 8.03 B parameters over two tensor ranks: 2 bytes each for weights, 12 / 4 for the optimizer.
-    assert "weights 7.48 GiB 9.3 % 4.02 B parameters x 2 bytes" in text
-    assert "optimizer 11.2 GiB 14 % 4.02 B parameters / 4 ranks that shard them x 12 bytes" in text
+    assert "weights 7.48 GiB 9.3 % 4.02 B" in text
+    assert re.search(r"4\.02 B [^/]+ x 2 bytes", text)
+    assert "optimizer 11.2 GiB 14 % 4.02 B" in text
+    assert re.search(r"4\.02 B [^/]+ / 4 [^/]+ x 12 bytes", text)
     found = planned(capsys, *SMALL, "--explain", "tp2-dp4-mb1-z1")
     assert found["explained"]["name"] == "tp2-pp1-dp4-mb1-z1"
     assert found["explained"]["step_s"] >= found["best"]["step_s"]
@@ -231,8 +234,7 @@ def test_explain_multiplies_out(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_does_not_fit_is_told_with_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
     wanted = ("--model", "10b", "--cluster", "2xRTX3090", "--seq", "2048", "--global-batch", "8")
     text = " ".join(printed(capsys, *wanted, code=command.NOTHING_FITS).split())
-    assert "No layout of llama-like-10b fits" in text
-    assert "The least memory is" in text
+    assert mentions(text, "no layout", "llama-like-10b", "least memory")
     assert "--allow-offload" in text
     found = planned(capsys, *wanted, code=command.NOTHING_FITS)
     assert found["best"] is None
@@ -250,7 +252,7 @@ def test_what_does_not_fit_is_told_with_what_would_help(capsys: pytest.CaptureFi
         "1",
         code=command.NOTHING_FITS,
     )
-    assert "under what is pinned" in " ".join(pinned.split())
+    assert mentions(pinned, "pinned")
     assert "(ZeRO-3)" in pinned
     offloaded = planned(capsys, *wanted, "--allow-offload", "--host-memory", "256")
     assert offloaded["best"]["layout"]["offload"] != "none"
@@ -352,7 +354,7 @@ def test_a_hardware_file_stands_in_for_the_datasheet(
     assert tier["latency_s"] == 1e-6
     assert "was measured on NVIDIA H200" in failed(capsys, *SMALL, "--hardware", str(path))
     other = planned(capsys, *asked, *pins, "--hardware", str(path), "--precision", "fp8")
-    assert any("fp8 products were not measured" in note for note in other["assumptions"])
+    assert any(mentions(note, "fp8", "not measured") for note in other["assumptions"])
     assert "calibrate" in failed(capsys, *SMALL, "--hardware", str(DEMO))
 
 
@@ -533,14 +535,14 @@ def test_strong_scaling_shrinks_compute_and_not_gradients(
 
 def test_a_run_without_collectives_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(printed(capsys, "--from", str(DEMO), "--no-cache", "--nodes", "2").split())
-    assert "at best: no collective over data ranks was recorded" in text
+    assert mentions(text, "at best: no collective")
     assert "2.00x" not in text
 
 
 def test_traces_of_several_runs_are_not_carried(capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(SAMPLES / "ranks2")
     assert main(["plan", "--from", folder, "--no-cache", "--nodes", "2"]) == 2
-    assert "rank 0 is told by 4 traces" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "rank 0", "4 traces")
 
 
 def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixture[str]) -> None:

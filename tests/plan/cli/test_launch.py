@@ -13,6 +13,7 @@ from stepscope.cli.main import main
 from stepscope.plan.cli import options
 from stepscope.plan.collective import KINDS
 from stepscope.plan.launch.emit import TARGETS
+from tests.wording import mentions
 
 SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "4096", "--global-batch", "64")
 
@@ -75,7 +76,7 @@ def test_a_named_layout_is_written_or_refused(capsys: pytest.CaptureFixture[str]
     assert named["layout"] == "tp1-pp1-dp8-mb1-z3-full"
     assert named["framework"] == "fsdp"
     message = refused(capsys, *SMALL, "--emit", "fsdp2", "--explain", "tp2-pp1-dp4-mb1-z3")
-    assert "tp2 cuts layers over tensor ranks" in message
+    assert mentions(message, "tp2", "tensor ranks")
     assert "--emit torchtitan" in message
 
 
@@ -84,7 +85,7 @@ def test_where_nothing_fits_nothing_is_written(
 ) -> None:
     folder = tmp_path / "job"
     big = ("--model", "llama3-70b", *SMALL[2:], "--emit", "torchrun", "--out", str(folder))
-    assert "No layout of llama3-70b fits" in printed(capsys, *big, code=1)
+    assert mentions(printed(capsys, *big, code=1), "no layout", "llama3-70b")
     assert not folder.exists()
 
 
@@ -103,7 +104,7 @@ def test_a_configuration_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtur
     step = document["step_s"]
     assert step["low"] < step["value"] < step["high"]
     text = printed(capsys, *where, "1x8xH100", code=1)
-    assert "the batch sizes do not multiply" in " ".join(text.split())
+    assert mentions(text, "batch sizes", "not multiply")
     bare = document_of(capsys, "--check", str(path))
     assert bare["missing"] == ["--model", "--cluster", "--seq"]
     assert bare["step_s"] is None

@@ -12,6 +12,7 @@ import pytest
 from stepscope.cli.main import main
 from tests.memory_snapshots import FORWARD, LOOP, MB, Story, pickled, training
 from tests.shared_data import DEMO, SAMPLES
+from tests.wording import mentions
 
 FORMATS = SAMPLES / "formats"
 LAYOUT = "tp1-pp1-dp1-mb4"
@@ -77,7 +78,7 @@ def test_the_plan_of_the_labs_model_is_near_what_was_recorded(
         "autocast's half-precision copies" in note for note in found["recorded_memory"]["notes"]
     )
     assert rows["gradients"]["at_peak_bytes"] < 0.01 * rows["gradients"]["most_bytes"]
-    assert any("before the backward pass" in note for note in found["recorded_memory"]["notes"])
+    assert any(mentions(note, "before the backward") for note in found["recorded_memory"]["notes"])
     assert rows["peak"]["ratio"] == pytest.approx(1, abs=0.1)
     assert rows["reserved"]["ratio"] == pytest.approx(1, abs=0.1)
 
@@ -152,9 +153,8 @@ def test_counters_tell_the_whole_and_no_part(
     assert [rows[part]["most_bytes"] for part in PARTS] == [None] * 5 + [4 << 30, 5 << 30]
     assert rows["peak"]["ratio"] == pytest.approx(rows["peak"]["planned_bytes"] / (4 << 30))
     assert [rows[part]["ratio"] for part in PARTS[:5]] == [None] * 5
-    assert recorded["notes"] == [
-        "what the memory was used for is not recorded: a memory snapshot with stacks has it"
-    ]
+    (note,) = recorded["notes"]
+    assert mentions(note, "not recorded", "memory snapshot with stacks")
 
 
 def test_a_peak_of_another_file_is_said(
@@ -167,7 +167,10 @@ def test_a_peak_of_another_file_is_said(
     recorded = told(capsys, *job, "--recorded-memory", snapshot, str(path))["recorded_memory"]
     rows = {row["part"]: row for row in recorded["rows"]}
     assert (rows["weights"]["most_bytes"], rows["peak"]["most_bytes"]) == (100 * MB, 4 << 30)
-    assert f"the parts are those of {snapshot}, the peak is that of {path}" in recorded["notes"]
+    assert any(
+        mentions(note, f"parts are those of {snapshot}", f"peak is that of {path}")
+        for note in recorded["notes"]
+    )
 
 
 def test_what_nobody_can_name_has_no_ratio(
@@ -237,7 +240,7 @@ def test_what_is_no_recording_of_memory_is_refused_in_words(
     ):
         message = refused(capsys, *job, "--recorded-memory", snapshot, str(wrong))
         assert str(wrong) in message
-        assert "no recording of memory" in message
+        assert mentions(message, "no recording")
         assert "memory snapshot" in message
         assert word in message
     assert "does not exist" in refused(capsys, *job, "--recorded-memory", str(tmp_path / "none"))

@@ -18,6 +18,7 @@ from stepscope.plan.report.text import plan_document
 from stepscope.plan.report.words import gib, money, seconds, short_count
 from stepscope.plan.what_if import budget
 from stepscope.report.document.terminal import to_text
+from tests.wording import mentions
 
 JOB = TrainingJob(
     model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16
@@ -50,7 +51,7 @@ def test_no_line_is_wider_than_asked(width: int) -> None:
     )
     text = to_text(plan_document(plan), width=width)
     assert max(map(len, text.splitlines())) <= width
-    assert "nothing fits or divides" in text or width < 80
+    assert mentions(text, "nothing fits") or width < 80
 
 
 def test_a_loser_has_its_reason_and_the_best_has_none() -> None:
@@ -64,7 +65,7 @@ def test_power_and_price_that_are_not_known_are_not_zero() -> None:
     dark = replace(JOB, cluster=replace(JOB.cluster, power_w=None, price_per_hour=None))
     told = budget(dark, choice_of(dark, BEST), 1e12)
     text = to_text(plan_document(plan_of(dark, budget=told)))
-    assert "not known: this device's power is not" in text
+    assert mentions(text, "not known", "device's power")
     assert "cost" not in text
     printed = plan_contract(plan_of(dark, budget=told)).budget
     assert printed is not None
@@ -86,13 +87,12 @@ def test_the_account_multiplies_out() -> None:
     assert [part.word for part in shape] == ["devices", "sequences", "parameters here"]
     words = {part.word: part.formula for part in memory}
     # 16-bit weights of half the model; Adam's 12 bytes over four data ranks.
-    assert words["weights"].endswith("B parameters x 2 bytes")
-    assert words["optimizer"].endswith("/ 4 ranks that shard them x 12 bytes")
+    assert words["weights"].endswith(" x 2 bytes")
+    assert "/ 4 ranks" in words["optimizer"]
+    assert words["optimizer"].endswith(" x 12 bytes")
     assert all(part.formula for part in (*memory, *time))
-    assert (
-        next(part for part in time if part.word == "recompute").formula
-        == "layers run forward once more"
-    )
+    (recompute,) = [part for part in time if part.word == "recompute"]
+    assert mentions(recompute.formula, "layers", "once more")
 
 
 def test_short_figures() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from stepscope.tune.cli.options import CACHE_VARIABLE, Options
 from tests.capture.jobs import LIGHT
 from tests.installed import need
 from tests.scenarios import kept_diagnosis
+from tests.wording import mentions
 
 VALIDATOR = Draft202012Validator(
     json.loads((Path(__file__).parents[3] / "docs" / "tuning.schema.json").read_text())
@@ -101,7 +103,7 @@ def test_the_answer_as_json_keeps_the_schema(
     assert tuning["winner"]["settings"] == {"num_workers": 3}
     assert tuning["verification"]["speedup"]["value"] == pytest.approx(4.0, rel=0.01)
     assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == tuning
-    assert "trial 0: the command as it was given" in err
+    assert mentions(err, "trial 0: the command")
     kept = TuningCache(tmp_path / "tuned.jsonl").entries()
     assert [entry.settings for entry in kept] == [{"num_workers": 3}]
     assert "\x1b" not in err
@@ -125,7 +127,7 @@ def test_the_answer_as_markdown_obeys_nobody(
 ) -> None:
     assert searched(tmp_path, "--format", "markdown", "--no-verify") == 1
     out = capsys.readouterr().out
-    assert out.startswith("## stepscope tune: Not proven")
+    assert re.match("## .*Not proven", out)
     assert "<b>" not in out
     assert "five|" not in out
 
@@ -201,14 +203,14 @@ def test_the_cache_is_listed_exported_merged_and_forgotten(
 
     assert run("list") == 0
     out = capsys.readouterr().out
-    assert "num_workers=3: 10.0 ms, 4.00x as fast as before" in out
+    assert "num_workers=3: 10.0 ms, 4.00x" in out
     assert "\x1b" not in out
     run("list", "--format", "json")
     assert json.loads(capsys.readouterr().out)["entries"][0]["settings"] == {"num_workers": 3}
     run("export", other)
-    assert "1 settings added, 0 replaced, 0 as they were" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "1 settings added, 0 replaced, 0 as")
     run("export", other)
-    assert "0 settings added, 0 replaced, 1 as they were" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "0 settings added, 0 replaced, 1 as")
     run("forget", "torch 2.13")
     assert "1 of 1 settings forgotten" in capsys.readouterr().out
     run("import", other)
@@ -312,8 +314,8 @@ def test_a_knob_that_cannot_take_effect_is_left_out(
     )
     tuning = json.loads(capsys.readouterr().out)
     assert [knob["name"] for knob in tuning["knobs"]] == ["num_workers"]
-    assert "tf32 was left out of the search" in tuning["notes"][0]
-    with pytest.raises(UsageError, match="nothing to search: tf32 cannot take effect"):
+    assert mentions(tuning["notes"][0], "tf32", "left out")
+    with pytest.raises(UsageError, match="nothing to search: tf32"):
         tune.run(parse("--knob", "tf32=on,off", *words))
 
 
@@ -324,7 +326,7 @@ def test_the_division_of_a_budget_is_told(
     said = capsys.readouterr()
     budget = json.loads(said.out)["budget"]
     assert (budget["total_s"], budget["rounds_kept"], budget["kept_for_proof_s"]) == (1000, 3, 15)
-    assert "of the budget of 1000 s, 15 s are kept for the check and the proof" in said.err
+    assert mentions(said.err, "budget of 1000 s, 15 s", "proof")
 
 
 @pytest.mark.parametrize(("left", "limit"), [(None, 600.0), (900.0, 600.0), (7.5, 7.5)])
@@ -397,4 +399,5 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
     assert tuning["verdict"] == "not proven"
     assert tuning["winner"]["settings"] == {"pause": 0.001}
     assert tuning["baseline"]["ms"] > 25
-    assert tuning["winner"]["words"] == ["--pause=0.001 on the command line"]
+    (word,) = tuning["winner"]["words"]
+    assert mentions(word, "--pause=0.001", "command line")

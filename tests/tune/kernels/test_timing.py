@@ -25,6 +25,7 @@ from stepscope.tune.shapes.kernel_tuning import (
 )
 from tests.followed_loops import followed_loops
 from tests.kernels.running import Scripted, case
+from tests.wording import mentions
 
 
 def raced(bench: Scripted, names: list[str], *, has_reference: bool = False) -> RaceResult:
@@ -191,12 +192,10 @@ def test_each_part_of_a_sweep_says_how_far_it_is() -> None:
     names = ["base", "a"]
     with followed_loops() as loops:
         swept(Scripted(dict.fromkeys([*names, "reference"], 5.0)), names)
-    assert [loop.what for loop in loops] == [
-        "cases of the reference",
-        "configurations to check",
-        "timing 4x4 float32",
-        "timing 8x8 float32",
-    ]
+    reference, check, *timed = [loop.what for loop in loops]
+    assert mentions(reference, "reference")
+    assert mentions(check, "to check")
+    assert timed == ["timing 4x4 float32", "timing 8x8 float32"]
     assert loops[0].done == [1, 2, 3]
     assert loops[1].done == [1, 2]
 
