@@ -14,6 +14,8 @@ from tests.installed import need
 
 need("torch")
 
+import torch as torch  # noqa: PLC0414 - the capture begins with it
+
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.probes import Probe
 from stepscope.capture.hooks.stalls import evaluated, saved

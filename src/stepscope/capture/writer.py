@@ -21,6 +21,7 @@ from stepscope.capture.live import LiveFile
 from stepscope.capture.losses import LossSampler
 from stepscope.capture.recording.schedule import Marks
 from stepscope.capture.slow_step import SlowStep
+from stepscope.capture.thinning import Thinning
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
@@ -42,12 +43,14 @@ from stepscope.protocol.untrusted import read_json_object
 MOST_ROWS = 20_000
 """Steps written one by one; a longer run is written in stretches,
 but for the steps around a recording."""
-STRETCH_NS = 10_000_000_000
+PIECE_NS = 10_000_000_000
+"""Stretches are of one such piece, later of two, four, ..."""
 AROUND = 64
 """Steps before a recording that are written one by one, however long the run is."""
 MOST_EVENTS = 20_000
-THIN_AFTER = 3_600
-"""Samples at full rate; from then on every tenth."""
+SAMPLES_A_DOUBLING = 2_400
+STRETCHES_A_DOUBLING = 2_048
+"""As many again each time that a run is twice as long: samples are left out, stretches longer."""
 
 
 Row = list[Any]
@@ -83,11 +86,12 @@ class Writer:
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._num_events = 0
         self._num_rows = 0
-        self._num_samples = 0
+        self._thin_samples = Thinning(SAMPLES_A_DOUBLING)
         self._recent: deque[Row] = deque(maxlen=AROUND)
         self._stretch: list[int] | None = None
+        self._num_stretches = self._num_pieces = self._piece_ns = self._slow_ns = 0
         self._lengths: list[int] = []
-        """Of the stretch's steps, without their saves."""
+        """Of the steps of a stretch's last piece, without their saves."""
         self._notes: dict[str, Any] = {}
         self._sampler: Sampler | None = None
         self._live = LiveFile(folder / LIVE_FILE)
@@ -199,14 +203,13 @@ class Writer:
                 self._session.marks.adapt(steps_per_s)
 
     def _sample(self) -> None:
-        self._num_samples += 1
         if self._sampler is None:
             return
         sample = self._sampler.take()
         if losses := self._session.losses.taken():
             sample["losses"] = losses
         line = json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample})
-        if self._num_samples <= THIN_AFTER or self._num_samples % 10 == 0:
+        if self._thin_samples.keeps():
             self._append(SAMPLES_FILE, line)
         else:
             self._live.add(line)
@@ -256,8 +259,12 @@ class Writer:
     def _add(self, row: Row) -> None:
         """A step into the stretch it belongs to."""
         step, end_ns, dur_ns, wait_ns = row[0], row[1], row[2], row[4]
-        if self._stretch is not None and end_ns - self._stretch[2] > STRETCH_NS:
-            self._end_stretch()
+        if self._lengths and end_ns - self._piece_ns > PIECE_NS:
+            self._end_piece()
+            if self._num_pieces >= 1 << self._num_stretches // STRETCHES_A_DOUBLING:
+                self._end_stretch()
+        if not self._lengths:
+            self._piece_ns = end_ns - dur_ns
         if self._stretch is None:
             self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0, 0, 0, 0]
         stretch = self._stretch
@@ -270,11 +277,18 @@ class Writer:
         stretch[9] += row[16]
         self._lengths.append(max(dur_ns - row[9], 0))
 
+    def _end_piece(self) -> None:
+        """Which steps are slow is judged among those of a few seconds, however long a stretch."""
+        self._slow_ns += slow_ns(self._lengths)
+        self._num_pieces, self._lengths = self._num_pieces + 1, []
+
     def _end_stretch(self) -> None:
+        if self._lengths:
+            self._end_piece()
         if self._stretch is not None:
-            slow = slow_ns(self._lengths)
-            self._append(STEP_SUMMARY_FILE, json_text([*self._stretch, slow]))
-            self._stretch, self._lengths = None, []
+            self._append(STEP_SUMMARY_FILE, json_text([*self._stretch, self._slow_ns]))
+            self._stretch, self._slow_ns, self._num_pieces = None, 0, 0
+            self._num_stretches += 1
 
     def _append(self, name: str, lines: str) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.protocol.run_folder import CONTROL_FILE, RANK_FOLDER, SAMPLES_FILE, write_json
+from stepscope.protocol.run_folder import (
+    CONTROL_FILE,
+    LIVE_FILE,
+    RANK_FOLDER,
+    SAMPLES_FILE,
+    write_json,
+)
 from stepscope.protocol.untrusted import open_regular, parse_json_object, whole
 
 TAIL_BYTES = 16_384
@@ -33,7 +39,9 @@ def progress(run: Path) -> list[Progress]:
     ranks = []
     for folder in run.glob("rank-*"):
         match = RANK_FOLDER.match(folder.name)
-        samples = _tail(folder / SAMPLES_FILE) if match else []
+        # A long run writes few samples to their own file, and all others to the other.
+        files = folder / SAMPLES_FILE, folder / LIVE_FILE
+        samples = sorted(part for file in files for part in _tail(file))[-12:] if match else []
         if match and samples:
             ranks.append(_progress(int(match[1]), samples))
     return sorted(ranks, key=lambda rank: rank.rank)
@@ -50,7 +58,7 @@ def _tail(path: Path) -> list[tuple[int, int]]:
     try:
         with open_regular(path) as file:
             file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            lines = file.read(TAIL_BYTES).splitlines()[-12:]
+            lines = file.read(TAIL_BYTES).splitlines()
     except OSError:
         return []
     samples = [
