@@ -54,13 +54,13 @@ def database() -> Database:
 def test_what_is_outside_is_refused(database: Database, tmp_path: Path, sql: str) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("open sesame\n")
-    with pytest.raises(UsageError, match="the SQL cannot be run"):
+    with pytest.raises(UsageError, match="SQL cannot be"):
         database.query(sql.format(secret=secret, folder=tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
 
 
 def test_a_mistake_is_said_in_one_message_with_what_there_is(database: Database) -> None:
-    with pytest.raises(UsageError, match=r"kernelz(.|\n)*The tables are events, kernels, launches"):
+    with pytest.raises(UsageError, match=r"kernelz(.|\n)*tables are events, kernels, launches"):
         database.query("select * from kernelz")
     with pytest.raises(UsageError, match="dur_ns"):
         database.query("select dur from kernels")

@@ -251,7 +251,7 @@ def test_a_run_folder_gives_its_recording_and_its_measured_step(tmp_path: Path) 
     folder = write_rank(write_run(tmp_path), 0)
     add_steps(folder, [row(step, 70.0) for step in range(40)])
     run = stepscope.load(tmp_path, cache=False)
-    with pytest.raises(InputError, match="the profiler recorded no step"):
+    with pytest.raises(InputError, match="recorded no step"):
         len(run.kernels)
     assert len(run.findings) == 0, "a run with no recording has a diagnosis all the same"
     assert run.diagnosis.step.ms == pytest.approx(70.0)
@@ -274,7 +274,7 @@ def test_a_log_alone_holds_no_tables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step_ms", [0, -1, float("nan"), float("inf")])
 def test_a_step_time_that_is_none_is_refused(step_ms: float) -> None:
-    with pytest.raises(UsageError, match="step time in milliseconds"):
+    with pytest.raises(UsageError, match="step time"):
         stepscope.load(DEMO, step_ms)
 
 

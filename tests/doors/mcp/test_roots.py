@@ -50,7 +50,7 @@ def test_paths_inside_are_found(roots: Roots, tmp_path: Path) -> None:
     ],
 )
 def test_paths_outside_are_refused(roots: Roots, text: str) -> None:
-    with pytest.raises(InputError, match=r"folders that this server was started with"):
+    with pytest.raises(InputError, match=r"folders .*\bserver\b"):
         roots.path(text)
 
 

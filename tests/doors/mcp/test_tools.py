@@ -27,7 +27,7 @@ def asked(tmp_path: Path) -> tools.Tools:
 def test_sql_without_an_end_is_ended(asked: tools.Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     need("duckdb", "pyarrow")
     monkeypatch.setattr(tools, "QUERY_S", 0.2)
-    with pytest.raises(UsageError, match=r"ran for 0\.2 s and was ended. Ask for less"):
+    with pytest.raises(UsageError, match=r"0\.2 s .*\bended\b"):
         asked.query("demo.json.gz", ENDLESS)
     monkeypatch.setattr(tools, "QUERY_S", 60.0)
     assert "[[1]]" in asked.query("demo.json.gz", "select 1")
@@ -38,12 +38,12 @@ def test_an_answer_of_many_megabytes_is_refused(
 ) -> None:
     need("duckdb", "pyarrow")
     monkeypatch.setattr(tools, "MAX_ROWS_BYTES", 2 << 20)
-    with pytest.raises(UsageError, match="the answer has 2 MiB; ask for less"):
+    with pytest.raises(UsageError, match=r"\b2 MiB\b"):
         asked.query("demo.json.gz", f"select repeat('a', {(2 << 20) + 1})")
 
 
 def test_a_refusal_is_as_short_as_an_answer(asked: tools.Tools) -> None:
     need("mcp")
-    with pytest.raises(Exception, match="there is no finding called") as refused:
+    with pytest.raises(Exception, match="no finding called") as refused:
         answering(asked.explain)(code="x" * 100_000)
     assert len(str(refused.value).encode()) <= ANSWER_BYTES

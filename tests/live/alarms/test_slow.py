@@ -12,6 +12,7 @@ from stepscope.live.alarms.slow import NUM_FROM_START, SlowSteps
 from stepscope.live.alarms.steps import JobStep, RankStep, StepTable
 from stepscope.protocol.run_folder import STEP_COLUMNS
 from stepscope.readers.run_folder.tail import RankTail
+from tests.wording import mentions
 
 MS = 1_000_000
 STEP_S = 0.1
@@ -100,8 +101,7 @@ def test_a_late_rank_is_named_with_its_first_step_and_its_part(noise_ms: float) 
     assert (trouble.kind, trouble.ranks) == ("late-rank", (2,))
     assert trouble.step is not None
     assert abs(trouble.step - FAULT) <= 20
-    assert "in its forward pass" in trouble.words
-    assert "the others wait for it" in trouble.words
+    assert mentions(trouble.words, "in its forward", "others wait")
     (over,) = job.go(320, 450)
     assert over.ended_s is not None
 

@@ -29,6 +29,7 @@ from tests.flight_dumps import write_case
 from tests.followed_loops import followed_loops
 from tests.installed import absent, need
 from tests.waiting import until, until_at_rest
+from tests.wording import mentions
 
 HANG = """
 import sys, time
@@ -106,7 +107,7 @@ def test_real_processes_are_found_hung_where_they_hang(
         absent(f"needs ptrace: root, or kernel.yama.ptrace_scope=0 ({problem})")
     assert main(["attach", str(hung.pid)]) == 0
     printed = capsys.readouterr().out
-    assert "All 2 ranks stand still in the same place." in printed
+    assert mentions(printed, "all 2 ranks stand still", "same place")
     assert "hung" in printed
     assert "stuck (hang.py:5)" in printed
 
@@ -152,7 +153,7 @@ def test_what_cannot_be_looked_at_is_said(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(InputError, match="/proc"):
         find_ranks([1], {})
     assert main(["attach", "999999999"]) == 2
-    assert "no process 999999999 on this machine" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "no process 999999999")
 
 
 def test_without_py_spy_the_command_that_brings_it_is_said(
@@ -211,7 +212,7 @@ def test_another_failure_is_that_processes_alone(tmp_path: Path) -> None:
     assert me is not None
     (one,) = look([me], lambda pid: dump(spy, pid), 2, 0.0)
     assert one.problem is not None
-    assert "Failed to find python version" in one.problem
+    assert "Failed to find" in one.problem
 
 
 def test_a_spy_that_does_not_answer_is_left(
@@ -276,7 +277,7 @@ def test_dumps_that_cannot_be_read_say_nothing_of_collectives(
         path.write_bytes(b"")
     hang, words = find_hang_of(find_ranks([started.pid]))
     assert hang is None
-    assert words.startswith("its dumps could not be read: ")
+    assert mentions(words, "dumps", "not be read")
 
 
 def test_dumps_from_before_the_process_are_not_its_own(

@@ -27,6 +27,7 @@ from stepscope.live.shapes.triage import (
 from stepscope.process.table import Process
 from tests.nccl_logs import info
 from tests.waiting import until_at_rest
+from tests.wording import mentions
 
 HEAD = "index, name, utilization.gpu [%], power.draw [W], power.limit [W], clocks.sm [MHz], "
 HEAD += "clocks.max.sm [MHz], clocks_event_reasons.active\n"
@@ -122,7 +123,7 @@ def test_a_file_that_triage_does_not_judge_is_refused(
     from tests.shared_data import DEMO
 
     assert main(["triage", str(DEMO)]) == 2
-    assert "for traces: stepscope diagnose" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "stepscope diagnose")
     assert main(["triage", "999999999"]) == 2
     assert "no process 999999999" in capsys.readouterr().err
 
@@ -182,7 +183,7 @@ def test_py_spy_that_is_refused_costs_its_functions_alone(
     answer = told(capsys, job.pid, "--seconds", "0.5", "--flame", tmp_path / "flame.svg")
     assert answer["state"] == HUNG
     assert any(words in note for note in answer["not_measured"])
-    assert any("no samples to draw" in note for note in answer["not_measured"])
+    assert any(mentions(note, "no samples") for note in answer["not_measured"])
     assert not (tmp_path / "flame.svg").exists()
 
 
@@ -199,7 +200,7 @@ def test_without_a_target_the_machines_job_is_found() -> None:
     loader = process(20, 10, RANK="0")
     known = {one.pid: one for one in (torchrun, *ranks, loader)}
     assert [one.pid for one in find_job(known)] == [10, 11]
-    with pytest.raises(InputError, match="no training job was found"):
+    with pytest.raises(InputError, match="no training job"):
         find_job({1: torchrun})
     other = {30: process(30, 0), 31: process(31, 30, RANK="0")}
     with pytest.raises(InputError, match=r"several jobs .* by 1 \(python3\), 30"):
