@@ -94,6 +94,7 @@ THINGS: dict[str, Thing] = {
     "torch": _packages("torch", extra="dev"),
     # Packages that no extra brings: too large, or of one test.
     "accelerate": _packages("accelerate"),
+    "cloudpickle": _packages("cloudpickle"),
     "deepspeed": _packages("deepspeed"),
     "megatron-core": _packages("megatron=megatron-core"),
     "the frameworks": _packages("accelerate", "lightning", "transformers"),

@@ -22,9 +22,11 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-cloudpickle = pytest.importorskip("cloudpickle")
+from tests.installed import need
 
+need("torch", "cloudpickle")
+
+import cloudpickle
 import torch
 from torch.utils.data import IterableDataset
 

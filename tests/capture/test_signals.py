@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.installed import need
+
+need("torch")
 
 import torch
 

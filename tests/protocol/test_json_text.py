@@ -24,7 +24,7 @@ FOR_OUR_OWN_DECODERS = {
     "readers/kineto/json_recovery.py",
 }
 """They write what the same reading decodes again, and nobody else sees."""
-EMITTED = {"planner/launch/script/train.py"}
+EMITTED = {"plan/launch/script/train.py"}
 """Written into a user's folder, where it stands alone."""
 WRITERS = {"dump", "dumps", "JSONEncoder"}
 CALLED_OR_IMPORTED = re.compile(rf"\bjson\W+({'|'.join(WRITERS)})\b|\bfrom\s+json\s+import\b")

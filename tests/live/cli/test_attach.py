@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -159,7 +158,7 @@ def test_what_cannot_be_looked_at_is_said(capsys: pytest.CaptureFixture[str]) ->
 def test_without_py_spy_the_command_that_brings_it_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(UsageError, match=r"pip install 'stepscope\[attach\]'"):
         find_spy()

@@ -329,6 +329,9 @@ def _stretches(trace: Trace, cut: StepCut) -> Iterator[Stretch]:
         is_head = window == len(windows)
         for start, end in found:
             least = FIRST_STRETCH if is_head else LEAST_STRETCH
+            if is_head and not (~trace.device_work & (trace.start_ns >= end)).any():
+                # The host is done: a device that is behind begins when it has done what it had.
+                continue
             if _is_known(trace, start, end):
                 # The first batch, and a device that works off what was launched, take their time.
                 least = math.inf if is_head else KNOWN_STRETCH
