@@ -6,7 +6,8 @@
 Run it from the root of the repository, with stepscope installed. Each fault of
 tests/capture/fault_job.py, or with `--gpu` each job of benchmarks/gpu_jobs.py and with `--odd` of
 benchmarks/odd_jobs.py, runs once plain, then `--times` times recorded; exit code and stdout must
-be the same, stderr too but for our own lines, and the job must end. A job of `--gpu` must also
+be the same, stderr too but for our own lines, files left in the folder for temporary ones and
+processes left too, and the job must end. A job of `--gpu` must also
 have been recorded: the capture may not have switched itself off. OPTIONs are those of `stepscope
 run`. Prints a line per job: runs, runs that differed, runs that hung, and what differed first.
 """
@@ -20,10 +21,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +46,8 @@ class Outcome:
     code: int | None
     out: bytes
     err: bytes
+    left: tuple[str, ...] = ()
+    """Files in the job's folders and processes, less what names at random."""
 
 
 def fault_command(name: str) -> list[str]:
@@ -51,7 +56,7 @@ def fault_command(name: str) -> list[str]:
 
 def plain(command: Sequence[str]) -> Outcome:
     outcome = _run([*command])
-    return Outcome(code=outcome.code, out=outcome.out, err=_without_times(outcome.err))
+    return replace(outcome, err=_without_times(outcome.err))
 
 
 def recorded(command: Sequence[str], options: Sequence[str], *, must_record: bool) -> Outcome:
@@ -60,7 +65,7 @@ def recorded(command: Sequence[str], options: Sequence[str], *, must_record: boo
         outcome = _run([sys.executable, "-m", "stepscope", *words, *command])
         problem = _not_recorded(Path(folder, "run")) if must_record else ""
     err = _without_times(outcome.err) + problem.encode()
-    return Outcome(code=outcome.code, out=outcome.out, err=err)
+    return replace(outcome, err=err)
 
 
 def _not_recorded(run: Path) -> str:
@@ -96,21 +101,46 @@ def difference(before: Outcome, now: Outcome) -> str | None:
         return f"stdout {now.out[-300:]!r}, not {before.out[-300:]!r}"
     if now.err != before.err:
         return f"stderr {now.err[-300:]!r}, not {before.err[-300:]!r}"
+    if now.left != before.left:
+        return f"left {set(now.left) ^ set(before.left)}"
     return None
 
 
 def _run(command: list[str]) -> Outcome:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=LONGEST_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        return Outcome(code=None, out=out, err=err)
-    return Outcome(code=process.returncode, out=out, err=err)
+    with tempfile.TemporaryDirectory() as text:
+        folder, mark = Path(text), f"STEPSCOPE_HARM={Path(text).name}"
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": text}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            env=env | dict([mark.split("=")]),
+        )  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            return Outcome(code=None, out=out, err=err)
+        files = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+        left = {_RANDOM.sub("#", name) for name in files} | _processes(mark)
+        return Outcome(code=process.returncode, out=out, err=err, left=tuple(sorted(left)))
+
+
+_RANDOM = re.compile(r"(tmp|(?<=_))[a-z0-9_]{8}(?=/|$)|[0-9a-f-]{8,}|\d+")
+MOST_GRACE_S = 20.0
+
+
+def _processes(mark: str) -> set[str]:
+    """What still runs of a job: it may take a while to end."""
+    end = time.monotonic() + MOST_GRACE_S
+    while True:
+        found = set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.add(f"process {(folder / 'comm').read_text().strip()}")
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.5)
 
 
 def main() -> int:
@@ -141,6 +171,8 @@ def main() -> int:
     command = gpu_jobs.command if arguments.gpu else fault_command
     if arguments.odd:
         names, command = odd_jobs.names(), odd_jobs.command
+        for name, package in odd_jobs.left_out():
+            print(f"{name:22} left out: {package} is not installed")
     record = partial(recorded, options=arguments.options, must_record=arguments.gpu)
     chosen = [text.partition("=") for text in arguments.only or names]
     worst = 0

@@ -255,6 +255,53 @@ JOBS: dict[str, tuple[str, str]] = {
         ("logging.basicConfig(stream=sys.stdout, format='%(funcName)s %(lineno)d %(message)s'); "
         "train(2); logging.warning('here')"),
     ),
+    "accelerate": (
+        "accelerate",
+        ("from accelerate import Accelerator; a = Accelerator(cpu=True)\n"
+        "    l, m, o = train(2); d = torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=4)\n"
+        "    m, o, d = a.prepare(m, o, d)\n"
+        "    for x in d:\n"
+        "        loss = m(x).square().mean(); a.backward(loss); o.step(); o.zero_grad()\n"
+        "    print(float(loss.detach()), type(a.unwrap_model(m)).__name__)"),
+    ),
+    "lightning": (
+        "lightning",
+        ("import lightning as L, tempfile\n"
+        "    logging.getLogger('lightning.pytorch').setLevel(logging.ERROR)\n"
+        "    class M(L.LightningModule):\n"
+        "        def __init__(self): super().__init__(); self.layer = nn.Linear(4, 1)\n"
+        "        def training_step(self, batch, _): return self.layer(batch).square().mean()\n"
+        "        def configure_optimizers(self): return Own(self.parameters(), lr=0.1)\n"
+        "    t = L.Trainer(max_epochs=2, accelerator='cpu', logger=False, "
+        "enable_progress_bar=False, default_root_dir=tempfile.mkdtemp(), "
+        "enable_model_summary=False)\n"
+        "    m = M(); t.fit(m, torch.utils.data.DataLoader(torch.ones(24, 4), batch_size=4))\n"
+        "    print(t.global_step, float(m.layer.weight.sum().detach()))"),
+    ),
+    "hf-trainer": (
+        "transformers",
+        ("import tempfile; from transformers import PrinterCallback, Trainer, "
+        "TrainingArguments\n"
+        "    class M(nn.Module):\n"
+        "        def __init__(self): super().__init__(); self.layer = nn.Linear(4, 1)\n"
+        "        def forward(self, x): return {'loss': self.layer(x).square().mean()}\n"
+        "    a = TrainingArguments(tempfile.mkdtemp(), max_steps=12, use_cpu=True, "
+        "report_to=[], disable_tqdm=True, save_steps=6, logging_steps=100)\n"
+        "    m = M(); t = Trainer(m, a, train_dataset=[{'x': torch.ones(4)}] * 24)\n"
+        "    t.remove_callback(PrinterCallback)\n"
+        "    t.train(); print(t.state.global_step, float(m.layer.weight.sum().detach()))"),
+    ),
+    "elastic-restarts": (
+        "",
+        ("import subprocess, tempfile\n"
+        "    if 'RANK' in os.environ:\n"
+        "        train(8)\n"
+        "        if os.environ['TORCHELASTIC_RESTART_COUNT'] != '2': sys.exit(3)\n"
+        "        return print('rank', os.environ['RANK']) if os.environ['RANK'] == '0' else None\n"
+        "    done = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', "
+        "'--nproc-per-node=2', '--max-restarts=2', '--monitor-interval=0.1', __file__], "
+        "stderr=subprocess.DEVNULL); print(done.returncode)"),
+    ),
 }  # fmt: skip
 CHILD = "def child(rank):\n    train(2 + rank)\n"
 
@@ -262,6 +309,12 @@ CHILD = "def child(rank):\n    train(2 + rank)\n"
 def names() -> list[str]:
     """Those whose package is there."""
     return [name for name, (need, _) in JOBS.items() if not need or importlib.util.find_spec(need)]
+
+
+def left_out() -> list[tuple[str, str]]:
+    """The others, and what each needs."""
+    there = names()
+    return [(name, need) for name, (need, _) in JOBS.items() if name not in there]
 
 
 def command(name: str) -> list[str]:
