@@ -205,7 +205,7 @@ def test_ranks_that_fail_are_told(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--out", "/nowhere/at/all.json"), "there is no folder /nowhere/at"),
+        (("--out", "/nowhere/at/all.json"), "no folder /nowhere/at"),
         (("--out", "."), "is a folder"),
         (("--plot", "x.doc"), "must end in .svg, .png, .pdf"),
         (("--only", "collectives"), "give --ranks N"),

@@ -235,7 +235,7 @@ def test_scaling_takes_no_kept_diagnosis(kept: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((DEMO,), "two runs or more"),
+        ((DEMO,), "two runs"),
         ((DEMO, DEMO, "--scaling", "--fail-if", "step_ms > 1"), "leave out one"),
         ((DEMO, DEMO, "--scaling", "--format", "html"), "--scaling has text and JSON"),
         ((DEMO, DEMO, "--scaling-kind", "weak"), "together with --scaling"),

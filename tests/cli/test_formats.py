@@ -76,8 +76,9 @@ def test_a_run_without_a_recording_is_told(
     run = write_run(tmp_path / "run")
     write_rank(run, 0)
     assert main(["formats", str(run)]) == 0
-    told = f"{run}: a recorded run of 1 rank(s); the profiler recorded no step of it"
-    assert told in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith(f"{run}: ")
+    assert mentions(said, "run of 1 rank", "no step")
 
 
 @pytest.mark.parametrize("command", ["formats", "diagnose", "report", "compare", "query"])
@@ -194,7 +195,7 @@ def agreed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = {name for line in lines for name in BY_NAME if f": {name} (" in line}
     assert named, lines
     # What has no work in it is read, and refused only then.
-    if diagnosed and "nothing could be judged" not in captured.err:
+    if diagnosed and not mentions(captured.err, "nothing", "judged"):
         assert named == {"ncu-rep"}, captured.err  # NVIDIA's module is not here.
         return
     told = json.loads(captured.out)

@@ -220,13 +220,13 @@ def test_runs_of_one_width_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--scaling", "a"), "name two or more"),
-        (("--scaling", "a", "b", "--step-ms", "20"), "1 was given: give --step-ms 2 times"),
+        (("--scaling", "a"), "two or more"),
+        (("--scaling", "a", "b", "--step-ms", "20"), "give --step-ms 2 times"),
         (
             ("--scaling", "a", "b", "--step-ms", "20", "--step-ms", "21", "--step-ms", "22"),
             "3 were given",
         ),
-        (("--scaling", "a", "b", "--all"), "leave out one of the two"),
+        (("--scaling", "a", "b", "--all"), "leave out one"),
         (("a", "--scaling-kind", "weak"), "together with --scaling"),
         (("a", "--step-ms", "20", "--step-ms", "21"), "--step-ms was given 2 times"),
         (("--scaling", "/no/such/run", "b"), "/no/such/run does not exist"),

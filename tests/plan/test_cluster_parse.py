@@ -155,14 +155,14 @@ def test_the_host_link_is_what_copies_reach_of_pcie() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("8x8xH10", "no device is named 'H10'; near it: h100"),
+        ("8x8xH10", "'H10'; near it: h100"),
         ("8xRTX3091", "near it: .*3090"),
         ("", "NODESxDEVICESxNAME"),
-        ("8x8", "no device is named"),
+        ("8x8", "no device"),
         ("0x8xH100", "from 1 to"),
         ("8x0xH100", "from 1 to"),
         ("99999999xH100", "from 1 to"),
-        ("\x1b[31mH100", "no device is named"),
+        ("\x1b[31mH100", "no device"),
     ],
 )
 def test_what_is_no_cluster_gets_a_message(word: str, message: str) -> None:
@@ -296,20 +296,20 @@ def test_a_file_may_describe_a_device_of_its_own() -> None:
     ("changes", "message"),
     [
         ({"device": None}, "give device, or memory_gb"),
-        ({"device": "h1000"}, "device: no device is named 'h1000'; near it: h100"),
-        ({"nodse": 4}, "no field is named 'nodse'; did you mean nodes"),
-        ({"nodes": 0}, "nodes must be a whole number from 1"),
-        ({"nodes": 2.5}, "nodes must be a whole number"),
+        ({"device": "h1000"}, "device: .*'h1000'; near it: h100"),
+        ({"nodse": 4}, "'nodse'; did you mean nodes"),
+        ({"nodes": 0}, "nodes .*whole number from 1"),
+        ({"nodes": 2.5}, "nodes .*whole number"),
         ({"nodes": 10**7}, "more than 10000000"),
-        ({"power_w": -1}, "power_w must be a number from 1e-06"),
-        ({"power_w": float("nan")}, "power_w must be a number from 1e-06"),
-        ({"across": 5}, r"across must be a table, \[across\]"),
+        ({"power_w": -1}, "power_w .*from 1e-06"),
+        ({"power_w": float("nan")}, "power_w .*from 1e-06"),
+        ({"across": 5}, r"across .*\[across\]"),
         ({"across": {"bandwith_gb_per_s": 5}}, "did you mean bandwidth_gb_per_s"),
         ({"across": {"bandwidth_gb_per_s": 5, "bandwidth_gbit_per_s": 40}}, "not both"),
-        ({"in_rack": {"bandwidth_gb_per_s": 5}}, "size must be the devices of a rack"),
-        ({"in_rack": {"size": 4}}, "at least the 8 of a node"),
+        ({"in_rack": {"bandwidth_gb_per_s": 5}}, "size .*rack"),
+        ({"in_rack": {"size": 4}}, "at least the 8"),
         ({"peak_tflops": {"bf17": 5}}, "did you mean bf16"),
-        ({"name": "x" * 1000}, "name must be a short text"),
+        ({"name": "x" * 1000}, "name .*short"),
     ],
 )
 def test_a_wrong_field_of_a_file_is_named(changes: dict[str, object], message: str) -> None:

@@ -107,11 +107,11 @@ def test_a_row_may_name_its_network() -> None:
     [
         ({"model": {"name": "nemotron-3-nano"}}, "nemotron-3-nano is not supported"),
         ({"cluster": {"gpu": "Abacus", "num_gpus": 8}}, "Abacus"),
-        ({"model": {"layers": "many", "hidden": 1, "name": "z"}}, "not what it should be"),
-        ({"model": "x"}, "not what it should be"),
-        ({"layout": [1]}, "not what it should be"),
-        ({"cluster": "here"}, "not what it should be"),
-        ({"seq_len": float("inf")}, "not what it should be"),
+        ({"model": {"layers": "many", "hidden": 1, "name": "z"}}, "not what"),
+        ({"model": "x"}, "not what"),
+        ({"layout": [1]}, "not what"),
+        ({"cluster": "here"}, "not what"),
+        ({"seq_len": float("inf")}, "not what"),
         ({"seq_len": -5}, "seq_len is -5"),
         ({"layout": {"tp": -1}}, "tp is -1"),
         ({"layout": {"zero_stage": 9}}, "there are 0 to 3"),
@@ -213,7 +213,7 @@ def test_a_row_may_say_what_its_framework_did_differently() -> None:
         ({"speed": 2}, "conventions: a framework has no speed"),
         ({"name": "x"}, "conventions: a framework has no name"),
         ({"waits": "yes"}, "conventions: Expected `bool`, got `str` - at `$.waits`"),
-        ([1], "not what it should be"),
+        ([1], "not what"),
     ],
 )
 def test_conventions_that_no_framework_has_are_named(conventions: Any, why: str) -> None:

@@ -113,55 +113,55 @@ def test_any_text_is_a_layout_or_an_error(word: str) -> None:
 @pytest.mark.parametrize(
     ("job", "word", "said"),
     [
-        (LLAMA, "tp8-pp8-dp2", "are 128 devices and the cluster has 64; dp1 fills them"),
-        (LLAMA, "tp8-pp3-dp2", "tp x cp x pp must divide 64: 16 or 32 do, 24 does not"),
+        (LLAMA, "tp8-pp8-dp2", ("128 devices", "has 64", "dp1")),
+        (LLAMA, "tp8-pp3-dp2", ("tp x cp x pp", "divide 64", "16 or 32", "24")),
         (
             LLAMA,
             "tp7-pp1-dp9",
-            "64 heads (8 of keys and values) cannot be shared by 7 tensor ranks; 4 or 8 can",
+            ("64 heads (8", "7 tensor ranks", "4 or 8"),
         ),
         (
             LLAMA,
             "tp2-dp32-mb3",
-            "a batch of 1024 is not a multiple of dp32 x mb3 = 96; 960 or 1056 would be, or mb2",
+            ("batch of 1024", "dp32 x mb3 = 96", "960 or 1056", "mb2"),
         ),
         (
             LLAMA,
             "cp3-dp64",
-            "8192 tokens cannot be cut into two pieces for each of 3 context ranks; 2 or 4 can",
+            ("8192 tokens", "3 context ranks", "2 or 4"),
         ),
-        (LLAMA, "dp64-sp", "sequence parallelism is among tensor ranks"),
-        (LLAMA, "dp64-ep8", "llama3-70b has no experts"),
-        (LLAMA, "dp64-zbv", "zbv is a pipeline's schedule"),
-        (LLAMA, "dp64-v2", "v2 interleaves"),
+        (LLAMA, "dp64-sp", ("sequence parallelism", "tensor ranks")),
+        (LLAMA, "dp64-ep8", ("llama3-70b has no experts",)),
+        (LLAMA, "dp64-zbv", ("zbv", "pipeline")),
+        (LLAMA, "dp64-v2", ("v2 interleaves",)),
         (
             LLAMA,
             "pp16v3-dp4",
-            "80 layers cannot be cut into 16 stages of 3 pieces; pieces of a stage can be 1 or 5",
+            ("80 layers", "16 stages of 3 pieces", "1 or 5"),
         ),
         (
             LLAMA,
             "tp2-pp8v2-dp4-mb64",
-            "micro-batches in groups of pp8 and there are 4; a batch of 2048 has them",
+            ("groups of pp8", "there are 4", "batch of 2048"),
         ),
         (
             LLAMA,
             "pp64-dp1-mb64-zb2p",
-            "zb2p fills its bubbles with 128 micro-batches or more and there are 16",
+            ("zb2p", "128 micro-batches", "there are 16"),
         ),
-        (LLAMA, "dp64-z3/7", "64 data ranks cannot be cut into shards of 7; 4 or 8 can"),
-        (GPT, "tp1-pp64-dp1", "96 layers cannot be cut into 64 equal stages; 48 or 96 can"),
-        (MIXTRAL, "dp64-ep3", "ep3 must divide 8 experts and dp x cp = 64; 2 or 4 would"),
-        (replace(LLAMA, precision="fp4"), "dp64", "no unit for 'fp4'; use fp8 or bf16"),
-        (replace(GPT, seq_len=4096), "dp96", "learned positions for 2048 tokens, not 4096"),
+        (LLAMA, "dp64-z3/7", ("64 data ranks", "shards of 7", "4 or 8")),
+        (GPT, "tp1-pp64-dp1", ("96 layers", "64 equal stages", "48 or 96")),
+        (MIXTRAL, "dp64-ep3", ("ep3", "8 experts", "dp x cp = 64", "2 or 4")),
+        (replace(LLAMA, precision="fp4"), "dp64", ("no unit for 'fp4'", "fp8 or bf16")),
+        (replace(GPT, seq_len=4096), "dp96", ("2048 tokens", "not 4096")),
     ],
 )
 def test_a_bad_layout_gets_the_reason_and_the_nearest_good_choice(
-    job: TrainingJob, word: str, said: str
+    job: TrainingJob, word: str, said: tuple[str, ...]
 ) -> None:
     with pytest.raises(UsageError) as caught:
         check_layout(job, parse_layout(word, job))
-    assert said in str(caught.value)
+    assert mentions(str(caught.value), *said)
 
 
 @pytest.mark.parametrize("job", [LLAMA, MIXTRAL, replace(GPT, framework=LLAMA.framework)])
@@ -208,17 +208,17 @@ def test_a_layout_that_does_not_fit_gets_one_that_does() -> None:
 @pytest.mark.parametrize(
     ("job", "space", "said"),
     [
-        (replace(LLAMA, global_batch=0), Space(), "a batch of 0 is none"),
+        (replace(LLAMA, global_batch=0), Space(), "batch of 0"),
         (replace(LLAMA, precision="fp4"), Space(), "use fp8 or bf16"),
-        (replace(LLAMA, global_batch=100), Space(dp=(64,)), "a batch of 64 or 128 would do"),
-        (LLAMA, Space(tp=(3,)), "no layout fills 64 devices"),
-        (LLAMA, Space(tp=(0,)), "tp must be 1 or more"),
+        (replace(LLAMA, global_batch=100), Space(dp=(64,)), "batch of 64 or 128"),
+        (LLAMA, Space(tp=(3,)), "fills 64 devices"),
+        (LLAMA, Space(tp=(0,)), "tp must be 1"),
         (
             LLAMA,
             Space(recompute=("some",)),
-            "recompute is one of none, selective, full, not 'some'",
+            "one of none, selective, full, not 'some'",
         ),
-        (LLAMA, Space(zero_stage=(4,)), "zero stage is one of 0, 1, 2, 3"),
+        (LLAMA, Space(zero_stage=(4,)), "one of 0, 1, 2, 3"),
         (LLAMA, Space(schedule=()), "schedule is one of"),
     ],
 )

@@ -80,10 +80,10 @@ def seen_by(rows: Any, **more: Any) -> Any:
     [
         (
             {"exit_code": 1, "tail": "Traceback\nRuntimeError: no kernel"},
-            "failed with exit code 1: RuntimeError: no kernel",
+            "exit code 1: RuntimeError: no kernel",
         ),
-        ({"exit_code": 143, "is_timed_out": True}, "did not end in time"),
-        ({"exit_code": 1, "is_out_of_memory": True}, "ran out of memory"),
+        ({"exit_code": 143, "is_timed_out": True}, "not end in time"),
+        ({"exit_code": 1, "is_out_of_memory": True}, "out of memory"),
         ({"exit_code": 137, "is_out_of_memory": True, "is_killed": True}, "was killed (SIGKILL)"),
         ({"step_ns": ()}, "timed no step"),
     ],

@@ -227,12 +227,9 @@ def test_a_code_says_which_values_it_tries_and_why(
     ]
     assert run(*words, "--", sys.executable, "t.py") == 0
     printed = capsys.readouterr()
-    said = (
-        "--apply starved-loader tries num_workers=6: the 6 cores that this process may use, "
-        "between 2 and 16; a job that has"
-    )
-    assert f"stepscope: {said}" in printed.err
-    assert any(note.startswith(said) for note in json.loads(printed.out)["notes"])
+    said = ("--apply starved-loader", "num_workers=6: the 6 cores", "between 2 and 16")
+    assert mentions(printed.err, *said)
+    assert any(mentions(note, *said) for note in json.loads(printed.out)["notes"])
     assert mentions(printed.err, "starved-loader", "prefetch_factor=4", "twice", "2")
     assert {change.raised for change in seen if change.knobs} == {
         frozenset({"num_workers", "prefetch_factor"})
@@ -280,18 +277,18 @@ def test_a_change_of_nothing_is_no_gain_and_fails(
 @pytest.mark.parametrize(
     ("setup", "change", "why"),
     [
-        (replace(SETUP, data="e"), Change(), "the two sides were fed other data"),
+        (replace(SETUP, data="e"), Change(), "fed other data"),
         (
             replace(SETUP, data="e"),
             Change(knobs={"num_workers": 2}),
-            "other data: worker processes draw random numbers of their own",
+            "other data: worker processes",
         ),
         (
             replace(SETUP, data="e", batch_size=4, num_batches=4.0),
             Change(),
-            "other data: batches of another size, of which it is",
+            "other data: batches of another size",
         ),
-        (replace(SETUP, data="e", batch_size=4), Change(), "a different number of samples"),
+        (replace(SETUP, data="e", batch_size=4), Change(), "number of samples"),
     ],
 )
 def test_numbers_of_other_data_are_not_compared_and_the_reason_is_the_runs_own(
@@ -312,7 +309,7 @@ def test_a_gain_whose_numbers_were_not_compared_says_so(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faked(faster)
-    said = "whether the two compute the same was not looked at"
+    said = ("compute the same", "not looked at")
     for number, (words, is_said) in enumerate(
         [([], True), (["--check"], False), (["--allow", "numerics"], False)]
     ):
@@ -320,9 +317,9 @@ def test_a_gain_whose_numbers_were_not_compared_says_so(
         assert (
             run("--apply", "amp=bf16", *words, "--out", str(out), "--", sys.executable, "t.py") == 0
         )
-        assert (said in " ".join(capsys.readouterr().out.split())) is is_said
+        assert mentions(capsys.readouterr().out, *said) is is_said
         kept = json.loads((out / "verification.json").read_text(encoding="utf-8"))
-        assert any(said in note for note in kept["notes"]) is is_said
+        assert any(mentions(note, *said) for note in kept["notes"]) is is_said
 
 
 def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
@@ -433,22 +430,22 @@ def test_markdown_has_a_row_for_each_side(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no command was given"),
-        (["--", "python", "t.py"], "the two sides are the same"),
+        ([], "no command"),
+        (["--", "python", "t.py"], "the same"),
         (
             ["--baseline", "python a.py", "--apply", "tf32=true", "--", "python", "b.py"],
             "given twice",
         ),
-        (["--baseline", "python 'a.py", "--candidate", "python b.py"], "not a command line"),
-        (["--apply", "slow-model", "--", "python", "t.py"], "not a finding whose fix can be set"),
+        (["--baseline", "python 'a.py", "--candidate", "python b.py"], "command line"),
+        (["--apply", "slow-model", "--", "python", "t.py"], "not a finding"),
         (
             ["--apply", "num_workers", "--", "python", "t.py"],
             "with its value: --apply num_workers=...",
         ),
         (["--apply", "num_workers=lots", "--", "python", "t.py"], "num_workers cannot be 'lots'"),
-        (["--apply", "num_wokers=2", "--", "python", "t.py"], "num_wokers is not a setting"),
+        (["--apply", "num_wokers=2", "--", "python", "t.py"], "num_wokers is not"),
         (["--apply", "num_wokers=2", "--", "python", "t.py"], "did you mean num_workers? "),
-        (["--apply", "serial-loadr", "--", "python", "t.py"], "did you mean serial-loader? "),
+        (["--apply", "serial-loadr", "--", "python", "t.py"], "mean serial-loader? "),
         (
             ["--apply", "num_workers=2", "--apply", "num_workers=3", "--", "python", "t.py"],
             "both 2 and 3",
@@ -456,7 +453,7 @@ def test_markdown_has_a_row_for_each_side(
         (["--candidate-env", "X", "--", "python", "t.py"], "write NAME=VALUE"),
         (
             ["--candidate-env", "X=1", "--candidate-env", "X=2", "--", "python", "t.py"],
-            "X would be both '1' and '2'",
+            "both '1' and '2'",
         ),
     ],
 )
@@ -784,10 +781,10 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
     assert (prediction.value, prediction.low, prediction.high) == (1.4, 1.3, 1.6)
     for words, problem in (
         (["--from", str(file)], "--finding CODE .*: serial-loader"),
-        (["--finding", "serial-loader"], "--from says where it stands"),
+        (["--finding", "serial-loader"], "--from says where"),
         (
             ["--from", str(file), "--finding", "small-batch"],
-            "no finding small-batch; it has serial-loader",
+            "small-batch.* serial-loader",
         ),
     ):
         arguments = parsed(*own, *words)

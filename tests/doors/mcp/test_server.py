@@ -169,7 +169,7 @@ def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path
     [
         (["--root", "no-such-folder"], "no folder"),
         (["runs"], "given with --root"),
-        (["--allow-verify"], "no command was given"),
+        (["--allow-verify"], "no command"),
     ],
 )
 def test_mistakes_at_the_start_are_sentences(

@@ -84,10 +84,10 @@ train(10**9, at_step=lambda step: time.sleep(0.3 * dist.get_rank()))
 @pytest.mark.parametrize(
     ("text", "options", "code", "words"),
     [
-        ("train(3); sys.exit(7)", (), 1, "it failed with exit code 7"),
-        ("sys.exit(7)", (), 1, "before any rank made a step"),
-        ("pass", (), 2, "without an optimizer step"),
-        ("time.sleep(600)", ("--timeout", "2"), 2, "no rank made a step in the time given"),
+        ("train(3); sys.exit(7)", (), 1, "exit code 7"),
+        ("sys.exit(7)", (), 1, "before any rank"),
+        ("pass", (), 2, "optimizer step"),
+        ("time.sleep(600)", ("--timeout", "2"), 2, "in the time given"),
     ],
 )
 def test_jobs_that_are_not_well(
@@ -127,7 +127,7 @@ def test_processes_that_ignore_being_asked_are_ended_in_whatever_session(tmp_pat
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
     for words, said in (
         (["--", "no-such-command"], "not a command"),
-        (["--"], "no command was given"),
+        (["--"], "no command"),
     ):
         done = subprocess.run(
             stepscope("health", *words), capture_output=True, text=True, check=False

@@ -168,7 +168,7 @@ def test_py_spy_samples_the_main_thread_without_pausing_it(
     [
         ("#!/bin/sh\necho Permission denied >&2; exit 1\n", "SYS_PTRACE"),
         ("#!/bin/sh\necho What is it >&2; exit 3\n", "What is it"),
-        ("#!/bin/sh\nexit 0\n", "could not look into process"),
+        ("#!/bin/sh\nexit 0\n", "could not look"),
     ],
 )
 def test_py_spy_that_is_refused_costs_its_functions_alone(
@@ -214,7 +214,5 @@ def test_a_busy_process_is_the_host_or_has_no_core(capsys: pytest.CaptureFixture
     finally:
         busy.kill()
         busy.wait()
-    crowded = any(
-        words in answer["summary"] for words in ("other processes use", "quota held the job back")
-    )
+    crowded = any(words in answer["summary"] for words in ("other processes use", "quota held"))
     assert answer["state"] == (OVERSUBSCRIBED if crowded else HOST)

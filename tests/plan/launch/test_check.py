@@ -117,7 +117,7 @@ def with_zero(**fields: Any) -> dict[str, Any]:
 
 
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
-    ("batch", {**GOOD, "gradient_accumulation_steps": 4}, "1x8xH100", "64, and the global batch"),
+    ("batch", {**GOOD, "gradient_accumulation_steps": 4}, "1x8xH100", "64, and the global"),
     ("does-not-fit", with_zero(stage=0), "1x8xH100", "GiB of 80.0 GiB"),
     ("overlap-off", with_zero(stage=2, overlap_comm=False), "4x8xH100", "backward pass"),
     ("precision", {**GOOD, "bf16": {"enabled": False}}, "1x8xH100", "has bf16"),
@@ -320,9 +320,9 @@ STRANGE = [
     ("x.toml", b"[[[", "not TOML"),
     ("x.toml", b"[tool]\na = 1\n", "neither [parallelism] nor [training]"),
     ("x.sh", b"echo hello\n", "no flags"),
-    ("x.sh", b"echo 'unclosed\n", "not a shell script"),
+    ("x.sh", b"echo 'unclosed\n", "a shell script"),
     ("x.sh", b"\xff\xfe\x00" * 100, "no flags"),
-    ("x.sh", b"--x=${" * 30_000, "are no launch script"),
+    ("x.sh", b"--x=${" * 30_000, "no launch script"),
     ("x.sh", b"--tensor-model-parallel-size $A " * 3_000, "no flags"),
 ]
 

@@ -131,18 +131,18 @@ def test_csv_on_a_terminal_is_harmless(
     [
         (
             ["select * from read_text('/etc/passwd')"],
-            "Queries see the run's tables and nothing else",
+            "tables and nothing else",
         ),
-        (["select * from kernelz"], "The tables are events, kernels"),
+        (["select * from kernelz"], "tables are events, kernels"),
         (["select opp from kernels"], '"op"'),
         (["select opp from kernels"], "\nkernels: rank,"),
-        (["select from where"], "the SQL cannot be run"),
+        (["select from where"], "SQL cannot be"),
         (["select 1", "--to", "parquet"], "-o FILE"),
         (["select 1", "--to", "csv", "--format", "json"], "leave out one"),
         (["select 1", "-o", "answer.xyz"], "--to csv or --to parquet"),
         (["select 1", "-o", "/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),
         (["select 1", "--rows", "-1"], "--rows -1"),
-        (["select 1", "--step-ms", "-3"], "step time in milliseconds"),
+        (["select 1", "--step-ms", "-3"], "step time"),
         ([".schema nothing at all"], ".schema TABLE"),
     ],
 )

@@ -135,18 +135,18 @@ def test_the_answer_as_markdown_obeys_nobody(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--", "python"], "at least one knob"),
+        (["--", "python"], "one knob"),
         (["--knob", "num_workers=0..4"], "no command"),
         (["--knob", "num_workers=0..4", "--", "no-such-command-here"], "PATH"),
         (["--knob", "num_workers=0-4", "--", "python"], "num_workers=0..4"),
         (["--knob", "batch_size=1,2", "--", "python"], "--free batch"),
         (
             ["--knob", "num_workers=0..4", "--as", "x=--x={}", "--", "python"],
-            "no knob has that name",
+            "no knob has",
         ),
         (
             ["--knob", "x=1,2", "--as", "x=--x={}", "--as", "x=--y={}", "--", "python"],
-            "--as x is given twice",
+            "--as x is given",
         ),
     ],
 )
