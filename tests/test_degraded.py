@@ -19,6 +19,7 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from tests.installed import once_unless
 from tests.shared_data import DEMO, ROOT, SAMPLES, SHARED, lab_trace, needs_shared, shared_traces
+from tests.wording import any_mentions, mentions
 
 NOTES = {
     "no-shapes": "record_shapes=True",
@@ -192,7 +193,7 @@ def test_a_graph_of_one_step_is_not_judged_by_how_it_looks() -> None:
     diagnosis = diagnosed([str(path)], None)
     assert diagnosis.verdict.bound == "unknown"
     assert diagnosis.findings == ()
-    assert any("ran inside CUDA graphs" in note for note in diagnosis.notes)
+    assert any_mentions(diagnosis.notes, "CUDA graphs")
 
 
 @pytest.mark.parametrize("name", ["upscaler_nchw_fp32"])
@@ -214,7 +215,7 @@ def test_a_file_that_ends_before_the_devices_work_claims_nothing_of_it(
     cut.write_bytes(text[: int(share * len(text))])
     diagnosis = diagnose([cut], Options(use_cache=False))
     assert diagnosis.verdict.bound == "unknown"
-    assert "its file ends early" in diagnosis.verdict.summary
+    assert mentions(diagnosis.verdict.summary, "ends early")
     assert diagnosis.findings == ()
     assert diagnosis.step.ms is None
     assert any("record anew" in note for note in diagnosis.notes)

@@ -23,7 +23,9 @@ def test_words_in_any_order_case_and_wrapping_are_found(words: tuple[str, ...]) 
     assert mentions(WRAPPED, *words)
 
 
-@pytest.mark.parametrize("word", ["13", "5", "8", "192", "0%", "op", "ank 3", "logs", "rank 30"])
+@pytest.mark.parametrize(
+    "word", ["13", "5", "8", "192", "0%", "op", "ank 3", "logs", "rank 30", "--min", "-steps"]
+)
 def test_parts_of_figures_and_of_words_are_not_found(word: str) -> None:
     assert not mentions(WRAPPED, word)
 

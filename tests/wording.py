@@ -14,7 +14,7 @@ def mentions(text: object, *words: str) -> bool:
     """Whether `text` has each of the words, in any order, case and wrapping.
 
     A word may be the stem of a longer one ("drop" of "dropped"), never its middle ("no" of
-    "unknown"); a figure is a whole one ("3" is neither in "13" nor in "3.5").
+    "unknown"); a figure is a whole one ("3" is neither in "13" nor in "3.5"), and an option is too.
     """
     assert words, "no word is asked for"
     folded = _folded(str(text))
@@ -39,4 +39,6 @@ def _pattern(word: str) -> re.Pattern[str]:
     if folded[0].isalpha():
         before = r"(?<![^\W_])"
     after = r"(?![.,]?\d)" if folded[-1].isdigit() else ""
+    if re.fullmatch(r"--?\w[\w-]*", folded):
+        before, after = r"(?<![\w-])", r"(?![\w-])"
     return re.compile(before + re.escape(folded) + after)

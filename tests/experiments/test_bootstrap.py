@@ -83,7 +83,7 @@ def test_few_steps_tell_nothing_of_how_sure_they_are() -> None:
 
 @pytest.mark.parametrize("steps", [[], [0.0, -1.0], [math.nan, math.inf]])
 def test_no_steps_are_refused(steps: list[float]) -> None:
-    with pytest.raises(InputError, match="no step was timed"):
+    with pytest.raises(InputError, match="no step"):
         ratio_of_medians(steps, [1.0, 2.0, 3.0])
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from stepscope.core.run import LoaderKnobs
 from stepscope.experiments.preflight import NEEDS_GPU, ON_CPU, unable, unable_with, unable_words
 from stepscope.protocol.settings import SETTINGS
+from tests.wording import mentions
 
 PYTHON = ("/usr/bin/python3.11", "train.py")
 
@@ -22,15 +23,12 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_device_settings_of_a_gpu_are_named_with_their_reason(tmp_path: Path) -> None:
     reasons = unable(["tf32", "num_workers"], PYTHON, {}, tmp_path)
-    assert reasons == {
-        "tf32": "TF32 is a mode of a GPU's matrix units, and this machine has no CUDA device"
-    }
+    assert list(reasons) == ["tf32"]
+    assert mentions(reasons["tf32"], "TF32", "no CUDA device")
     (words,) = unable_words(reasons)
-    assert words.startswith(
-        "tf32 cannot take effect: TF32 is a mode of a GPU's matrix units, and this machine has no "
-        "CUDA device."
-    )
-    assert "machine with a GPU" in words
+    assert words.startswith("tf32 ")
+    assert mentions(words, reasons["tf32"])
+    assert mentions(words, "with a GPU")
     assert "num_threads" in words
 
 
@@ -40,7 +38,7 @@ def test_where_a_driver_is_nothing_is_ruled_out(tmp_path: Path, file: str) -> No
     (tmp_path / file).touch()
     assert unable(["tf32"], PYTHON, {}, tmp_path) == {}
     hidden = unable(["tf32"], PYTHON, {"CUDA_VISIBLE_DEVICES": ""}, tmp_path)
-    assert hidden["tf32"].endswith("CUDA_VISIBLE_DEVICES hides every GPU from it")
+    assert mentions(hidden["tf32"], "CUDA_VISIBLE_DEVICES hides")
     assert unable(["tf32"], PYTHON, {"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == {}
 
 

@@ -20,6 +20,7 @@ from stepscope.readers.source import Source
 from tests.builders import trace_text, write
 from tests.rank_records import Call, collective_records
 from tests.shared_data import DEMO
+from tests.wording import mentions
 
 
 def sources(folder: Path, *names: str) -> list[Source]:
@@ -83,12 +84,12 @@ def test_traces_that_share_nothing_are_told_to_be_of_different_runs(tmp_path: Pa
     alone, *others = sources(tmp_path, "rank0.json.gz", "first.json.gz", "second.json.gz")
     assert not [note for note in measure_job([alone]).notes if "of one run" in note]
     (note,) = [note for note in measure_job(others).notes if "of one run" in note]
-    assert note.startswith("nothing shows that these 2 traces are of one run: no collective was")
+    assert mentions(note, "2 traces", "no collective")
 
     write(tmp_path / "rank1.json", trace_text())
     exchanging = Source(path=tmp_path / "rank1.json", label=str(tmp_path / "rank1.json"))
     (note,) = [note for note in measure_job([alone, exchanging]).notes if "of one run" in note]
-    assert note == "rank 0 records no collective, and others do: are the traces of one run?"
+    assert mentions(note, "rank 0", "no collective")
 
 
 def test_a_step_that_was_cut_off_with_its_file_is_not_the_job_s(tmp_path: Path) -> None:

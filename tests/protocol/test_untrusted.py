@@ -30,6 +30,7 @@ from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import sound_object, sound_row
 from stepscope.readers.source import Source
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
+from tests.wording import mentions
 
 
 def _special(path: Path, kind: str) -> Path:
@@ -44,9 +45,9 @@ def _special(path: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
     path = _special(tmp_path / "file", kind)
-    with pytest.raises(OSError, match="only regular files are read"):
+    with pytest.raises(OSError, match="regular files"):
         open_regular(path)
-    with pytest.raises(OSError, match="only regular files are read"):
+    with pytest.raises(OSError, match="regular files"):
         read_regular(path, 100)
     assert read_json_object(path) == {}
     assert problem_line(path) is None
@@ -109,7 +110,7 @@ def test_a_run_with_a_pipe_or_a_device_in_it_is_refused_by_name(
     path = _special(run / name, kind)
     more = [str(_run(tmp_path / "other"))] if command == ["compare"] else []
     assert main([*command, str(run), *more]) == 2
-    assert f"{path} is not a regular file" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{path} is not a regular file")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
@@ -240,7 +241,7 @@ def test_a_run_with_an_endless_file_is_refused_by_name(
     os.truncate(run / name, 1 << 40)
     for command in (["diagnose"], ["watch", "--once"]):
         assert main([*command, str(run)]) == 2
-        assert f"{run / name} is larger than 64 MiB" in capsys.readouterr().err
+        assert mentions(capsys.readouterr().err, str(run / name), "larger", "64 MiB")
 
 
 @pytest.mark.parametrize("text", ["[NaN]", "[1e999]", "[9223372036854775808]"])
@@ -335,7 +336,5 @@ def test_a_run_s_wrong_values_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     write_rank(run, 0, loaders=3, machine={"cpu_count": 0})
     (note,) = [note for note in read_run(run).notes if "rank.json" in note]
-    assert note == (
-        "rank-0/rank.json: 2 values are of a wrong kind or out of range, and not used: "
-        "loaders, machine.cpu_count"
-    )
+    assert note.startswith("rank-0/rank.json: ")
+    assert mentions(note, "2 values", "not used: loaders, machine.cpu_count")

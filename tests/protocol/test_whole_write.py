@@ -11,6 +11,7 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.protocol.whole_write import write_whole
 from tests.shared_data import DEMO
+from tests.wording import mentions
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -40,4 +41,4 @@ def test_a_report_that_cannot_be_written_says_where_and_what_to_do(
     assert main(["report", str(DEMO), "--no-cache", "-o", str(tmp_path / name)]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("stepscope: cannot write ")
-    assert "Name another file with -o" in said
+    assert mentions(said, "-o")

@@ -20,6 +20,7 @@ from tests.flight_dumps import (
     write_case,
     write_dumps,
 )
+from tests.wording import any_mentions, mentions
 
 
 def hang_of(folder: Path, by_rank: dict[int, list[dict[str, Any]]], **more: Any) -> Hang:
@@ -143,8 +144,8 @@ def test_a_send_and_its_receive_of_another_size(tmp_path: Path) -> None:
     hang = hang_of(tmp_path, {0: sends, 1: receives, 2: idle, 3: idle})
 
     assert (hang.kind, hang.at_fault) == ("sizes", ())
-    assert hang.summary.startswith("Hung: rank 0 sends 100 elements (exchange, train.py:66), and ")
-    assert "rank 1 receives 200 elements (exchange, train.py:96)" in hang.summary
+    assert mentions(hang.summary, "rank 0 sends 100 elements (exchange, train.py:66)")
+    assert mentions(hang.summary, "rank 1 receives 200 elements (exchange, train.py:96)")
     same = [entry(0), entry(1, "recv 1<-0", sequence=1, size=100, state="started")]
     assert hang_of(tmp_path / "same", {0: sends, 1: same, 2: idle, 3: idle}).kind == "link"
 
@@ -174,7 +175,8 @@ def test_devices_that_began_groups_in_another_order_wait_for_one_another(tmp_pat
     )
 
     assert (hang.kind, hang.waiting) == ("order", (0, 1, 2, 3))
-    assert "rank 0 in all_reduce 1 of mesh_tp (exchange, train.py:66) for rank 1" in hang.summary
+    assert mentions(hang.summary, "rank 0 in all_reduce 1 of mesh_tp (exchange, train.py:66)")
+    assert mentions(hang.summary, "for rank 1")
 
 
 def test_another_shape_of_as_many_elements_is_no_fault(tmp_path: Path) -> None:
@@ -192,8 +194,10 @@ def test_a_receive_that_was_never_posted(tmp_path: Path) -> None:
     hang = hang_of(tmp_path, {0: sends, 1: goes_on, 2: others, 3: others})
 
     assert (hang.kind, hang.at_fault) == ("peer", (1,))
-    assert hang.summary.startswith("Hung: rank 1 did not receive what rank 0 sends (exchange, ")
-    assert "rank 1 is in all_reduce 2 of default_pg (exchange, train.py:145)" in hang.summary
+    assert mentions(hang.summary, "rank 1 did not receive", "rank 0 sends (exchange, ")
+    assert mentions(
+        hang.summary, "rank 1 is in all_reduce 2 of default_pg (exchange, train.py:145)"
+    )
 
 
 def test_a_dump_with_another_ranks_number_does_not_wait_for_itself(tmp_path: Path) -> None:
@@ -203,9 +207,7 @@ def test_a_dump_with_another_ranks_number_does_not_wait_for_itself(tmp_path: Pat
     (recording,) = read([Source(path=path, label=str(path))]).recordings
 
     assert find_hang(recording.dumps) is None
-    assert f"{path}: it exchanges data with rank 1, which its name says it is: " in str(
-        recording.notes
-    )
+    assert mentions(recording.notes, str(path), "with rank 1", "its name")
 
 
 def test_peers_of_a_group_are_ranks_of_the_group(tmp_path: Path) -> None:
@@ -239,7 +241,7 @@ def test_the_rank_at_the_end_of_a_chain_of_groups_is_named(tmp_path: Path) -> No
 
     assert (hang.kind, hang.at_fault, hang.waiting) == ("missing", (2,), (1,))
     assert hang.where == "exchange, train.py:20"
-    assert any("rank 0 waits in all_reduce 2 of tensor" in detail for detail in hang.details)
+    assert any_mentions(hang.details, "rank 0 waits", "all_reduce 2 of tensor")
 
 
 def test_a_device_that_has_not_begun_what_the_others_are_in(tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_all_in_one_collective_that_agree_is_the_link(tmp_path: Path) -> None:
     hang = hang_of(tmp_path, dict.fromkeys(range(4), waits))
 
     assert (hang.kind, hang.at_fault) == ("link", ())
-    assert "all 4 ranks are in all_reduce 2" in hang.summary
+    assert mentions(hang.summary, "all 4 ranks", "all_reduce 2")
 
 
 def test_two_sides_of_equal_number_accuse_nobody(tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_two_sides_of_equal_number_accuse_nobody(tmp_path: Path) -> None:
     hang = hang_of(tmp_path, {0: one, 1: other}, ranks=(0, 1))
 
     assert (hang.kind, hang.at_fault) == ("different", ())
-    assert any("do not tell whose fault" in detail for detail in hang.details)
+    assert any_mentions(hang.details, "whose fault")
 
 
 def test_how_long_it_was_open_is_told_where_the_dumps_tell_it(tmp_path: Path) -> None:
@@ -272,11 +274,11 @@ def test_how_long_it_was_open_is_told_where_the_dumps_tell_it(tmp_path: Path) ->
     waits = [entry(0), open_call]
     hang = hang_of(tmp_path / "a", {0: waits, 1: waits, 2: waits, 3: [entry(0)]})
     assert hang.waited_s == pytest.approx(20.0, abs=0.01)
-    assert hang.details[-1] == "open for 20 s; its timeout is 15 s"
+    assert mentions(hang.details[-1], "20 s", "timeout is 15 s")
 
     waits = [entry(0), {**open_call, "time_discovered_started_ns": late - 19_000_000_000}]
     hang = hang_of(tmp_path / "b", {0: waits, 1: waits, 2: waits, 3: [entry(0)]})
-    assert hang.details[-1].endswith("of a job that ran on it is no hang")
+    assert mentions(hang.details[-1], "no hang")
 
     hang_of_gloo = find_hang(read_folder(write_case(tmp_path / "c", "sleep/pickle")))
     assert hang_of_gloo is not None

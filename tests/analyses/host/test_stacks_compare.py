@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.analyses.host.stacks_compare import compare, standing
 from stepscope.core.recordings.stacks import Frame, Stood
+from tests.wording import mentions
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/"
 TRAIN = Frame(name="train", file="/home/me/train.py", line=40)
@@ -49,9 +50,7 @@ def test_the_rank_outside_the_collective_is_the_one_waited_for() -> None:
     found = compare(
         [stood(0, (*ALL_REDUCE, *USER)), stood(1, (READ, *USER)), stood(2, (*ALL_REDUCE, *USER))]
     )
-    assert (
-        found.summary == "Rank 1 stands elsewhere: 2 of 3 ranks are in all_reduce and wait for it."
-    )
+    assert mentions(found.summary, "rank 1", "elsewhere", "2 of 3 ranks", "all_reduce")
     assert [one.is_elsewhere for one in found.ranks] == [False, True, False]
 
 
@@ -59,23 +58,18 @@ def test_a_majority_outside_is_still_what_the_few_inside_wait_for() -> None:
     found = compare(
         [stood(0, (*BACKWARD, *USER)), stood(1, (READ, *USER)), stood(2, (READ, *USER))]
     )
-    assert found.summary.startswith(
-        "Ranks 1-2 stand elsewhere: 1 of 3 ranks are in backward, which reduces gradients and "
-        "wait for"
-    )
+    assert mentions(found.summary, "ranks 1-2", "elsewhere", "1 of 3 ranks", "backward")
 
 
 def test_all_in_one_collective_points_beyond_this_machine() -> None:
     found = compare([stood(rank, (*ALL_REDUCE, *USER)) for rank in range(4)])
-    assert found.summary.startswith(
-        "All 4 ranks stand in all_reduce: a rank that is not on this machine"
-    )
+    assert mentions(found.summary, "all 4 ranks", "all_reduce", "not on this machine")
     assert not any(one.is_elsewhere for one in found.ranks)
 
 
 def test_without_collectives_the_minority_stands_elsewhere() -> None:
     found = compare([stood(0, USER), stood(1, USER), stood(2, (READ, *USER))])
-    assert found.summary == "Rank 2 stands elsewhere than the others."
+    assert mentions(found.summary, "rank 2", "elsewhere")
 
 
 def test_a_process_that_cannot_be_seen_does_not_spoil_the_rest() -> None:
@@ -83,4 +77,4 @@ def test_a_process_that_cannot_be_seen_does_not_spoil_the_rest() -> None:
     found = compare([gone, stood(0, USER)])
     assert [one.state for one in found.ranks] == ["hung", "unknown"]
     assert "stands still" in found.summary
-    assert compare([gone]).summary == "Nothing could be looked at."
+    assert mentions(compare([gone]).summary, "nothing")

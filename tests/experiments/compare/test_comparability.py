@@ -16,6 +16,7 @@ from stepscope.experiments.compare.comparability import (
     refusal_words,
     untaken,
 )
+from tests.wording import mentions
 
 NAMES = tuple(term.name for term in TERMS)
 SETUP = Setup(
@@ -71,7 +72,9 @@ def test_an_unseeded_baseline_cannot_be_held_to_its_data() -> None:
     )
     assert differences([first, second], [third]) == ()
     assert differences([first], [third]) == (), "one run does not tell whether it repeats itself"
-    assert loose_terms([first, second]) == ("the seed", "the data of the first batches")
+    seed, data = loose_terms([first, second])
+    assert mentions(seed, "seed")
+    assert mentions(data, "data")
     assert loose_terms([SETUP, SETUP]) == ()
 
 
@@ -106,9 +109,8 @@ def trial(
 
 
 def test_a_knob_that_never_took_hold_is_told_with_its_reason() -> None:
-    assert untaken(trial({"num_workers": 0})) == (
-        "num_workers did not take effect: no DataLoader was made",
-    )
+    (why,) = untaken(trial({"num_workers": 0}))
+    assert mentions(why, "num_workers", "no DataLoader")
     assert untaken(trial({"num_workers": 0}, ("num_workers: the loader is iterable",)))[0].endswith(
         "the loader is iterable"
     )
@@ -119,5 +121,6 @@ def test_a_knob_that_never_took_hold_is_told_with_its_reason() -> None:
 def test_of_several_knobs_one_that_took_hold_is_enough_and_the_others_are_noted() -> None:
     half = trial({"num_workers": 1, "persistent_workers": 0})
     assert untaken(half) == ()
-    assert partly_taken(half) == ("persistent_workers did not take effect: no DataLoader was made",)
+    (why,) = partly_taken(half)
+    assert mentions(why, "persistent_workers", "no DataLoader")
     assert partly_taken(trial({"num_workers": 0})) == (), "that is refused"

@@ -34,6 +34,7 @@ from stepscope.readers.run_folder.values import Row
 from tests.capture.jobs import LIGHT, torchrun
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.waiting import LONGEST_S
+from tests.wording import any_mentions, mentions
 
 JOB = """
 import json, os, sys
@@ -127,7 +128,7 @@ def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(
     assert any(set(trial.step_ns) <= some for some in timed)
     assert len(steps_of(read_run(tmp_path / "run"))) >= len(trial.step_ns)
     assert dict(trial.taken) == {**dict.fromkeys(knobs, 1), "pin_memory": 0}
-    assert any(note.startswith("pin_memory: there is no GPU") for note in trial.notes)
+    assert any_mentions(trial.notes, "pin_memory: ", "no GPU")
     # On a machine that is too busy the look at the job's objects ends before it has seen them all.
     was_seen = ranks[0].metadata["num_objects_seen"] == ranks[0].metadata["num_objects"]
     assert not was_seen or ranks[0].metadata["ddp"][0]["find_unused_parameters"] is False
@@ -272,7 +273,7 @@ def test_a_trial_lays_environment_and_arguments_over_the_command(
 def test_what_cannot_be_run_is_said_before_anything_is(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no-such-command"):
         run_trial(["no-such-command"], tmp_path / "run")
-    with pytest.raises(UsageError, match="prefetch is not a setting"):
+    with pytest.raises(UsageError, match=r"prefetch is not"):
         run_trial(words(""), tmp_path / "run", Change(knobs={"prefetch": 2}))
     assert os.listdir(tmp_path) == []
     (tmp_path / "kept").touch()
@@ -304,7 +305,8 @@ def test_why_a_setting_was_not_taken_is_told_whatever_its_value_would_be(tmp_pat
     (rank / APPLIED_FILE).write_text(json.dumps(told))
     change = Change(knobs={"num_workers": 4})
     made = trial_of(read_run(run), change, Ended(exit_code=0, wall_s=1.0), 5)
-    assert untaken(made) == (f"num_workers did not take effect: {why}",)
+    (told_why,) = untaken(made)
+    assert mentions(told_why, "num_workers", why)
 
 
 def test_the_last_words_of_a_job_are_kept(tmp_path: Path) -> None:

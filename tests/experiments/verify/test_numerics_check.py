@@ -15,6 +15,7 @@ from stepscope.experiments.verify.numerics_check import (
     UNKNOWN,
     check_numerics,
 )
+from tests.wording import mentions
 
 
 def rows(
@@ -62,16 +63,13 @@ def test_bits_of_parameters_are_counted_by_themselves() -> None:
         "every loss and every gradient norm and every parameters' norm agree at each of the 20 "
         "steps compared"
     )
-    assert (
-        check_numerics(few, few, few).because
-        == f"{same}, and every parameter's bits after 4 of them"
-    )
+    assert check_numerics(few, few, few).because.startswith(f"{same}, and ")
+    assert mentions(check_numerics(few, few, few).because, "bits after 4")
     none = [replace(row, parameters=None) for row in BASE]
     assert check_numerics(none, none, none).because == same
     alone = [replace(row, loss=None, grad_norm=None, parameter_norm=None) for row in BASE[:1]]
-    assert (
-        check_numerics(alone, alone, alone).because
-        == "every parameter's bits after one step are the same"
+    assert mentions(
+        check_numerics(alone, alone, alone).because, "parameter's bits", "one step", "same"
     )
 
 
