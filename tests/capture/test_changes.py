@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from tests.installed import need
+from tests.installed import need, package
 
-need("torch", "cloudpickle")
+need("torch")
+cloudpickle = package("cloudpickle")
 
-import cloudpickle
 import torch
 from torch.utils.data import IterableDataset
 
