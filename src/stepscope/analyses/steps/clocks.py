@@ -305,7 +305,7 @@ def end_note(trace: Trace, cut: StepCut) -> tuple[str, ...]:
         return ()
     begin, end = int(cut.host_start[-1]), int(cut.host_end[-1])
     last = int(trace.start_ns[np.searchsorted(trace.start_ns, end) - 1])
-    if end - last < LEAST_END * (end - begin) or _is_known(trace, last, end):
+    if end - last < max(LEAST_END * (end - begin), STEADY_NS) or _is_known(trace, last, end):
         return ()
     counts = np.diff(np.searchsorted(trace.start_ns, [*cut.host_start.tolist(), end]))
     if len(counts) > 1 and counts[-1] >= (1 - MISSING) * counts[:-1].min():
