@@ -203,11 +203,11 @@ def test_what_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
     write(tmp_path / "false.tgz", "hello")
     for name, message in (
         ("missing.json", "does not exist"),
-        ("empty", "has no trace in it"),
-        ("other", "has no trace in it .1 other"),
-        ("pipe", "not a regular file"),
-        ("none.tar", "no trace in it"),
-        ("false.tgz", "does not hold a tar|cannot be unpacked"),
+        ("empty", "no trace"),
+        ("other", r"no trace .*1 other"),
+        ("pipe", "regular file"),
+        ("none.tar", "no trace"),
+        ("false.tgz", r"\btar\b|unpacked"),
         ("a\x00b", "cannot read"),
     ):
         with pytest.raises(InputError, match=message):

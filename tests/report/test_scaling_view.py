@@ -111,7 +111,7 @@ def test_the_worst_part_is_named_in_words() -> None:
 
 def test_the_columns_sum_as_they_are_printed() -> None:
     lines = to_text(scaling_document(SERIES["weak"])).splitlines()
-    start = lines.index("Where it is lost  (ms above the ideal step; the parts sum to the loss)")
+    start = next(at for at, line in enumerate(lines) if mentions(line, "is lost", "ms above"))
     rows = [line.split()[-1] for line in lines[start + 2 : lines.index("", start)]]
     *parts, total = map(float, rows)
     assert len(parts) >= 4
@@ -122,18 +122,18 @@ def test_the_columns_sum_as_they_are_printed() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("kind not told", "--scaling-kind weak or --scaling-kind strong says which it is."),
-        ("waits not told", "what lost most is communication, not hidden, 9.00 ms."),
+        ("kind not told", "--scaling-kind weak or --scaling-kind strong"),
+        ("waits not told", "communication, not hidden, 9.00 ms"),
         ("steps given", "given step less recorded"),
         ("better than ideal", "Nothing is lost."),
         ("no steps", "not measured"),
-        ("parts not measured", "where they go was not measured"),
+        ("parts not measured", "where they go"),
         ("strong", "Amdahl"),
         ("strong, growing", "over 100 % at 2 ranks"),
     ],
 )
 def test_what_is_not_known_is_said(name: str, said: str) -> None:
-    assert said in words(SERIES[name])
+    assert mentions(words(SERIES[name]), said)
 
 
 def test_communication_with_waits_in_it_is_called_so_in_both_tables() -> None:
@@ -145,7 +145,8 @@ def test_communication_with_waits_in_it_is_called_so_in_both_tables() -> None:
 
 def test_the_widest_runs_stand_beside_the_base_where_there_is_no_room_for_all() -> None:
     lines = to_text(scaling_document(SERIES["many widths"])).splitlines()
-    titles = lines[lines.index("Where the step goes  (ms, the mean over ranks)") + 1]
+    heads = [at for at, line in enumerate(lines) if line.startswith("Where the step goes")]
+    titles = lines[heads[0] + 1]
     assert titles.split() == ["1", "4", "5", "6", "7", "8"]
 
 

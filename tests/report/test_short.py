@@ -72,9 +72,9 @@ def test_memory_that_ran_out_comes_before_what_is_slow() -> None:
     )
     facts = replace(diagnosis.facts, out_of_memory=(failed,))
     diagnosis = replace(diagnosis, facts=facts)
-    words = "Out of memory: 3.22 GB could not be had in backward: 2.15 GB too little."
-    assert to_text(short_document(diagnosis)).startswith(words)
-    assert brief(diagnosis).startswith(words)
+    for text in (to_text(short_document(diagnosis)), brief(diagnosis)):
+        first = text.splitlines()[0]
+        assert mentions(first, "out of memory", "3.22 GB", "in backward", "2.15 GB too little")
 
 
 def test_the_bar_takes_all_its_cells_and_every_part_has_one() -> None:
@@ -152,11 +152,11 @@ def test_a_job_that_failed_says_so_before_the_verdict() -> None:
 
 def test_a_bar_that_shows_less_waiting_than_the_verdict_says_so() -> None:
     diagnosis = SCENARIOS["healthy"]()
-    words = "The recorded steps, which wait for input less"
-    assert words not in to_text(short_document(diagnosis))
+    words = "wait for input less"
+    assert not mentions(to_text(short_document(diagnosis)), words)
     shares = {**diagnosis.verdict.shares, "data": 0.36}
     waiting = replace(diagnosis, verdict=replace(diagnosis.verdict, bound="data", shares=shares))
-    assert words in to_text(short_document(waiting))
+    assert mentions(to_text(short_document(waiting)), words)
 
 
 def test_damage_comes_before_the_verdict() -> None:
@@ -288,6 +288,6 @@ def test_a_bar_of_steps_that_lack_a_part_is_named() -> None:
     made = replace(made, step=replace(made.step, ms=step_ms))
     longer = replace(made, step=replace(made.step, ms=2 * step_ms))
     usual = to_text(short_document(made))
-    words = "which lack what makes others longer"
-    assert words not in usual
-    assert words in " ".join(to_text(short_document(longer)).split())
+    words = "makes others longer"
+    assert not mentions(usual, words)
+    assert mentions(to_text(short_document(longer)), words)

@@ -15,7 +15,7 @@ from stepscope.rules.case import case_of
 from stepscope.rules.headline import is_unseen, of_findings, of_parts, second_of
 from tests.rules.judging import diagnosed
 from tests.tracing import Event, call, kernel, mark, op, trace_of
-from tests.wording import mentions
+from tests.wording import any_mentions, mentions
 
 MS = 1_000_000
 
@@ -86,7 +86,7 @@ def test_a_device_that_waits_for_launches_is_host_bound() -> None:
 def test_collectives_that_nothing_hides_are_comms_and_their_wait_is_not_judged() -> None:
     diagnosis = judged(*running_ahead("ncclDevKernel_AllReduce_Sum"))
     assert diagnosis.verdict.bound == "comms"
-    assert any("comms_wait is not measured" in note for note in diagnosis.notes)
+    assert any_mentions(diagnosis.notes, "comms_wait", "not measured")
 
 
 def test_a_step_the_host_paces_is_host_bound_however_busy_the_device_looks() -> None:

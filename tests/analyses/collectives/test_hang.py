@@ -37,12 +37,12 @@ def hang_of(folder: Path, by_rank: dict[int, list[dict[str, Any]]], **more: Any)
         ("other", "different", (1,), "rank 1 issued broadcast (share_settings, train.py:71) where"),
         ("dtype", "types", (1,), "rank 1 has Double"),
         ("size", "no-dump", (3,), "rank 3 left no dump"),  # gloo ends the process
-        ("sleep", "missing", (0,), "rank 0 did not come to all_reduce 5"),
+        ("sleep", "missing", (0,), "rank 0 did not come|all_reduce 5"),
         ("raise", "no-dump", (2,), "rank 2 left no dump"),
         ("order", "order", (), "rank 1 in all_reduce 4 of data_parallel"),
-        ("chain", "missing", (3,), "rank 3 did not come to all_reduce 5"),
+        ("chain", "missing", (3,), "rank 3 did not come|all_reduce 5"),
         ("uneven", "no-dump", (3,), "rank 3 left no dump"),  # gloo ends the process
-        ("send", "missing", (0,), "rank 0 did not come to all_reduce 5"),  # in a send, not recorded
+        ("send", "missing", (0,), "rank 0 did not come|all_reduce 5"),  # in a send, not recorded
     ],
 )
 def test_hang_planted_under_gloo_is_named(
@@ -52,7 +52,7 @@ def test_hang_planted_under_gloo_is_named(
 
     assert hang is not None
     assert (hang.kind, hang.at_fault) == (kind, at_fault)
-    assert words in hang.summary
+    assert mentions(hang.summary, *words.split("|"))
     assert hang.where is not None
     assert hang.where.split(":")[0].endswith("train.py")
 
@@ -64,12 +64,12 @@ def test_hang_planted_under_gloo_is_named(
         ("other", "different", (1,), "rank 1 issued broadcast (share_settings, train.py:71) where"),
         ("dtype", "types", (1,), "rank 1 has BFloat16"),
         ("size", "sizes", (3,), "rank 3 has 4,000 elements (exchange, train.py:66)"),
-        ("sleep", "missing", (0,), "rank 0 did not come to all_reduce 5"),
+        ("sleep", "missing", (0,), "rank 0 did not come|all_reduce 5"),
         ("raise", "no-dump", (2,), "rank 2 left no dump"),
         ("order", "order", (), "rank 1 in all_reduce 4 of data_parallel"),
-        ("chain", "missing", (3,), "rank 3 did not come to all_reduce 5"),
+        ("chain", "missing", (3,), "rank 3 did not come|all_reduce 5"),
         ("uneven", "sizes", (3,), "rank 3 has 1 element (train_ddp, train.py:116)"),
-        ("send", "peer", (1,), "rank 1 did not receive what rank 0 sends (pass_on, train.py:83)"),
+        ("send", "peer", (1,), "rank 1 did not receive|rank 0 sends (pass_on, train.py:83)"),
     ],
 )
 def test_hang_planted_under_nccl_is_named(
@@ -79,7 +79,7 @@ def test_hang_planted_under_nccl_is_named(
 
     assert hang is not None
     assert (hang.kind, hang.at_fault) == (kind, at_fault)
-    assert words in hang.summary
+    assert mentions(hang.summary, *words.split("|"))
     assert hang.where is not None
 
 

@@ -285,13 +285,11 @@ def test_a_job_that_ends_within_the_warm_up_is_told_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", exit_code=0)
     add_steps(write_rank(run, 0), [row(step, state=1) for step in range(1, 4)])
     ended = Ended(exit_code=0, wall_s=1.0)
-    longer = "4 steps were seen, and the first 6 do not count: give a longer job"
-    assert trial_of(read_run(run), Change(), ended, 5).notes == (longer,)
-    lower = (
-        "4 steps were seen, and the first 11 do not count: give a lower --warm-up, or a job that "
-        "goes on for longer"
-    )
-    assert trial_of(read_run(run), Change(), ended, 10).notes == (lower,)
+    (longer,) = trial_of(read_run(run), Change(), ended, 5).notes
+    assert mentions(longer, "4 steps", "first 6", "longer job")
+    assert not mentions(longer, "--warm-up")
+    (lower,) = trial_of(read_run(run), Change(), ended, 10).notes
+    assert mentions(lower, "4 steps", "first 11", "--warm-up")
     assert trial_of(read_run(run), Change(), ended, 2).notes == ()
 
 

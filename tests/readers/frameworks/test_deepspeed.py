@@ -89,7 +89,7 @@ def test_the_times_of_progress_lines_are_the_whole_step(tmp_path: Path) -> None:
     # Ten seconds for ten steps; 68.75 ms of each inside the engine.
     assert (log.step_ns, log.step_source, log.num_steps) == (1_000_000_000, CLOCK, 30)
     assert any_mentions(log.notes, "93% of the step", "outside")
-    assert any("4 step(s) were skipped" in note for note in log.notes)
+    assert any_mentions(log.notes, "4 step", "skipped")
     assert log.samples_per_s is not None
     assert log.samples_per_s.value == pytest.approx(25.70428)
     assert log.memory_bytes is not None

@@ -128,7 +128,7 @@ def test_speedscope_sampled(tmp_path: Path) -> None:
         'Thread 1 ""': pytest.approx(0.5),
         'Thread 2 "w"': pytest.approx(0.5),
     }
-    assert any("1 sample(s) name calls" in note for note in report.recordings[0].notes)
+    assert any_mentions(report.recordings[0].notes, "1 sample", "calls")
 
 
 def test_speedscope_evented(tmp_path: Path) -> None:

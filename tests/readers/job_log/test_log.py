@@ -26,7 +26,7 @@ from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON
 from tests.recordings import texts_of
 from tests.shared_data import SAMPLES
-from tests.wording import mentions
+from tests.wording import any_mentions, mentions
 
 GIB, MIB = 1 << 30, 1 << 20
 UNUSED = (
@@ -316,7 +316,7 @@ def test_hostile_output_is_bounded(tmp_path: Path) -> None:
     )
     log = read([Source(path=path, label="job.log")])
     assert len(log.outputs[0].said) == MAX_SAID
-    assert any("50 line(s) of PyTorch" in note for note in log.recordings[0].notes)
+    assert any_mentions(log.recordings[0].notes, "50 line", "PyTorch")
 
 
 @pytest.mark.parametrize("size", range(0, len(NEW_OOM + HUNG), 37))

@@ -418,7 +418,7 @@ def test_two_tables_in_a_file_keep_their_own_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "without its CSV table"),
+        ("", "CSV table"),
         (
             (
                 "==PROF== Connected to process 1 (python)\n==ERROR== ERR_NVGPUCTRPERM - no "
@@ -428,7 +428,7 @@ def test_two_tables_in_a_file_keep_their_own_columns(tmp_path: Path) -> None:
         ),
         ("==PROF== Connected to process 1 (python)\n", "--csv --page raw"),
         ('"ID","Process ID","Process Name","Host Name","Kernel Name"\n', "has no kernel"),
-        ("\x00\xff garbage " * 100, "without its CSV table"),
+        ("\x00\xff garbage " * 100, "CSV table"),
     ],
 )
 def test_nothing_measured_says_what_to_do(tmp_path: Path, text: str, words: str) -> None:

@@ -27,6 +27,7 @@ from stepscope.readers.source import Source
 from tests.format_samples import trimmed
 from tests.nsys_files import write_export
 from tests.shared_data import DEMO
+from tests.wording import any_mentions
 
 MAIN_THREAD, PROCESS = 0x00010A16CF0A16CF, 0x00010A16CF000000
 STRINGS = ["[Unknown]", "[Max depth]", "nvjet_tst", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020"]
@@ -141,15 +142,14 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     )
     trace = json_lines.read(source)
     assert len(trace) == 1
-    notes = "\n".join(trace.notes)
     for words in (
-        "1 line(s) are not as nsys writes them",
-        "1 NVTX event(s) are not timed in nanoseconds",
-        "1 CUDA event(s) are no kernel, copy, set or wait",
-        "no table of strings",
-        "describes no devices",
+        ("1 line", "not as nsys"),
+        ("1 NVTX event", "nanoseconds"),
+        ("1 CUDA event", "no kernel"),
+        ("strings",),
+        ("no devices",),
     ):
-        assert words in notes
+        assert any_mentions(trace.notes, *words)
 
 
 @pytest.mark.parametrize("number", ["9" * 30, "-1", "x"])

@@ -246,13 +246,13 @@ def test_damage_is_counted_and_the_rest_read(tmp_path: Path) -> None:
     assert [one.problem.direction for one in file.searched] == ["F", "W", "F"]
     notes = " ".join(recording.notes)
     for words in (
-        "1 line(s) longer than 64 KiB cut",
-        "3 line(s) that are no convolution",
-        "1 solver(s) whose time is not above zero",
-        "1 convolution(s) with no solver left",
-        "solver(s) cut off or not understood",
+        ("1 line", "64 KiB", "cut"),
+        ("3 line", "no convolution"),
+        ("1 solver", "zero"),
+        ("1 convolution", "no solver"),
+        ("cut off",),
     ):
-        assert words in notes, words
+        assert mentions(notes, *words), words
 
 
 def test_many_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,7 +324,7 @@ def test_damaged_records_cost_themselves_alone(tmp_path: Path) -> None:
     ("text", "words"),
     [
         (b"", "empty"),
-        (b"not json at all", "not the JSON of rocprofv3"),
+        (b"not json at all", "not the JSON"),
         (b'{"rocprofiler-sdk-tool": 7}', "no records"),
         (b'{"rocprofiler-sdk-tool": [', "no records"),
         (b'{"rocprofiler-sdk-tool":' + b"[" * 100_000, "no records"),

@@ -49,7 +49,7 @@ def test_the_real_log_names_function_guard_dimension_and_limit() -> None:
     assert mentions(advice.evidence[1], "tensor x", "dimension 0", "8, 16, 24")
     assert (advice.weight, advice.bound) == (None, "host")
     item, printed = graph_breaks.advise(given)
-    assert item.summary == "torch.compile broke off at train/artifacts.py:61."
+    assert mentions(item.summary, "torch.compile", "train/artifacts.py:61")
     assert mentions(item.evidence[0], "train/artifacts.py:61 (if y.sum().item() > 0:)", "8 times")
     assert "torch.where" in item.action
     assert "capture_scalar_outputs = True" in item.action
@@ -96,7 +96,7 @@ def test_the_weight_is_the_share_of_compiling_that_was_done_again() -> None:
             "0/0: tensor 'batch['ids']' size mismatch at index 0. expected 8, actual 9",
             "dimension 0 of batch['ids']",
         ),
-        ("0/0: L['self'].k == 3", "keep self.k out of compiled code"),
+        ("0/0: L['self'].k == 3", "keep self.k out"),
         ("0/0: ___stack0 == -0.97   # if y.item():  # m.py:9 in f", "graph break at m.py:9"),
         ("0/0: tensor 'x' stride mismatch at index 0. expected 1, actual 2", "x.contiguous()"),
         (

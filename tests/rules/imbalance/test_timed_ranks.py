@@ -128,8 +128,7 @@ def test_the_verdict_of_recorded_steps_names_the_rank_that_timed_ones_wait_for()
         facts = Facts(ranks=(case.facts,), run=run_of(*ranks))
         said = diagnose_job(Job(facts=facts, case_of=lambda index, step_ns: case)).verdict
         assert said.bound == "compute"
-        words = "By the steps timed without the profiler at least 35% of the step is waiting"
-        assert (f"{words} for rank 1." in said.summary) == is_named
+        assert mentions(said.summary, "without the profiler", "35%", "for rank 1") == is_named
 
 
 def test_ranks_in_step_that_wait_little_are_not_called_uneven() -> None:

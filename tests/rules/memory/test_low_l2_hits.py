@@ -73,11 +73,8 @@ def test_recorded_gather_may_read_again() -> None:
     assert advice.code == "low-l2-hits"
     assert mentions(advice.summary, "same data")
     assert advice.action.startswith("if ")
-    words = (
-        "0.94 GB read from DRAM, at 88% of its peak; the multiprocessors got 1.3 times that from "
-        "the L2"
-    )
-    assert advice.evidence == (f"k (100%): {words}",)
+    (why,) = advice.evidence
+    assert mentions(why, "k (100%)", "0.94 GB read", "88% of its peak", "1.3 times that")
 
 
 def test_a_product_in_a_bad_order_speaks_though_two_thirds_of_its_reads_hit() -> None:
@@ -94,11 +91,8 @@ def test_a_product_in_a_bad_order_speaks_though_two_thirds_of_its_reads_hit() ->
 
 def test_recorded_blocks_in_a_bad_order_speak_and_in_a_good_one_do_not() -> None:
     (advice,) = advise(beside(kernel(**ROW_BY_ROW)))
-    words = (
-        "2.01 GB read from DRAM, at 94% of its peak; the multiprocessors got 1.5 times that from "
-        "the L2"
-    )
-    assert advice.evidence == (f"k (100%): {words}",)
+    (why,) = advice.evidence
+    assert mentions(why, "k (100%)", "2.01 GB read", "94% of its peak", "1.5 times that")
     assert advise(beside(kernel(**COLUMN_BY_COLUMN))) == ()
 
 
