@@ -128,7 +128,7 @@ def test_nccl_tests_join_what_was_measured(
     assert main(["calibrate", "--device", "cpu", "--out", str(out)]) == 0
     alone = read_hardware(out)
     assert main(["calibrate", "--nccl-tests", str(tests), "--out", str(out)]) == 0
-    assert mentions(capsys.readouterr().err, str(out), "keeps")
+    assert mentions(capsys.readouterr().err, f"{out} keeps")
     both = read_hardware(out)
     assert both.gemms == alone.gemms
     assert both.machine.device == alone.machine.device

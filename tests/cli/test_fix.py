@@ -138,7 +138,7 @@ def test_a_fix_that_gives_nothing_is_reverted(
     code, _ = fix(run, tmp_path / "out", "--verify", "--no-check")
     assert code == 1
     text = capsys.readouterr().out
-    assert mentions(text, "nothing", "3 findings")
+    assert mentions(text, "nothing was kept", "3 findings")
     assert "reverted" in text
     assert "no gain" in text
 

@@ -57,7 +57,7 @@ def test_model_and_step_time_are_enough(log: Path, capsys: pytest.CaptureFixture
     given = ["--devices", "1x8xH100", *MODEL, "--step-ms", "8000"]
     assert main(["diagnose", str(log), *given]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert mentions(words, f"{found['achieved']:.0%}", "bf16", "NVIDIA H100 SXM")
+    assert mentions(words, f"{found['achieved']:.0%} of the dense bf16", "NVIDIA H100 SXM")
 
 
 def test_more_than_the_peak_is_no_answer(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,7 +213,7 @@ def test_runs_of_one_width_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
         write_job(tmp_path / "other", 2, moving_us=10),
     )
     message = refused(capsys, "--scaling", one, other)
-    assert mentions(message, one, other, "2 ranks")
+    assert mentions(message, f"{one} and {other}", "2 ranks")
     assert "different widths" in message
 
 

@@ -93,12 +93,14 @@ def test_the_newest_run_is_watched_where_none_is_named(
     assert mentions(capsys.readouterr().out, "exit code 4")
 
 
-@pytest.mark.parametrize("name", ["nowhere", "."])
+@pytest.mark.parametrize(
+    ("name", "said"), [("nowhere", "does not exist"), (".", "not the folder of a run")]
+)
 def test_what_is_no_run_is_refused_in_words(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["watch", str(tmp_path / name)]) == 2
-    assert mentions(capsys.readouterr().err, "folder", "`stepscope run`")
+    assert mentions(capsys.readouterr().err, str(tmp_path / name), said, "`stepscope run`")
 
 
 def test_alerts_are_said_kept_and_posted(

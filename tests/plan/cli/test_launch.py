@@ -85,7 +85,7 @@ def test_where_nothing_fits_nothing_is_written(
 ) -> None:
     folder = tmp_path / "job"
     big = ("--model", "llama3-70b", *SMALL[2:], "--emit", "torchrun", "--out", str(folder))
-    assert mentions(printed(capsys, *big, code=1), "no layout", "llama3-70b")
+    assert mentions(printed(capsys, *big, code=1), "no layout of llama3-70b")
     assert not folder.exists()
 
 

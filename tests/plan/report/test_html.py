@@ -84,4 +84,4 @@ def test_a_plan_that_fits_nowhere_still_has_a_page() -> None:
     nothing = replace(plan_of(), best=None, layouts=(), advice=("buy more",))
     text = plan_html(nothing)
     assert "buy more" in text
-    assert mentions(text, "no layout", "llama3-8b")
+    assert mentions(text, "no layout of llama3-8b")
