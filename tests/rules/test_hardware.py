@@ -337,7 +337,7 @@ def test_a_file_that_is_none_is_said(
     bad.write_text("{}")
     out = ["-o", str(tmp_path / "x.html")] if command == "report" else []
     assert main([command, str(DEMO), "--no-cache", *out, "--hardware", str(bad)]) == 2
-    assert mentions(capsys.readouterr().err, "not a hardware file")
+    assert mentions(capsys.readouterr().err, "not a hardware")
 
 
 def test_a_job_is_not_started_with_a_bad_file(

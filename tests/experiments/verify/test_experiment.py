@@ -301,7 +301,7 @@ def test_a_run_that_the_budget_ended_is_no_failure_where_it_timed_steps() -> Non
 
     verified = verify(measure, VerifyPolicy(budget_s=60), clock=lab.clock)
     assert verified.verdict == UNSETTLED
-    assert mentions(verified.because, "budget ended", "run of the baseline")
+    assert mentions(verified.because, "budget ended", "the baseline")
     assert mentions(verified.because, "candidate nothing")
     assert verify(measure, VerifyPolicy(budget_s=6000), clock=lab.clock).verdict == REFUSED, (
         "that was --timeout"

@@ -135,7 +135,7 @@ def test_ranks_of_one_node_are_held_against_the_link_of_their_devices() -> None:
     assert propose_job(job) is None
     said = propose_job(placed(job, "one", "one"))
     assert said is not None
-    assert mentions(said.summary, "in a node is 450", "333")
+    assert mentions(said.summary, "node is 450", "333")
     assert propose_job(placed(job, "one", "two")) is None
 
 

@@ -143,7 +143,7 @@ def test_free_memory_in_small_pieces_is_fragmentation(tmp_path: Path) -> None:
         story.free(first, FORWARD)
     story.oom(50 * MB, device_free=0)
     advice = only(fragmentation.advise(told(tmp_path, story)))
-    assert mentions(advice.summary, "0.05 GB with 0.19 GB free", "pieces")
+    assert mentions(advice.summary, "for 0.05 GB", "0.19 GB free", "pieces")
     assert "expandable_segments:True" in advice.action
     # At the peak of tensors 200 MB are reserved: nine blocks of 2 MB are left, and the last pair
     # has 12.
