@@ -98,7 +98,7 @@ def test_a_job_that_ended_well_is_told_how_to_be_recorded() -> None:
 
 def test_why_the_recording_stopped_comes_first() -> None:
     text = ended(0, RankMetadata(rank=0, problem="the disk is full"))
-    assert mentions(text, "nothing to judge: stepscope's recording stopped", "the disk is full")
+    assert mentions(text, "nothing to judge", "recording stopped (the disk is full)")
 
 
 def test_a_reason_that_had_no_room_is_the_full_disk(

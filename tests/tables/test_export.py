@@ -85,7 +85,7 @@ def test_a_target_that_cannot_be_written_is_refused_before_anything_is_read(
     assert "does not exist" in refused(capsys, trace, "-o", tmp_path / "no" / "t.json")
     (tmp_path / "folder.json").mkdir()
     assert "is a folder" in refused(capsys, trace, "-o", tmp_path / "folder.json")
-    assert mentions(refused(capsys, trace, "-o", trace), "trace that is read")
+    assert mentions(refused(capsys, trace, "-o", trace), "trace that is")
     assert json.loads(trace.read_text())["traceEvents"]
 
 

@@ -338,7 +338,7 @@ def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
     assert run(*words, "--out", str(tmp_path / "a"), "--", sys.executable, "t.py") == 1
     text = " ".join(capsys.readouterr().out.split())
     assert mentions(text, "loss", "differs", "step 5")
-    assert mentions(text, "do not compute the same"), "the verdict itself says it"
+    assert mentions(text, "not compute the same"), "the verdict itself says it"
     assert (
         run(
             *words,
@@ -824,7 +824,7 @@ def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(
         "600",
     ]
     assert run(*words, "--", sys.executable, str(script)) == 2
-    assert mentions(capsys.readouterr().out, "num_workers did not take effect")
+    assert mentions(capsys.readouterr().out, "num_workers did not")
 
 
 def test_a_real_training_computes_the_same_with_a_worker(

@@ -84,7 +84,7 @@ def test_a_run_of_another_model_is_told_so_and_teaches_nothing(
     assert mentions(document["other_work"], "another model")
     assert set(document["factors"].values()) == {None}
     assert main(["compare", str(out), str(DEMO)]) == 0
-    assert mentions(capsys.readouterr().out, "not a run of the plan")
+    assert mentions(capsys.readouterr().out, "not a run")
     assert main(["compare", str(out), str(DEMO), "--recalibrate", str(kept)]) == 2
     assert mentions(capsys.readouterr().err, "another model")
     assert not kept.exists()
