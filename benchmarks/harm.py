@@ -48,6 +48,8 @@ class Outcome:
     err: bytes
     left: tuple[str, ...] = ()
     """Files in the job's folders and processes, less what names at random."""
+    varying: tuple[str, ...] = ()
+    """Folders in which two plain runs of it leave files of other names: caches of compilers."""
 
 
 def fault_command(name: str) -> list[str]:
@@ -56,7 +58,12 @@ def fault_command(name: str) -> list[str]:
 
 def plain(command: Sequence[str]) -> Outcome:
     outcome = _run([*command])
-    return replace(outcome, err=_without_times(outcome.err))
+    varying: set[str] = set()
+    if outcome.left:
+        unlike = set(outcome.left) ^ set(_run([*command]).left)
+        varying = {str(Path(name).parent) if "/" in name else name for name in unlike}
+    err = _without_times(outcome.err)
+    return replace(outcome, err=err, varying=tuple(sorted(varying)))
 
 
 def recorded(command: Sequence[str], options: Sequence[str], *, must_record: bool) -> Outcome:
@@ -101,9 +108,13 @@ def difference(before: Outcome, now: Outcome) -> str | None:
         return f"stdout {now.out[-300:]!r}, not {before.out[-300:]!r}"
     if now.err != before.err:
         return f"stderr {now.err[-300:]!r}, not {before.err[-300:]!r}"
-    if now.left != before.left:
-        return f"left {set(now.left) ^ set(before.left)}"
-    return None
+    unlike = set(now.left) ^ set(before.left)
+    left = [name for name in unlike if not _is_in(name, before.varying)]
+    return f"left {sorted(left)}" if left else None
+
+
+def _is_in(name: str, folders: Sequence[str]) -> bool:
+    return any(Path(name).is_relative_to(folder) for folder in folders)
 
 
 def _run(command: list[str]) -> Outcome:
