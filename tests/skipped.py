@@ -54,8 +54,8 @@ def summary(reasons: dict[str, str]) -> str:
 
 def main(*words: str) -> None:
     reasons = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
-    text = "\n".join(reasons) if words == ("--ids",) else summary(reasons)
-    sys.stdout.write(f"{text}\n")
+    lines = reasons if words == ("--ids",) else [summary(reasons)]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -177,6 +177,8 @@ def test_ctrl_c_that_comes_as_a_collection_is_noted_reaches_the_job(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     # In one of Python, as hypothesis and Dask have, the handler would run before it comes to ours.
     ours = [each for each in gc.callbacks if isinstance(each, partial)]
+    # Nor may there be garbage of others, whose finalizers are of Python too.
+    gc.collect()
     kept, gc.callbacks[:] = [*gc.callbacks], [comes, *ours]
     try:
         with pytest.raises(KeyboardInterrupt):
