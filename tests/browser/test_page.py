@@ -89,7 +89,7 @@ def test_every_recorded_job_opens(
 ) -> None:
     if case is None:
         absent(reason("the shared recordings"))
-    check_open(browser, made(sorted(case[1].glob(f"{case[0]}.rank*.pt.trace.json.gz")), tmp_path))
+    check_open(browser, made(sorted(case[1].glob(f"{case[0]}.rank*.pt.trace.json.*")), tmp_path))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
