@@ -51,6 +51,38 @@ def test_scope_records_what_it_is_told_and_leaves_torch_as_it_was(
     assert list(rank.windows) == [6]
 
 
+def test_optimizers_made_before_a_session_are_seen_in_it_and_in_the_next(
+    tmp_path: Path, train: Any
+) -> None:
+    from stepscope.capture.hooks.install import begin, forget_session
+
+    code = torch.optim.SGD.step.__code__
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        session = begin(folder, Options(sample_s=1e6))
+        try:
+            for _ in range(10):
+                train()
+            assert session.step == 10
+        finally:
+            session.finish()
+            session.guard.off()
+            forget_session(session)
+        assert torch.optim.SGD.step.__code__ is code
+
+
+def test_a_class_wrapped_in_a_scope_is_as_torch_made_it_afterwards(tmp_path: Path) -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    with stepscope.profile(out=tmp_path):
+        optimizer = Own([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    assert vars(Own)["step"].__code__ == torch.optim.SGD.step.__code__
+    optimizer.step()
+
+
 def test_scopes_that_are_over_are_not_kept(tmp_path: Path, train: Any) -> None:
     from stepscope.capture.hooks.install import current
 

@@ -123,7 +123,8 @@ def test_nothing_is_changed_that_is_not_in_the_table(tmp_path: Path) -> None:
         after = attributes()
         codes = {name.removesuffix(" code") for name in changed(before, after)}
         assert codes, "the table's functions"
-        assert codes <= CODES
+        # torch wraps the step of each class of optimizers once, here before the session.
+        assert codes <= CODES | {"torch.optim.sgd.SGD.step"}
         assert state() == around
         assert gc.callbacks[: len(callbacks)] == callbacks
         assert len(gc.callbacks) == len(callbacks) + 2

@@ -1,7 +1,4 @@
-"""Where the capture listens.
-
-Optimizer steps, backward passes and loaders; what stops a step is in stalls.py.
-"""
+"""Where the capture listens: all hooks of a process, put in when a session begins."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from typing import Any
 
 from stepscope.capture.guard import Guard, suppressed
 from stepscope.capture.hooks.changes import WATCHED, watched_function
-from stepscope.capture.hooks.datasets import Datasets
 from stepscope.capture.hooks.garbage import hook_collections
 from stepscope.capture.hooks.loggers import hook_loggers
-from stepscope.capture.hooks.probes import Probe, timed, watch
+from stepscope.capture.hooks.optimizers import hook_optimizers
+from stepscope.capture.hooks.probes import timed, watch
 from stepscope.capture.hooks.stalls import hook_stalls
-from stepscope.capture.hooks.step import backward_probe, next_probe, step_probe
+from stepscope.capture.hooks.step import backward_probe, next_probe
 from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.out_of_memory import note_failure
 from stepscope.capture.recording.forked import never_let_go, settle_child
@@ -85,7 +82,7 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     with suppressed():
         # The first optimizer's step imports it, and drops what a signal's handler raises meanwhile.
         importlib.import_module("torch.profiler._cupti_monitor")
-    _hook_optimizers(guard, torch, session)
+    hook_optimizers(guard, torch, session)
     for name, probe in (
         ("torch.autograd.backward", backward_probe(session, guard)),
         ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", next_probe(session, guard)),
@@ -109,21 +106,6 @@ def _hook_losses(guard: Guard, session: Session) -> None:
         losses.off()
     else:
         remember_unscaled(guard, lambda: clock() >= losses.due_ns)
-
-
-def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
-    """Around every optimizer's step, outside the range that the profiler has for it.
-
-    A window must not open inside one.
-    """
-    function = watched_function("torch.optim.Optimizer.profile_hook_step")
-    hook_datasets = guard.watch(Datasets(guard, torch, session).hook)
-
-    def made(_: Any) -> None:
-        hook_datasets()
-
-    inner = "wrapper", step_probe(session, guard)
-    assert watch(guard, function, Probe(enter=made), inner=inner), "torch's source is not there"
 
 
 def forget_session(session: Session) -> None:
