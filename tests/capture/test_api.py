@@ -73,7 +73,7 @@ def test_optimizers_made_before_a_session_are_seen_in_it_and_in_the_next(
 
 
 def test_a_class_wrapped_in_a_scope_is_as_torch_made_it_afterwards(tmp_path: Path) -> None:
-    class Own(torch.optim.SGD):
+    class Own(torch.optim.SGD):  # type: ignore[misc, name-defined]
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 

@@ -41,11 +41,15 @@ def hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
     ours = _inner(function)
     if _change(torch, plain, ours):
         hook_datasets()
-    guard.at_end(lambda: _change(torch, ours, plain))
+
+    def restore() -> None:
+        _change(torch, ours, plain)
+
+    guard.at_end(restore)
 
 
 def _change(torch: Any, now: CodeType, then: CodeType) -> int:
-    """Of all classes of optimizers, how many steps have got the other code."""
+    """How many of the steps of all classes of optimizers got the other code."""
     changed = [step for step in _wrapped_steps(torch) if step.__code__ == now]
     for step in changed:
         step.__code__ = then
