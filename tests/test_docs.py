@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.main import COMMANDS, main
+from stepscope.cli.commands import COMMANDS
+from stepscope.cli.main import main
 from tests.scaling_jobs import strong_series
 from tests.shared_data import ROOT
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stepscope.cli.main import COMMANDS
+from stepscope.cli.commands import COMMANDS
 from tests.capture.jobs import LOOP
 from tests.shared_data import DEMO
 

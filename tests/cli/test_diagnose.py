@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.cli.main import COMMANDS, build_parser, main
+from stepscope.cli.commands import COMMANDS
+from stepscope.cli.main import build_parser, main
 from stepscope.core.facts import PARTS
 from tests.installed import need
 from tests.shared_data import DEMO, SAMPLES, lab_trace

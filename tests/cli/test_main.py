@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import stepscope.cli.run as run_command
+from stepscope.cli.commands import COMMANDS
 from stepscope.cli.main import main
+from tests.shared_data import DEMO
 from tests.waiting import LONGEST_S
 from tests.wording import mentions
 
@@ -23,6 +26,55 @@ def test_a_mistyped_command_gets_the_near_one_alone(
     with pytest.raises(SystemExit):
         main([word])
     assert capsys.readouterr().err.endswith(f" stepscope {meant}?\n")
+
+
+def test_a_path_alone_is_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(DEMO), "--format", "json"]) == 0
+    expected = capsys.readouterr().out
+    assert main([str(DEMO), "--format", "json"]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_a_command_after_two_dashes_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(options: run_command.Options) -> int:
+        ran.append(list(options.command))
+        return 7
+
+    monkeypatch.setattr(run_command, "run", run)
+    assert main(["--", "python", "train.py", "--lr", "1"]) == 7
+    assert ran == [["python", "train.py", "--lr", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["train.py", "--lr", "1"], "stepscope -- python train.py --lr 1?"),
+        ([sys.executable, "train.py"], f"stepscope -- {shlex.quote(sys.executable)} train.py?"),
+        (["nothing-of-this-name"], "`stepscope --help`"),
+    ],
+)
+def test_what_is_neither_a_command_nor_a_recording_is_told_what_was_meant(
+    capsys: pytest.CaptureFixture[str], words: list[str], meant: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert meant in capsys.readouterr().err
+
+
+def test_the_first_screen_has_every_command_once_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for command in COMMANDS:
+        assert [line for line in lines if line.split() == [command.name, *command.about.split()]]
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_a_wrong_option_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:

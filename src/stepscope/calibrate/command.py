@@ -1,4 +1,4 @@
-"""What this machine really reaches, as a hardware file that other commands read.
+"""What this machine really reaches, as a file for the others.
 
 Matrix products by precision and shape, attention, copies, what a launch costs, how fast the host
 is. With --ranks N, or under torchrun, also collectives from 1 KB to 1 GB, with latency and

@@ -18,6 +18,9 @@ class Action(NamedTuple):
     """The module's docstring, which is the command's help."""
 
 
+INSTALLED = "of installed packages"
+
+
 class Command(NamedTuple):
     """A subcommand. Its module is imported when it is asked for."""
 
@@ -26,6 +29,8 @@ class Command(NamedTuple):
     about: str
     """The first line of its module's docstring."""
     module: str
+    group: str = INSTALLED
+    """The heading that `stepscope --help` has it under."""
 
     def load(self) -> Action:
         module = import_module(self.module)

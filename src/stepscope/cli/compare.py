@@ -1,4 +1,4 @@
-"""What changed between two runs: how much faster the second is, how sure that is, and where.
+"""Two recorded runs: how much faster the second is, and where.
 
 A and B are what `diagnose` takes: a run that `stepscope run` recorded, traces (a file, a folder
 with one file per rank, a tar), or a diagnosis that was kept as JSON. Each further run is compared

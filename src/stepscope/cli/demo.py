@@ -1,4 +1,4 @@
-"""Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed."""
+"""Diagnose a real trace that ships with stepscope: needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits a recorded run, measured from its traces.
+"""What limits a recorded run, and what each fix would give.
 
 PATH is a PyTorch profiler (Kineto) or Chrome trace (.json, .json.gz, .json.zst), several of them, a
 folder with one file per rank, or a tar of them; here, or behind a URL (s3://, gs://, https://).

@@ -1,4 +1,4 @@
-"""What this machine allows: profiler, counters, attaching, perf, room, and what to do about it.
+"""What this machine allows a profiler, and what to do about it.
 
 Files of the kernel and of the driver are read; nothing is changed and nothing is run. Exit code 0
 when runs can be recorded here, else 1.

@@ -1,4 +1,4 @@
-"""Fix a recorded run: try its findings from the top, prove each, keep it or revert it.
+"""Try a run's findings from the top: prove each, keep or revert.
 
 RUN is a folder that `stepscope run` made; its own command is run again, or the one that --command
 gives; where RUN was not made by you, here, on this machine, it is shown and asked about first.

@@ -1,4 +1,4 @@
-"""What stepscope reads: each format, what it lets us judge, and how to record it.
+"""What stepscope reads, and how each format is recorded.
 
 FILE, where one is given, is looked at: what it is, what it would show, or what to record instead.
 """

@@ -7,6 +7,7 @@ import atexit
 import gc
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -14,139 +15,12 @@ from importlib import import_module
 
 from stepscope import __version__
 from stepscope.cli.command import Action, Command
+from stepscope.cli.commands import COMMANDS, overview
 from stepscope.cli.options import add_options, options_of
 from stepscope.cli.printing import Parser, put, say
 from stepscope.cli.progress import loops_shown
 from stepscope.core.installed import with_installed
 from stepscope.errors import StepscopeError
-
-COMMANDS = (
-    Command(
-        "run",
-        "Record a training run with nothing edited, then diagnose it.",
-        "stepscope.cli.run",
-    ),
-    Command(
-        "diagnose",
-        "What limits a recorded run, measured from its traces.",
-        "stepscope.cli.diagnose",
-    ),
-    Command(
-        "report",
-        "The report as one HTML file that opens anywhere.",
-        "stepscope.cli.report",
-    ),
-    Command(
-        "runs",
-        "The runs that are kept here: their verdicts, names for them, and a clean-up.",
-        "stepscope.cli.runs",
-    ),
-    Command(
-        "explain",
-        "What a finding means, why it costs, and how to fix it.",
-        "stepscope.cli.explain",
-    ),
-    Command(
-        "demo",
-        "Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed.",
-        "stepscope.cli.demo",
-    ),
-    Command(
-        "query",
-        "SQL over a run's events.",
-        "stepscope.tables.query.command",
-    ),
-    Command(
-        "export",
-        "Write a run as a file for another tool: a timeline that Perfetto opens.",
-        "stepscope.tables.export",
-    ),
-    Command(
-        "compare",
-        "What changed between two runs: how much faster the second is, how sure that is, "
-        "and where.",
-        "stepscope.cli.compare",
-    ),
-    Command(
-        "verify",
-        "Prove that a change makes training faster: both sides run for real, in turn, "
-        "until it is settled.",
-        "stepscope.cli.verify.command",
-    ),
-    Command(
-        "tune",
-        "Search a job's knobs with short real trials; the winner is checked and proven "
-        "before it is named.",
-        "stepscope.tune.cli.command",
-    ),
-    Command(
-        "fix",
-        "Fix a recorded run: try its findings from the top, prove each, keep it or revert it.",
-        "stepscope.cli.fix",
-    ),
-    Command(
-        "serve",
-        "A page for this machine alone: its runs and recordings, their reports, two "
-        "compared, one live.",
-        "stepscope.doors.serve.command",
-    ),
-    Command(
-        "mcp",
-        "Tools for an agent, over the Model Context Protocol on standard input and output.",
-        "stepscope.doors.mcp.command",
-    ),
-    Command(
-        "skill",
-        "What teaches an agent to use stepscope: record, diagnose, change one thing, verify.",
-        "stepscope.cli.skill",
-    ),
-    Command(
-        "formats",
-        "What stepscope reads: each format, what it lets us judge, and how to record it.",
-        "stepscope.cli.formats",
-    ),
-    Command(
-        "watch",
-        "A running job, live: every rank's step, pace and memory, what limits it so far, "
-        "and alerts.",
-        "stepscope.live.watch.command",
-    ),
-    Command(
-        "health",
-        "Ten steps of a job, and whether it is fit to be left alone: for schedulers, "
-        "before a long run.",
-        "stepscope.live.cli.health",
-    ),
-    Command(
-        "triage",
-        "Half a minute beside a running job: GPU, input, host, throttled or hung, and "
-        "what to do first.",
-        "stepscope.live.cli.triage",
-    ),
-    Command(
-        "attach",
-        "Is it hung or slow, and where? Looks into running processes, and compares the "
-        "ranks' stacks.",
-        "stepscope.live.cli.attach",
-    ),
-    Command(
-        "doctor",
-        "What this machine allows: profiler, counters, attaching, perf, room, and what to"
-        " do about it.",
-        "stepscope.cli.doctor",
-    ),
-    Command(
-        "calibrate",
-        "What this machine really reaches, as a hardware file that other commands read.",
-        "stepscope.calibrate.command",
-    ),
-    Command(
-        "plan",
-        "How to cut a model over a cluster: the best layouts, their step time and memory.",
-        "stepscope.plan.cli.command",
-    ),
-)
-"""Ours, in the order of `--help`. A new one is its module and its line here."""
 
 READS_AT_ONCE = ("compare", "demo", "diagnose", "export", "query", "report")
 """Commands that read recordings first of all, and start no job."""
@@ -162,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     atexit.register(_leave_cycles)
     words = sys.argv[1:] if argv is None else argv
     if not words:
-        put(build_parser((), commands_for("")).format_help())
+        put(overview(commands_for("")))
         return 0
     commands = commands_for(words[0])
-    _refuse_unknown(words[0], commands)
+    words = _with_command(words, commands)
     arguments = build_parser(words, commands).parse_args(words)
     if words[0] in READS_AT_ONCE:
         _import_numpy()
@@ -241,18 +115,26 @@ def commands_for(word: str) -> tuple[Command, ...]:
     return with_installed(COMMANDS, "command", lambda command: command.name)
 
 
-def _refuse_unknown(word: str, commands: Sequence[Command]) -> None:
-    """Ends here with what was probably meant, where the first word is no command."""
+def _with_command(words: Sequence[str], commands: Sequence[Command]) -> Sequence[str]:
+    """The words with the command that they leave out: `stepscope PATH` diagnoses what lies there,
+    `stepscope -- COMMAND` runs it. Ends here with what was probably meant, where they have none."""
+    word = words[0]
     names = [command.name for command in commands]
+    if word == "--":
+        return ["run", *words]
     if word.startswith("-") or word in names:
-        return
+        return words
+    is_job = word.endswith(".py") or shutil.which(word) is not None
+    if not is_job and os.path.exists(word):
+        return ["diagnose", *words]
     if alike := _alike(word.lower(), names):
         hint = f"Did you mean {' or '.join(f'stepscope {name}' for name in alike)}?"
-    elif os.path.exists(word):
-        hint = f"Did you mean stepscope diagnose {shlex.quote(word)}?"
+    elif is_job:
+        job = words if shutil.which(word) else ["python", *words]
+        hint = f"Did you mean stepscope -- {shlex.join(job)}?"
     else:
         hint = "`stepscope --help` lists the commands"
-    say(f"{word} is not a command. {hint}")
+    say(f"{word} is not a command, nor a file. {hint}")
     sys.exit(StepscopeError.exit_code)
 
 
@@ -275,15 +157,26 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Overview(Parser):
+    """The parser of the first word: its help lists the commands by what they are for."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__(prog="stepscope")
+        self.commands = commands
+
+    def format_help(self) -> str:
+        return overview(self.commands)
+
+
 def build_parser(
     asked: Collection[str] | None = None, commands: Sequence[Command] = COMMANDS
 ) -> argparse.ArgumentParser:
     """The command line: whole, or with the options of those commands alone that are asked for."""
-    parser = Parser(prog="stepscope", description=__doc__)
+    parser = _Overview(commands)
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show program's version number and exit"
     )
-    parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     for command in commands:
         own = parsers.add_parser(
             command.name,

@@ -1,4 +1,4 @@
-"""Record a training run with nothing edited, then diagnose it.
+"""Record a job with nothing edited, then diagnose it.
 
 COMMAND is what starts the job: python train.py, python -m pkg, torchrun, accelerate launch,
 deepspeed, a shell script. Steps are timed with no profiler attached; then the profiler watches a

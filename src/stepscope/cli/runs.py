@@ -1,4 +1,4 @@
-"""The runs that are kept here: their verdicts, names for them, and a clean-up.
+"""The runs that are kept here: verdicts, names, and a clean-up.
 
 Without an action they are listed, the newest first. Every command that takes a run takes its name
 in place of a path: `last`, `last~1` for the one before it, a folder's own name, or a tag.

@@ -1,4 +1,4 @@
-"""What teaches an agent to use stepscope: record, diagnose, change one thing, verify.
+"""What teaches an agent to use stepscope.
 
 Prints the SKILL.md that ships with the package; with --to it is put where the agent looks for
 skills, as DIR/stepscope/SKILL.md.

@@ -1,4 +1,4 @@
-"""Write a run as a file for another tool: a timeline that Perfetto opens.
+"""A run as a file for another tool: a timeline for Perfetto.
 
 RUN is what `stepscope diagnose` takes: traces, a folder of them, a tar, or the folder of a recorded
 run. All ranks stand on one clock. Beside the recorded events there are the steps, what the device

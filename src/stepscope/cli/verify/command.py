@@ -1,4 +1,4 @@
-"""Prove that a change makes training faster: both sides run for real, in turn, until it is settled.
+"""Prove one change: both sides run for real until it is settled.
 
 Give two commands, or one command and what to apply to it:
   stepscope verify --baseline "python train.py" --candidate "python train_new.py"

@@ -1,4 +1,4 @@
-"""Tools for an agent, over the Model Context Protocol on standard input and output.
+"""Tools for an agent, over the Model Context Protocol.
 
 The tools are diagnose, explain, compare, query and plan: they read the folders given with --root
 (default: this one) and nothing else, and run nothing. With --allow-verify and a command there is

@@ -1,4 +1,4 @@
-"""A page for this machine alone: its runs and recordings, their reports, two compared, one live.
+"""A page for this machine: its runs, their reports, a job live.
 
 DIR holds runs that `stepscope run` recorded, traces, or a TensorBoard log_dir (default: here, with
 stepscope-runs/). Nothing but the loopback interface listens, and nothing is written. It ends with

@@ -1,4 +1,4 @@
-"""Ten steps of a job, and whether it is fit to be left alone: for schedulers, before a long run.
+"""Before a long run: ten steps, and an exit code for schedulers.
 
 COMMAND is started as `stepscope run` would start it, recorded early, and ended as soon as every
 rank has made its steps, or after --timeout. The answer is a table on stdout; the job's own output

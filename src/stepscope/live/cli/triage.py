@@ -1,4 +1,4 @@
-"""Half a minute beside a running job: GPU, input, host, throttled or hung, and what to do first.
+"""Any running job, recorded or not: what limits it, in 30 seconds.
 
 TARGET is a training process or its launcher, the number of a Slurm job, the folder of a run that
 goes on, or files that other tools wrote (nvidia-smi, dmon, rocm-smi, top -b, perf, NCCL's log).

@@ -1,4 +1,4 @@
-"""A running job, live: every rank's step, pace and memory, what limits it so far, and alerts.
+"""A job that `run` records, live: every rank's step, and alerts.
 
 RUN is the folder that `stepscope run` keeps its recording in; without one, the newest in
 stepscope-runs/. It ends with the job, or with Ctrl-C, and the job takes no notice.

@@ -1,4 +1,4 @@
-"""How to cut a model over a cluster: the best layouts, their step time and memory.
+"""The best layout of a model on a cluster: its time and memory.
 
 MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10b). CLUSTER is
 NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of

@@ -1,4 +1,4 @@
-"""Search a job's knobs with short real trials; the winner is checked and proven before it is named.
+"""Search a job's knobs by short real trials; prove the winner.
 
   stepscope tune --knob num_workers=0..8 --knob compile_mode=off,default -- python train.py
   stepscope tune --knob chunk=1..16 --as chunk="--loss-chunks={}" -- python train.py
