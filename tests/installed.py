@@ -41,7 +41,7 @@ def find_browser() -> str | None:
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def _has_modules(*names: str) -> bool:
+def has_modules(*names: str) -> bool:
     try:
         return all(importlib.util.find_spec(name) is not None for name in names)
     except ModuleNotFoundError:  # the package that a dotted name lies in
@@ -53,7 +53,7 @@ def _has_program(*names: str) -> bool:
 
 
 def _has_browser() -> bool:
-    return find_browser() is not None and _has_modules("playwright", "axe_playwright_python")
+    return find_browser() is not None and has_modules("playwright", "axe_playwright_python")
 
 
 def _has_spy() -> bool:
@@ -75,7 +75,7 @@ def _packages(*names: str, extra: str = "") -> Thing:
     modules = [name.partition("=")[0] for name in names]
     packages = [name.rpartition("=")[2] for name in names]
     how = f"pip install {' '.join(packages)}"
-    return Thing(partial(_has_modules, *modules), f"{how}, or -e '.[{extra}]'" if extra else how)
+    return Thing(partial(has_modules, *modules), f"{how}, or -e '.[{extra}]'" if extra else how)
 
 
 THINGS: dict[str, Thing] = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from tests import installed
-from tests.installed import ROOT, THINGS
+from tests.installed import ROOT, THINGS, has_modules
 
 TESTS = ROOT / "tests"
 FORBIDDEN = {"importorskip", "skip", "skipif", "SkipTest"}
@@ -101,6 +101,48 @@ def test_no_module_imports_a_test_module_that_may_skip() -> None:
         if other in skipping
     }
     assert not found, "what two test modules share belongs in a helper"
+
+
+def imported_unasked(tree: ast.Module) -> set[str]:
+    """Optional packages that a module imports before it asks for anything."""
+    packages = {
+        module.partition(".")[0]
+        for thing in THINGS.values()
+        if isinstance(thing.is_here, partial) and thing.is_here.func is has_modules
+        for module in thing.is_here.args
+    }
+    found: set[str] = set()
+    for node in tree.body:
+        if any(isinstance(each, ast.Name) and each.id == "need" for each in ast.walk(node)):
+            break
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found & packages
+
+
+def test_what_may_be_absent_is_asked_for_before_it_is_imported() -> None:
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in texts()
+        if path.name.startswith(("test_", "conftest"))
+        for name in imported_unasked(tree_of(path))
+    }
+    assert not found, 'need("torch") goes before, or package("torch")'
+
+
+@pytest.mark.parametrize(
+    ("text", "unasked"),
+    [
+        ("import torch\nneed('torch')", {"torch"}),
+        ("from yaml import load", {"yaml"}),
+        ("need('torch')\nimport torch", set()),
+        ("import ast\ndef test_it():\n    import torch", set()),
+    ],
+)
+def test_an_import_unasked_is_noticed(text: str, unasked: set[str]) -> None:
+    assert imported_unasked(ast.parse(text)) == unasked
 
 
 def test_all_that_is_known_is_asked_for() -> None:

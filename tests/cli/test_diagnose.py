@@ -122,15 +122,6 @@ def test_a_mistyped_command_gets_what_was_meant(
     assert hint in capsys.readouterr().err
 
 
-def test_a_path_in_a_commands_place_is_told_of_diagnose(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "my run.json").write_text("{}")
-    with pytest.raises(SystemExit):
-        main([str(tmp_path / "my run.json")])
-    assert f"stepscope diagnose '{tmp_path}/my run.json'?" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("events", ["", '{"ph": "M", "name": "process_name", "pid": 1}'])
 def test_a_trace_without_work_does_not_pass_for_a_good_one(
     events: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -79,7 +79,7 @@ COMMANDS = (
     ),
     Command(
         "attach",
-        "A job that stands still: is it hung or slow, and where?",
+        "A job that stands still: whether it is hung or slow, and where.",
         "stepscope.live.cli.attach",
         WATCH,
     ),

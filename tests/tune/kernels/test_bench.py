@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from stepscope.errors import UsageError
 from stepscope.tune.kernels.bench import KernelBench
@@ -13,7 +12,12 @@ from stepscope.tune.kernels.call import direction_like
 from stepscope.tune.kernels.errors import compare, judge, rounding, times
 from stepscope.tune.kernels.results import CheckResult
 from stepscope.tune.shapes.kernel_tuning import Error
+from tests.installed import need
 from tests.kernels.running import bench_of, case
+
+need("torch")
+
+import torch
 
 
 def checked(

@@ -1,4 +1,4 @@
-"""A job that stands still: is it hung or slow, and where?
+"""A job that stands still: whether it is hung or slow, and where.
 
 PID is a training process, several, or a launcher: the ranks that it started are found. Each is
 looked at a few times through py-spy, which stops it for some milliseconds each time. Where
