@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ settings.load_profile("stepscope")
 # A test's trace is many small objects, and next to none of them garbage: python's own pace, made
 # for few, is a tenth of the time.
 gc.set_threshold(50_000, 20, 10)
+
+# Hundreds of tests start a python of their own: what one has compiled, the next need not, however
+# the tests were started.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The tests' processes share the cores already; a second thread in each of them would only wait for
 # one.
