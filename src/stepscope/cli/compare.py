@@ -14,7 +14,6 @@ at another width, as with `diagnose --scaling`.
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli import options as declare
+from stepscope.cli.additions import plan_and_run
 from stepscope.cli.option_types import step_time
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.scaling import run_scaling
 from stepscope.errors import UsageError
-from stepscope.protocol.untrusted import is_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "markdown", "html")
 NOT_COMPARED = 1
-MAX_PLAN_BYTES = 64 << 20
-IS_PLAN = re.compile(rb'"schema"\s*:\s*"stepscope\.plan/')
 OWN_NAMES = ("speedup", "speedup_low", "speedup_high")
 """What --fail-if may name beside the quantities of a diagnosis: the run against A, before /
 after."""
@@ -102,11 +99,9 @@ def run(options: Options) -> int:
         )
     plan = _plan_of(options)
     if plan is not None:
-        from stepscope.plan.cli.learn import run_learned
-
         step_ms = options.step_ms[0] if options.step_ms else None
         reading = replace(reading, step_ms=step_ms)
-        return run_learned(
+        return plan_and_run().compare(
             options.paths, plan, reading, options.format, options.out, options.recalibrate
         )
     asked = _asked(options)
@@ -131,7 +126,7 @@ def run(options: Options) -> int:
 
 def _plan_of(options: Options) -> bytes | None:
     """The plan that runs are compared with, where A is one."""
-    plan = _plan_bytes(options.paths[0])
+    plan = plan_and_run().find(options.paths[0])
     if plan is None and options.recalibrate is not None:
         raise UsageError(
             "--recalibrate is for a plan and its run: stepscope compare PLAN.json RUN, where "
@@ -140,18 +135,6 @@ def _plan_of(options: Options) -> bytes | None:
     if plan is not None and options.is_gated:
         raise UsageError("--fail-if and --budget compare runs, and A is a plan: leave them out")
     return plan
-
-
-def _plan_bytes(text: str) -> bytes | None:
-    """The bytes of a plan that was kept as JSON; None where the path is something else."""
-    path = Path(text)
-    if path.suffix != ".json" or not is_regular(path):
-        return None
-    try:
-        data = read_regular(path, MAX_PLAN_BYTES)
-    except OSError:
-        return None
-    return data if IS_PLAN.search(data[:4096]) else None
 
 
 def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
+from stepscope.cli.additions import work_in_words
 from stepscope.cli.option_types import whole
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
 
-USUAL = ("bf16", "fp16")
 MOST = 1 << 40
 """Tokens of a sequence or sequences of a step that are no slip."""
 _whole = whole("a whole number above 0", most=MOST)
@@ -39,30 +39,11 @@ def work_of(options: WorkOptions) -> GivenWork | None:
     if options.devices is None and not given:
         return None
 
-    from stepscope.core.peak import GivenWork
-    from stepscope.plan.catalog import find_model
-    from stepscope.plan.cluster_parse import parse_cluster
-    from stepscope.plan.flops import model_flops_per_token
-
     missing = [name for name in of_model if given and name not in given]
     if options.devices is None or missing:
         needed = " and ".join(([] if options.devices else ["--devices"]) + missing)
         example = "--devices 1x8xH100 --model llama3-8b --seq 8192 --global-batch 64"
         raise UsageError(f"{needed} must be given too, as in: {example}")
-    cluster = parse_cluster(options.devices)
-    peaks = {name: cluster.peak_flops[name] for name in USUAL if name in cluster.peak_flops}
-    if not peaks:
-        raise UsageError(f"no 16-bit peak is known of {cluster.device.name}")
-    precision = max(peaks, key=peaks.__getitem__)
-    flops = None
-    if options.model is not None and options.seq is not None and options.global_batch is not None:
-        per_token = model_flops_per_token(
-            find_model(options.model), options.seq, halves_causal=True
-        )
-        flops = per_token * options.seq * options.global_batch / cluster.num_devices
-    return GivenWork(
-        device=cluster.device.name,
-        precision=precision,
-        peak_flops=peaks[precision],
-        step_flops=flops,
+    return work_in_words().work_of(
+        options.devices, options.model, options.seq, options.global_batch
     )

@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import options as declare
+from stepscope.cli.additions import Watcher, beside_job
 from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.live.watch import beside_job as watching
 from stepscope.process.stderr import drop
 from stepscope.protocol.options import Options as RecordingOptions
 from stepscope.protocol.run_folder import RUNS
@@ -34,6 +34,7 @@ NO_SCRIPT = 2
 PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P"})
 NOT_FOUND = 127
 """What a shell gives for a command that is not there."""
+BESIDE_JOB = beside_job()
 _count = whole("a number of steps; give 1 or more")
 
 
@@ -66,7 +67,7 @@ class Options:
         "--out DIR", f"where to keep the run (default: a dated folder in {RUNS}/)", Path
     )
     recorded: Recorded = declare.part(Recorded)
-    watched: watching.Options = declare.part(watching.Options)
+    watched: Any = declare.part(BESIDE_JOB.options)
     hardware: Path | None = declare.hardware()
     verbose: bool = declare.verbose()
     is_diagnosed: bool = declare.option(
@@ -96,7 +97,7 @@ def run(options: Options) -> int:
         folder,
         command,
         RecordingOptions(**asdict(options.recorded)),
-        watch=lambda: watching.Watching(folder, options.watched),
+        watch=lambda: BESIDE_JOB.start(folder, options.watched),
     )
     if options.is_diagnosed:
         diagnose_run(folder, options.hardware, verbose=options.verbose)
@@ -136,7 +137,7 @@ def record(
     folder: Path,
     command: Sequence[str],
     options: RecordingOptions,
-    watch: Callable[[], watching.Watching] | None = None,
+    watch: Callable[[], Watcher] | None = None,
 ) -> int:
     """Runs the job with the capture in it; without, where the folder cannot be written. Returns its
     exit code."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
+from stepscope.cli.additions import BesideJob
 from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 from stepscope.live.watch import prometheus
@@ -111,3 +112,6 @@ class Watching:
                 self._metrics.view = view
             if self._otlp is not None:
                 self._otlp.measured(view)
+
+
+ADDITION = BesideJob(Options, Watching)

@@ -1,0 +1,68 @@
+"""What rooms add to the core's own commands.
+
+The shapes stand here. A room's module fills one, as its `ADDITION`, and is imported when it is
+asked for: the core names it, and imports nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from stepscope.core.peak import GivenWork
+    from stepscope.pipeline.options import Options
+
+T = TypeVar("T")
+
+
+class Watcher(Protocol):
+    def look(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class BesideJob(NamedTuple):
+    """What `run` does beside its job."""
+
+    options: type[Any]
+    """A dataclass whose fields `cli.options.option` makes."""
+    start: Callable[[Path, Any], Watcher]
+    """Of the run folder and the options."""
+
+
+class PlanAndRun(NamedTuple):
+    """What `compare` does where A is no run but a plan."""
+
+    find: Callable[[str], bytes | None]
+    """The plan at a path; None where it is something else."""
+    compare: Callable[[list[str], bytes, Options, str, Path | None, Path | None], int]
+    """Of the paths, the plan, how the run is read, the format, the file to write and the one for
+    the rates; gives the exit code."""
+
+
+class WorkInWords(NamedTuple):
+    """What a step's work is, where a user names the devices, the model, the tokens of a sequence
+    and the sequences of a step."""
+
+    work_of: Callable[[str, str | None, int | None, int | None], GivenWork]
+
+
+def beside_job() -> BesideJob:
+    return _addition("stepscope.live.watch.beside_job", BesideJob)
+
+
+def plan_and_run() -> PlanAndRun:
+    return _addition("stepscope.plan.cli.plan_and_run", PlanAndRun)
+
+
+def work_in_words() -> WorkInWords:
+    return _addition("stepscope.plan.cli.work_in_words", WorkInWords)
+
+
+def _addition(module: str, shape: type[T]) -> T:
+    found = import_module(module).ADDITION
+    assert isinstance(found, shape), module
+    return found
