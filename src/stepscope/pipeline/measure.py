@@ -27,7 +27,6 @@ from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.auxiliary import Auxiliary
-from stepscope.core.recordings.find_db import SearchedConvolutions, together_of
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts
 from stepscope.core.timings import stage
@@ -140,8 +139,6 @@ def measure_job(
     )
     nccl = read_nccl_logs(logs)
     exchanged = _exchanged(ranks, nccl)
-    kernels = None if auxiliary is None else auxiliary.kernels
-    searched = None if kernels is None else together_of(kernels.find_dbs)
     return Job(
         facts=with_waterfalls(
             Facts(
@@ -167,7 +164,7 @@ def measure_job(
         rank_records=exchanged.rank_records,
         matched=exchanged.matched,
         lateness=exchanged.lateness,
-        case_of=_case_maker(ranks, contexts, searched),
+        case_of=_case_maker(ranks, contexts),
     )
 
 
@@ -248,9 +245,7 @@ def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
     )
 
 
-def _case_maker(
-    ranks: Sequence[_Rank], contexts: RankContexts, searched: SearchedConvolutions | None
-) -> CaseOf:
+def _case_maker(ranks: Sequence[_Rank], contexts: RankContexts) -> CaseOf:
     """Of a rank at this index, for this step time."""
 
     def case(index: int, step_ns: int | None) -> Case | None:
@@ -260,9 +255,7 @@ def _case_maker(
         except StepscopeError:
             return None
         with stage("replay"):
-            return case_of(
-                context, rank.facts.rank, step_ns, rank.source.metadata, searched, rank.facts
-            )
+            return case_of(context, rank.facts.rank, step_ns, rank.source.metadata, rank.facts)
 
     return case
 

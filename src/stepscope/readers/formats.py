@@ -142,22 +142,6 @@ OURS: tuple[Format, ...] = (
         module="stepscope.readers.rocm.compute",
     ),
     Format(
-        name="miopen-find-db",
-        words="MIOpen's find-db (*.ufdb.txt, *.fdb.txt)",
-        kind=KERNELS,
-        record="torch.backends.cudnn.benchmark = True in one run; then ~/.config/miopen/*.ufdb.txt",
-        judges=("kernels",),
-        module="stepscope.readers.rocm.miopen_find_db",
-    ),
-    Format(
-        name="miopen-perf-db",
-        words="MIOpen's perf-db (*.udb, *.db, *.udb.txt) and kernel cache",
-        kind=KERNELS,
-        record="MIOPEN_FIND_ENFORCE=SEARCH in one run; then ~/.config/miopen/*.udb",
-        judges=("kernels",),
-        module="stepscope.readers.rocm.miopen_perf_db",
-    ),
-    Format(
         name="flight-recorder",
         words="dumps of PyTorch's flight recorder: pickles, or _dump_fr_trace_json",
         kind=TRAINING,

@@ -16,7 +16,6 @@ from stepscope.analyses.host.source_locations import Stacks
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
-from stepscope.core.recordings.find_db import SearchedConvolutions
 from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay.changes import without_host_parts
@@ -72,8 +71,6 @@ class Case:
     """Of a step of that graph."""
     metadata: RankMetadata | None = None
     """What the run folder has of the rank."""
-    searched: SearchedConvolutions | None = None
-    """From MIOpen's find-db, where one was given with the trace."""
     _replayed: list[Trace] = field(default_factory=list, repr=False, compare=False)
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
@@ -167,7 +164,6 @@ def case_of(
     rank: int,
     step_ns: int | None,
     metadata: RankMetadata | None = None,
-    searched: SearchedConvolutions | None = None,
     facts: RankFacts | None = None,
 ) -> Case:
     """Replay the rank's steps. `facts` where it was measured before."""
@@ -240,7 +236,6 @@ def case_of(
         wait_probability=wait_probability,
         unprofiled_ns=fitted.step_interval_ns,
         metadata=metadata,
-        searched=searched,
     )
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from stepscope.core.recordings.find_db import FindDb
 from stepscope.core.recordings.recording import Recording
 
 Dim = tuple[int, int, int]
@@ -170,28 +169,14 @@ class OtherTotals(Struct, frozen=True, kw_only=True):
     """Of the rows' totals and means, where they are no times but sizes."""
 
 
-class TunedSolvers(Struct, frozen=True, kw_only=True):
-    """What MIOpen's perf-db has parameters for."""
-
-    num_convolutions: int
-    solvers: tuple[tuple[str, int], ...]
-    """Each with the convolutions it was tuned for, the most first."""
-    num_tuned: int
-
-
 class KernelRecording(Recording, frozen=True, kw_only=True):
     """What was read of kernels: counters of launches, in their order; totals where a tool gave no
     more than that."""
 
     kernels: tuple[KernelMetrics, ...] = ()
     totals: tuple[KernelTotal, ...] = ()
-    find_dbs: tuple[FindDb, ...] = ()
-    """What MIOpen measured of convolutions."""
     remarks: tuple[Remark, ...] = ()
     others: tuple[OtherTotals, ...] = ()
-    tuned: TunedSolvers | None = None
-    num_compiled: int | None = None
-    """Kernels that MIOpen keeps ready to be loaded."""
     panel: tuple[tuple[str, ...], ...] = ()
     """Of rocprof-compute: metric, average, unit, peak and percent of the peak, as it writes
     them."""
@@ -204,7 +189,3 @@ class KernelReport(Struct, frozen=True, kw_only=True):
     @property
     def kernels(self) -> tuple[KernelMetrics, ...]:
         return tuple(kernel for recording in self.recordings for kernel in recording.kernels)
-
-    @property
-    def find_dbs(self) -> tuple[FindDb, ...]:
-        return tuple(file for recording in self.recordings for file in recording.find_dbs)

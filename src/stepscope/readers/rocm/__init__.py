@@ -1,1 +1,1 @@
-"""rocprof, rocprofv3, roctracer, and MIOpen."""
+"""rocprof, rocprofv3 and roctracer."""
