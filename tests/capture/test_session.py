@@ -66,7 +66,7 @@ class Job:
         self.session = Session(folder, Options(start_step=NEVER, sample_s=1e6), self.guard)
         self.next = within(next_probe(self.session, self.guard), self._takes(1))
         self.backward = within(backward_probe(self.session, self.guard), self._takes(2))
-        self.step_probe = step_probe(self.session, self.guard)
+        self.step_probe = step_probe(self.session, self.guard, self.session.abandon)
         self.optimizer_step = within(self.step_probe, self._takes(3))
         self.optimizer = object()
 

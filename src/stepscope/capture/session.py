@@ -396,7 +396,7 @@ class Session:
     def abandon(self) -> None:
         """Takes a profiler off that was attached at the end; only the thread that did so can."""
         window = self.window
-        if window is not None and window.is_mine:
+        if window is not None and window.is_mine and not self.is_in_backward():
             self.window = None
             with suppressed():
                 window.discard()

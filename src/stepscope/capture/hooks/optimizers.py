@@ -4,7 +4,8 @@ not open inside one.
 torch wraps a class's `step` once, when the first optimizer of that class is made, and keeps the
 wrapper for as long as the process lives. Classes that are wrapped while we are on get our calls
 with the wrapper; those that were wrapped before get them now, and all are as torch made them when
-the capture ends.
+the capture ends: where it ends in a recording, once the thread that records has taken the profiler
+off, which it does in such a call.
 """
 
 from __future__ import annotations
@@ -33,19 +34,22 @@ def hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
     def made(_: Any) -> None:
         hook_datasets()
 
+    def let_go() -> None:
+        if session.window is None:
+            _change(torch, ours, plain)
+
+    def abandon() -> None:
+        session.abandon()
+        let_go()
+
     plain = _inner(function)
-    is_watched = watch(
-        guard, function, Probe(enter=made), inner=(_WRAPPER, step_probe(session, guard))
-    )
+    probe = step_probe(session, guard, abandon)
+    is_watched = watch(guard, function, Probe(enter=made), inner=(_WRAPPER, probe))
     assert is_watched, "torch's source is not there"
     ours = _inner(function)
     if _change(torch, plain, ours):
         hook_datasets()
-
-    def restore() -> None:
-        _change(torch, ours, plain)
-
-    guard.at_end(restore)
+    guard.at_end(let_go)
 
 
 def _change(torch: Any, now: CodeType, then: CodeType) -> int:

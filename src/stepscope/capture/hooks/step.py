@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -89,8 +90,9 @@ class _Looked(NamedTuple):
     begun: int
 
 
-def step_probe(session: Session, guard: Guard) -> Probe:
-    """Of an optimizer's step. One that needs no look is recorded on the tape and no more."""
+def step_probe(session: Session, guard: Guard, abandon: Callable[[], None]) -> Probe:
+    """Of an optimizer's step. One that needs no look is recorded on the tape and no more. `abandon`
+    is called after steps where the capture has ended and a recording has not."""
     clock, record, take, name, kind = (
         time.perf_counter_ns,
         session.tape.append,
@@ -118,7 +120,7 @@ def step_probe(session: Session, guard: Guard) -> Probe:
         if token is not None:
             end(token[0], token[1], clock())
         if not guard.is_on and session.window is not None:
-            session.abandon()
+            abandon()
 
     return Probe(enter, leave)
 
