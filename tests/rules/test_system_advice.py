@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import (
+    KernelMetrics,
+    KernelRecording,
+    KernelReport,
+    KernelTotal,
+    OtherTotals,
+)
 from stepscope.core.recordings.system import (
     DeviceSeries,
     HostCounters,
@@ -17,26 +25,36 @@ from stepscope.core.recordings.system import (
     HotSpot,
     Spread,
 )
-from stepscope.rules.compute import underloaded_gpu
-from stepscope.rules.data import page_cache_misses
+from stepscope.rules.compute import fp32_matmul, idle_tensor_cores, latency_bound, underloaded_gpu
+from stepscope.rules.data import page_cache_misses, serial_loader, starved_loader
 from stepscope.rules.host import (
+    allocator_churn,
+    device_sync,
     gil_contention,
+    idle_device,
+    launch_overhead,
     one_busy_core,
     python_overhead,
     thread_oversubscription,
 )
-from stepscope.rules.imbalance import throttled_gpu
+from stepscope.rules.imbalance import throttled_gpu, uneven_devices
+from stepscope.rules.memory import dram_bound
 from tests.recordings import system_report
 from tests.wording import mentions
 
 RULES = (
+    dram_bound,
     gil_contention,
+    idle_device,
+    idle_tensor_cores,
+    latency_bound,
     one_busy_core,
     page_cache_misses,
     python_overhead,
     thread_oversubscription,
     throttled_gpu,
     underloaded_gpu,
+    uneven_devices,
 )
 
 
@@ -255,3 +273,142 @@ def test_a_device_that_is_always_busy_at_a_fifth_of_its_power_is_not_full() -> N
         beside(replace(waits, power_limit_w=None), device(power_limit_w=700.0))
     )
     assert beside_it is not None, "the limit stands in another recording of the device"
+
+
+def dcgm(*, sm: float, tensor: float, dram: float) -> DeviceSeries:
+    return device(
+        sm_active_share=flat(sm), tensor_active_share=flat(tensor), dram_active_share=flat(dram)
+    )
+
+
+def test_a_device_that_waits_is_told_also_when_its_memory_is_full() -> None:
+    waiting = device(busy_share=flat(0.35), memory_used_bytes=flat(82e9), memory_total_bytes=85.5e9)
+    advice = idle_device.advise(beside(waiting))
+    assert isinstance(advice, Advice)
+    assert mentions(advice.summary, "35% of the time")
+    assert mentions(advice.evidence[0], "82 of 86 GB")
+    assert idle_device.advise(beside(device())) is None
+    assert idle_device.advise(beside(device(busy_share=flat(0.0), num_working=0))) is None
+    few = replace(flat(0.35), num=3)
+    assert idle_device.advise(beside(device(busy_share=few))) is None
+    busy_core = HostCounters(path="stat.txt", busy_cores=1.02)
+    assert idle_device.advise(beside(waiting, busy_core)) is None, "one-busy-core says more"
+    assert isinstance(idle_device.advise(beside(device(busy_share=None))), Abstention)
+
+
+def test_devices_of_one_kind_that_differ_are_told() -> None:
+    (advice,) = uneven_devices.advise(beside(device(0), device(1, busy_share=flat(0.42))))
+    assert mentions(advice.summary, "Device 1", "42%", "95%")
+    assert advice.weight == pytest.approx(0.53)
+    assert not uneven_devices.advise(beside(device(0), device(1, busy_share=flat(0.85))))
+    other = device(1, busy_share=flat(0.42), name="A100")
+    assert not uneven_devices.advise(beside(device(0), other)), "not of one kind"
+    unused = device(1, busy_share=flat(0.0), num_working=0)
+    assert not uneven_devices.advise(beside(device(0), unused)), "nobody uses it"
+
+
+def test_counters_of_a_device_tell_what_it_is_bound_by() -> None:
+    (bound,) = dram_bound.advise(beside(dcgm(sm=0.9, tensor=0.08, dram=0.85)))
+    assert mentions(bound.summary, "85% of the time", "8%")
+    assert not dram_bound.advise(beside(dcgm(sm=0.9, tensor=0.5, dram=0.85)))
+    assert not dram_bound.advise(beside(dcgm(sm=0.9, tensor=0.08, dram=0.3)))
+    (idle,) = idle_tensor_cores.advise(beside(dcgm(sm=0.9, tensor=0.0, dram=0.3)))
+    assert mentions(idle.evidence[0], "multiprocessors 90%", "tensor cores 0%")
+    assert not idle_tensor_cores.advise(beside(dcgm(sm=0.2, tensor=0.0, dram=0.3)))
+    assert not idle_tensor_cores.advise(beside(dcgm(sm=0.9, tensor=0.0, dram=0.85)))
+
+
+def of_kernels(*kernels: KernelMetrics) -> Auxiliary:
+    recording = KernelRecording(format="ncu", paths=("ncu.csv",), kernels=kernels)
+    return Auxiliary(kernels=KernelReport(recordings=(recording,)))
+
+
+def test_counters_of_kernels_tell_what_they_are_bound_by() -> None:
+    copies = KernelMetrics(
+        name="copy", duration_ns=1e5, compute_throughput=0.2, dram_throughput=0.91
+    )
+    waits = replace(copies, compute_throughput=0.14, dram_throughput=0.12)
+    (bound,) = dram_bound.advise(of_kernels(copies))
+    assert mentions(bound.evidence[0], "91%")
+    assert not dram_bound.advise(of_kernels(waits))
+    assert not latency_bound.advise(of_kernels(copies))
+    said = latency_bound.advise(of_kernels(waits))
+    assert not isinstance(said, Abstention)
+    assert mentions(said[0].evidence[0], "compute at 14%", "DRAM at 12%")
+    assert not latency_bound.advise(of_kernels(replace(waits, occupancy=0.1)))
+    bare = KernelMetrics(name="copy", duration_ns=1e5)
+    assert isinstance(latency_bound.advise(of_kernels(bare)), Abstention)
+
+
+def test_products_without_tensor_cores_are_told_by_counters() -> None:
+    product = KernelMetrics(name="Cijk_Ailk_Bljk_SB_MT64x64", duration_ns=1e5, tensor_pipe=0.0)
+    (advice,) = idle_tensor_cores.advise(of_kernels(product))
+    assert advice.weight == 1.0
+    assert not idle_tensor_cores.advise(of_kernels(replace(product, tensor_pipe=0.4)))
+    assert not idle_tensor_cores.advise(of_kernels(replace(product, tensor_pipe=None)))
+    assert not idle_tensor_cores.advise(of_kernels(replace(product, name="vectorized_add")))
+
+
+def of_totals(kernels: dict[str, tuple[int, float]], calls: dict[str, tuple[int, float]]) -> Any:
+    def rows(told: dict[str, tuple[int, float]]) -> tuple[KernelTotal, ...]:
+        return tuple(
+            KernelTotal(name=name, count=count, total_ns=ns) for name, (count, ns) in told.items()
+        )
+
+    recording = KernelRecording(
+        format="nsys-stats",
+        paths=("stats.csv",),
+        totals=rows(kernels),
+        others=(OtherTotals(of="cuda_api_sum", rows=rows(calls)),),
+    )
+    return Auxiliary(kernels=KernelReport(recordings=(recording,)))
+
+
+def test_totals_tell_of_short_kernels_waits_and_the_allocator() -> None:
+    slow = of_totals(
+        {"vectorized_add": (90_000, 99e6), "ampere_sgemm_128x64_tn": (900, 121e6)},
+        {
+            "cudaLaunchKernel": (90_900, 400e6),
+            "cudaStreamSynchronize": (500, 800e6),
+            "cudaMalloc": (500, 90e6),
+        },
+    )
+    launches = launch_overhead.advise(slow)
+    assert launches is not None
+    assert mentions(launches.summary, "90,000 of 90,900", "1.1 us")
+    products = fp32_matmul.advise(slow)
+    assert products is not None
+    assert products.weight == pytest.approx(0.55)
+    waits = device_sync.advise(slow)
+    assert waits is not None
+    assert mentions(waits.summary, "500 waits", "62%")
+    memory = allocator_churn.advise(slow)
+    assert memory is not None
+    assert mentions(memory.summary, "500 times", "7%")
+
+
+def test_totals_of_a_healthy_run_tell_nothing() -> None:
+    healthy = of_totals(
+        {"sm90_xmma_gemm_bf16": (2_000, 900e6), "vectorized_add": (900, 2e6)},
+        {
+            "cudaLaunchKernel": (2_900, 400e6),
+            "cudaDeviceSynchronize": (3, 8e6),
+            "cudaMalloc": (40, 90e6),
+        },
+    )
+    for rule in (launch_overhead, fp32_matmul, device_sync, allocator_churn):
+        assert rule.advise(healthy) is None
+        assert rule.advise(Auxiliary()) is None
+
+
+def test_sampled_stacks_tell_where_the_input_is_made() -> None:
+    makes = HotSpot(name="__getitem__", file="train.py", line=9, self_share=0.1, total_share=0.91)
+    (serial,) = serial_loader.advise(beside(stacks(functions=(makes,))))
+    assert mentions(serial.summary, "__getitem__ (train.py:9)", "91%")
+    worker = HotSpot(name="_worker_loop", self_share=0.0, total_share=0.9)
+    assert not serial_loader.advise(beside(stacks(functions=(makes, worker)))), "in workers"
+    assert not serial_loader.advise(beside(stacks(functions=(replace(makes, total_share=0.1),))))
+    waits = HotSpot(name="_try_get_data", self_share=0.5, total_share=0.6)
+    (starved,) = starved_loader.advise(beside(stacks(functions=(waits,))))
+    assert starved.weight == 0.6
+    assert not starved_loader.advise(beside(stacks(functions=(makes,))))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from stepscope.core.diagnosis import Finding
+from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.run import RunFacts
 from stepscope.rules.host import graph_breaks, recompilation
 from stepscope.rules.registry import RULES
+from stepscope.rules.rule import Advised
 from stepscope.rules.shared import advice_from_logs
 
 
@@ -19,18 +20,27 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """What every rule says, and what PyTorch said of their faults: the weightiest first, what has
     no weight last."""
     every: list[Advice] = []
-    of_rules = [rule.advise for rule in RULES if rule.advise is not None]
-    for advise_one in (*of_rules, advice_from_logs.advise):
-        advice = advise_one(auxiliary)
-        if isinstance(advice, Advice):
-            every.append(advice)
-        elif advice is not None:
-            every.extend(advice)
+    for said in (*_said(auxiliary), advice_from_logs.advise(auxiliary)):
+        if isinstance(said, Advice):
+            every.append(said)
+        elif said is not None and not isinstance(said, Abstention):
+            every.extend(said)
     return tuple(
         sorted(
             every, key=lambda advice: -1.0 if advice.weight is None else advice.weight, reverse=True
         )
     )
+
+
+def abstentions(auxiliary: Auxiliary) -> tuple[Abstention, ...]:
+    """What the recordings are about and yet do not tell."""
+    return tuple(said for said in _said(auxiliary) if isinstance(said, Abstention))
+
+
+def _said(auxiliary: Auxiliary) -> Iterator[Advised]:
+    for rule in RULES:
+        if rule.advise is not None:
+            yield rule.advise(auxiliary)
 
 
 def advise_run(run: RunFacts) -> tuple[Advice, ...]:

@@ -30,6 +30,8 @@ from stepscope.rules.compute import (
     barrier_stalls,
     bf16_matmul,
     fp32_matmul,
+    idle_tensor_cores,
+    latency_bound,
     low_occupancy,
     misaligned_shapes,
     needless_recompute,
@@ -56,6 +58,7 @@ from stepscope.rules.host import (
     gc_pause,
     gil_contention,
     graph_breaks,
+    idle_device,
     launch_overhead,
     looped_optimizer,
     one_busy_core,
@@ -67,11 +70,13 @@ from stepscope.rules.host import (
 from stepscope.rules.imbalance import (
     late_rank,
     throttled_gpu,
+    uneven_devices,
     uneven_work,
 )
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.memory import (
     activation_casts,
+    dram_bound,
     dtype_casts,
     fragmentation,
     layout_copies,
@@ -152,7 +157,11 @@ OURS: tuple[Rule, ...] = (
     unused_parameter_scan.RULE,
     data_parallel_module.RULE,
     barrier_stalls.RULE,
+    dram_bound.RULE,
     gil_contention.RULE,
+    idle_device.RULE,
+    idle_tensor_cores.RULE,
+    latency_bound.RULE,
     low_l2_hits.RULE,
     low_occupancy.RULE,
     memory_stalls.RULE,
@@ -165,6 +174,7 @@ OURS: tuple[Rule, ...] = (
     tail_wave.RULE,
     uncoalesced_access.RULE,
     underloaded_gpu.RULE,
+    uneven_devices.RULE,
 )
 RULES = with_installed(OURS, "rule", lambda rule: rule.code)
 RANK_RULES = tuple(rule for rule in RULES if rule.propose is not None)

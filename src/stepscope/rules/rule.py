@@ -16,6 +16,7 @@ from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.proposal import Proposal, Remark
 
 Answer = Proposal | Abstention | Remark | None
+Advised = Advice | Iterable[Advice] | Abstention | None
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -34,8 +35,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     """Says what `propose` said of several ranks, in the job's own figures."""
     propose_job: Callable[[JobCase], JobProposal | None] | None = None
     """Asked once about the ranks together."""
-    advise: Callable[[Auxiliary], Advice | Iterable[Advice] | None] | None = None
-    """Asked once about what other tools recorded."""
+    advise: Callable[[Auxiliary], Advised] | None = None
+    """Asked once about what other tools recorded; abstains where they left out what it needs."""
     advise_by_log: Callable[[NcclLog], Advice | None] | None = None
     """Asked once about NCCL's log, where no trace was given."""
     advise_run: Callable[[RunFacts], Advice | None] | None = None

@@ -14,7 +14,7 @@ from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.accuracy import POLICY, is_withheld
-from stepscope.rules.advice import advise, advise_run
+from stepscope.rules.advice import abstentions, advise, advise_run
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.uneven_work import unjudged
 from stepscope.rules.registry import RULES
@@ -243,11 +243,12 @@ def diagnose_auxiliary(
     subjects = ", ".join(sorted(judged))
     codes = ", ".join(dict.fromkeys(each.code for each in advice))
     words = f"no trace was given, and {', '.join(formats)} cannot say what limits the run"
-    shows = (
-        f"It shows: {codes}."
-        if codes
-        else f"Of what it does show ({subjects}), no fault was found."
-    )
+    missing = () if advice else abstentions(auxiliary)
+    shows = f"Of what it does show ({subjects}), no fault was found."
+    if codes:
+        shows = f"It shows: {codes}."
+    elif missing:
+        shows = f"Not judged: {'; '.join(each.reason for each in missing)}."
     waterfall = log_waterfall(training or TrainingLog(), step_ns, work)
     lines = [*_peak_achieved(waterfall), *_links_reached(auxiliary)]
     reached = "".join(f"{line}. " for line in lines)
@@ -279,4 +280,5 @@ def diagnose_auxiliary(
         ),
         unknown_events=0,
         advice=tuple(advice),
+        abstentions=missing,
     )

@@ -99,10 +99,12 @@ def _pipes(
     """How busy the vector unit was, the matrix unit, and the others."""
     valu, scalar = counters.get("SQ_ACTIVE_INST_VALU"), counters.get("SQ_ACTIVE_INST_SCA")
     memory = _sum(counters, "SQ_ACTIVE_INST_FLAT", "SQ_ACTIVE_INST_VMEM")
-    mfma = counters.get("SQ_VALU_MFMA_BUSY_CYCLES")
+    mfma = _share(counters.get("SQ_VALU_MFMA_BUSY_CYCLES"), _times(cu_cycles, SIMDS))
+    if mfma is None and counters.get("SQ_INSTS_MFMA") == 0:
+        mfma = 0.0
     return (
         _share(valu, cu_cycles),
-        _share(mfma, _times(cu_cycles, SIMDS)),
+        mfma,
         (_share(scalar, cu_cycles), _share(memory, cu_cycles)),
     )
 

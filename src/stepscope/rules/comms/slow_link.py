@@ -231,6 +231,19 @@ def _by_topology(topology: Topology, share: float, kernels: Sequence[str]) -> Ad
     )
 
 
+def _log_action(log: NcclLog) -> str:
+    """Inside one node no network card can help."""
+    if any(kind.startswith("NET/") for kind in log.transports) or log.is_inter_node:
+        return (
+            "NCCL_SOCKET_IFNAME or NCCL_IB_HCA for the fast cards; remove NCCL_IB_DISABLE and "
+            "NCCL_P2P_DISABLE"
+        )
+    return (
+        "let the devices reach each other: remove NCCL_P2P_DISABLE, ACS off in the BIOS, IOMMU in "
+        "pass-through, --ipc=host for a container; nvidia-smi topo -p2p r shows what is allowed"
+    )
+
+
 def advise_by_log(log: NcclLog) -> Advice | None:
     """By NCCL's log alone: what it fell back to. No trace says what that costs."""
     slow = slow_links(log)
@@ -241,8 +254,7 @@ def advise_by_log(log: NcclLog) -> Advice | None:
         code=CODE,
         bound=BOUND,
         summary=f"{log.library.upper()} does not use the fastest way: {slow[0]}.",
-        action="NCCL_SOCKET_IFNAME or NCCL_IB_HCA for the fast cards; remove NCCL_IB_DISABLE and "
-        "NCCL_P2P_DISABLE; traces of two ranks say what it costs",
+        action=f"{_log_action(log)}; traces of two ranks say what it costs",
         evidence=(*([f"connections: {transports}"] if transports else []), *slow[1:]),
     )
 

@@ -8,6 +8,21 @@ from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.nccl import SOCKET, NcclLog
 
 LOOPBACK = ("lo", "lo0")
+VIRTUAL = (
+    "docker",
+    "br-",
+    "virbr",
+    "veth",
+    "cni",
+    "flannel",
+    "cali",
+    "tun",
+    "tap",
+    "tailscale",
+    "wg",
+)
+"""How names of interfaces begin that lead to containers and virtual machines, or through a
+tunnel."""
 
 
 def notes_on(log: NcclLog) -> tuple[str, ...]:
@@ -30,6 +45,12 @@ def _on_network(log: NcclLog) -> Iterator[str]:
             yield (
                 "sockets use the loopback interface: these ranks share a machine, or "
                 "NCCL_SOCKET_IFNAME is wrong"
+            )
+        inside = [name for name in map(_name, log.interfaces) if name.startswith(VIRTUAL)]
+        if inside:
+            yield (
+                f"sockets use {', '.join(inside[:4])}, which is no network card but a bridge or "
+                "tunnel of this machine: NCCL_SOCKET_IFNAME names the card, as eth0"
             )
     staged = sum(
         connection.speed_class == "NET staged" and connection.peer is not None
