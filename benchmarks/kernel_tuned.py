@@ -317,11 +317,10 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
 def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
     from stepscope.core.contract.codec import plain
     from stepscope.protocol.json_text import json_text
-    from stepscope.tune.kernel_report.json import kernel_tuning_contract
 
     told = {
         "seconds": seconds,
-        "sweeps": {sweep.word: plain(kernel_tuning_contract(tuning)) for sweep, tuning in found},
+        "sweeps": {sweep.word: plain(tuning) for sweep, tuning in found},
     }
     path.write_text(json_text(told, indent=1), encoding="utf-8")
 

@@ -239,7 +239,9 @@ def run_same(
     verdicts = Counter(one.verdict for one in told)
     spreads = sorted(one.baseline.run_spread for one in told if one.baseline.run_spread is not None)
     halves = sorted(
-        (one.speedup.high / one.speedup.low) ** 0.5 - 1 for one in told if one.speedup is not None
+        (one.speedup.highest / one.speedup.lowest) ** 0.5 - 1
+        for one in told
+        if one.speedup is not None
     )
     return {
         "pairs": num,

@@ -2,7 +2,7 @@
 
 tests/kept/ was written by stepscope 0.1.0 and is never written anew: `run` by `stepscope run` on a
 CPU (names of the machine taken out), `diagnosis.json` by `diagnose --format json`, of a diagnosis
-that has every part of the contract.
+that has every part of the contract. `0.2.0` has a document of each kind as version 0.2.0 wrote it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.core.contract.codec import decode, plain
+from stepscope.core.contract.codec import decode, plain, schema_of
 from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.contract.schema import DOCUMENTS
+from stepscope.live.contract.documents import DOCUMENTS as OF_LIVE
+from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
+from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
 from tests.shared_data import DEMO, ROOT
 
 KEPT = ROOT / "tests" / "kept"
 RUN, DIAGNOSIS = KEPT / "run", KEPT / "diagnosis.json"
 STEP_MS = 7.398625
 """Of the run."""
+SHAPES = {schema_of(shape): shape for shape in (*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_TUNING)}
 
 
 def lost(old: Any, new: Any, path: str = "$") -> list[str]:
@@ -40,6 +45,15 @@ def test_every_part_of_a_kept_diagnosis_is_read() -> None:
     optional = {"run", "nccl", "comms", "advice", "recordings", "gate", "abstentions"}
     assert optional < told.keys()
     document = decode(text, DiagnosisContract, str(DIAGNOSIS))
+    assert lost(told, json.loads(json.dumps(plain(document)))) == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((KEPT / "0.2.0").glob("*.json")), ids=lambda path: path.stem
+)
+def test_every_part_of_a_kept_document_is_read(path: Path) -> None:
+    told = json.loads(path.read_text(encoding="utf-8"))
+    document = decode(path.read_text(encoding="utf-8"), SHAPES[told["schema"]], str(path))
     assert lost(told, json.loads(json.dumps(plain(document)))) == []
 
 

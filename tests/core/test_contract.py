@@ -17,14 +17,13 @@ from stepscope.cli.main import main
 from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
-from stepscope.core.contract.verification import VerificationContract
 from stepscope.core.experiments.experiment import (
     Gap,
     LossCheck,
     NumericsCheck,
+    Predicted,
     Prediction,
     SideSummary,
     Verified,
@@ -50,12 +49,8 @@ from stepscope.plan.contract.plan_calibration import PlanCalibration
 from stepscope.plan.contract.plan_comparison import PlanComparisonContract
 from stepscope.report.comparison.json import comparisons_json
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.fix.json import fixed_json
 from stepscope.report.scaling.json import scaling_json
-from stepscope.report.verify.json import verified_json
 from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
-from stepscope.tune.contract.tuning import TuningContract
-from stepscope.tune.report.json import tuning_json
 from stepscope.tune.shapes.tuning import KnobShown, Tried, Tuning, Winner
 from tests.report.test_scaling_view import SERIES
 from tests.scenarios import SCENARIOS, kept_diagnosis
@@ -66,14 +61,14 @@ ALERT = Alert(
     kind="late-rank", ranks=(1,), step=9, words="late", at_wall_ns=5, number=1, after=2.5, unit="ms"
 )
 GAP = Gap(num=3, largest=math.inf, is_number=False, at_step=1, first_step=1)
-SIDE = SideSummary(num_runs=4, step_ns=2e6, run_spread=0.01, mean_ns=2.1e6)
+SIDE = SideSummary(num_runs=4, ms=2.0, run_spread=0.01, mean_ms=2.1)
 VERIFIED = Verified(
     verdict="refused",
     because="it differs",
     speedup=None,
     runs=(),
     baseline=SIDE,
-    candidate=replace(SIDE, step_ns=None),
+    candidate=replace(SIDE, ms=None, change=Change(knobs={"num_workers": 2, "pin_memory": True})),
     num_rounds=1,
     num_looks=1,
     smallest=math.inf,
@@ -92,9 +87,8 @@ VERIFIED = Verified(
         num_parameters_equal=None,
     ),
     prediction=Prediction(value=1.5, source="you", verdict="open"),
-    changes={"candidate": Change(knobs={"num_workers": 2, "pin_memory": True})},
 )
-TRIED = Tried(number=0, settings={"num_workers": 0, "lr": 0.1}, state="measured", ns=1e6)
+TRIED = Tried(number=0, settings={"num_workers": 0, "lr": 0.1}, state="measured", ms=1.0)
 TUNING = Tuning(
     command=("python", "t.py"),
     per="step",
@@ -104,7 +98,7 @@ TUNING = Tuning(
     trials=(TRIED,),
     verdict="proven",
     because="it is",
-    winner=Winner(settings={"num_workers": 2}, ns=9e5, speedup=1.1),
+    winner=Winner(settings={"num_workers": 2}, ms=0.9, speedup=1.1),
     importance={"num_workers": 1.0},
     verified=VERIFIED,
 )
@@ -112,12 +106,12 @@ ATTEMPT = Attempt(
     code="serial-loader",
     summary="s",
     action="a",
-    predicted=Prediction(value=1.5, source="f"),
+    predicted=Predicted(value=1.5),
     outcome="kept",
     why="w",
     verified=VERIFIED,
 )
-FIXED = Fixed(command=("t",), attempts=(ATTEMPT,), kept=Change(), whole=VERIFIED)
+FIXED = Fixed(command=("t",), attempts=(ATTEMPT,), kept={}, whole=VERIFIED)
 
 
 def _comparison() -> str:
@@ -129,11 +123,11 @@ MADE: dict[type[Contract], Callable[[], str]] = {
     ComparisonContract: _comparison,
     DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
     AlertContract: lambda: encode(alert_contract(ALERT, "runs/a")),
-    FixContract: lambda: fixed_json(FIXED),
+    Fixed: lambda: encode(FIXED),
     ScalingContract: lambda: scaling_json(next(iter(SERIES.values()))),
     TriageContract: lambda: triage_json(judge(seen(device(), host(rank(), worker())))),
-    TuningContract: lambda: tuning_json(TUNING),
-    VerificationContract: lambda: verified_json(VERIFIED),
+    Tuning: lambda: encode(TUNING),
+    Verified: lambda: encode(VERIFIED),
 }
 
 

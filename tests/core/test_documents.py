@@ -7,24 +7,27 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.contract.codec import encode
 from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
 from stepscope.plan.report.run import RunPlan, run_plan_json
 from stepscope.readers.formats import FORMATS, JUDGED
 from stepscope.report.formats import formats_json
 from stepscope.tune.contract.tuning_cache import CacheEntry
-from stepscope.tune.kernel_report.json import kernel_tuning_json
 from stepscope.tune.report.cache import cache_json
 from stepscope.tune.shapes.kernel_tuning import (
     RIGHT,
     WRONG,
     Case,
     CaseResult,
+    Check,
     Deviation,
+    Device,
     Error,
     Floor,
     Gain,
     KernelTuning,
     Timed,
+    Timing,
     Trying,
 )
 from tests.conftest import Golden
@@ -42,16 +45,16 @@ def kernel_tuning() -> KernelTuning:
     return KernelTuning(
         what="m:f\x1b",
         reference="m:plain",
-        device="NVIDIA H200",
-        device_kind="cuda",
+        device=Device(name="NVIDIA H200", kind="cuda"),
         versions={"torch": "2.11", "triton": "3.5"},
-        by="device",
-        caches="warm",
-        has_gradients=False,
-        gradients_checked=True,
+        measured=Timing(by="device", caches="warm", gradients=False),
+        check=Check(
+            tolerance=4.0,
+            allowed={"bfloat16": Error(worst=0.016, rms=0.009)},
+            cases=(edge, case),
+            gradients=True,
+        ),
         roofs=None,
-        tolerance=4.0,
-        allowed={"bfloat16": Error(worst=0.016, rms=0.009)},
         tryings=(
             Trying(settings={}, outcome=RIGHT, num_checks=2),
             Trying(settings={"BLOCK": 1024, "mode": "x", "fast": True}, outcome=RIGHT),
@@ -67,6 +70,7 @@ def kernel_tuning() -> KernelTuning:
                 reference=time,
                 baseline=0,
                 winner=1,
+                settings={"BLOCK": 1024, "mode": "x", "fast": True},
                 gain=Gain(value=4.0, low=3.9, high=float("inf"), num_pairs=31),
                 ties=(0,),
             ),
@@ -79,7 +83,7 @@ def kernel_tuning() -> KernelTuning:
                 winner=None,
             ),
         ),
-        checked=(edge, case),
+        overall=None,
         wall_s=3.25,
         notes=("a note",),
     )
@@ -103,7 +107,7 @@ def run_plan(global_batch: int | None, seq_len: int | None) -> RunPlan:
 
 
 def test_a_kernels_tuning_is_written_as_before(check_golden: Golden) -> None:
-    check_golden(GOLDEN / "kernel_tuning.json", kernel_tuning_json(kernel_tuning()) + "\n")
+    check_golden(GOLDEN / "kernel_tuning.json", encode(kernel_tuning()) + "\n")
 
 
 @pytest.mark.parametrize(("global_batch", "seq_len"), [(None, None), (64, 2048)])

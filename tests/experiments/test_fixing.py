@@ -49,7 +49,7 @@ def finding(
 
 
 def proof(verdict: str, value: float = 1.0, numerics: str | None = None) -> Verified:
-    side = SideSummary(num_runs=4, step_ns=1e6, run_spread=0.01, mean_ns=1e6)
+    side = SideSummary(num_runs=4, ms=1.0, run_spread=0.01, mean_ms=1.0)
     gap = Gap(num=3, largest=0.5, at_step=1, first_step=1)
     check = None
     if numerics is not None:
@@ -233,7 +233,11 @@ def test_a_proof_that_was_interrupted_is_the_last() -> None:
     assert done.whole is None
     text = head_words(
         Fixed(
-            command=("x",), attempts=done.attempts, kept=done.kept, whole=None, is_interrupted=True
+            command=("x",),
+            attempts=done.attempts,
+            kept=done.kept.knobs,
+            whole=None,
+            is_interrupted=True,
         )
     )
     assert mentions(text, "1 of 2 findings")
@@ -244,16 +248,18 @@ def test_what_is_kept_and_not_proven_together_is_not_called_faster() -> None:
     clock = Clock({"num_workers": 2.0}, [finding("serial-loader")])
     attempts, kept, *_ = fix(clock.look, clock.prove)
     text = head_words(
-        Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(NO_GAIN, 1.001))
+        Fixed(command=("x",), attempts=attempts, kept=kept.knobs, whole=proof(NO_GAIN, 1.001))
     )
     afresh = ("proven when it was tried", "measured afresh", "not proven to be faster")
     assert mentions(text, *afresh, "no gain")
     assert "1.00x" not in text
     open_ = head_words(
-        Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(UNSETTLED, 1.2))
+        Fixed(command=("x",), attempts=attempts, kept=kept.knobs, whole=proof(UNSETTLED, 1.2))
     )
     assert mentions(open_, *afresh, "not settled", "--steps", "--max-rounds")
-    both = Fixed(command=("x",), attempts=attempts * 2, kept=kept, whole=proof(NO_GAIN, 1.001))
+    both = Fixed(
+        command=("x",), attempts=attempts * 2, kept=kept.knobs, whole=proof(NO_GAIN, 1.001)
+    )
     assert mentions(head_words(both), "each proven", "together", "not proven", "no gain")
     assert mentions(head_words(replace(both, whole=None)), "not proven")
 

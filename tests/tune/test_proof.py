@@ -138,9 +138,9 @@ def test_a_baseline_that_fails_while_it_is_checked_proves_nothing() -> None:
     assert any("disk full" in note for note in free.notes)
 
 
-def checked(tmp_path: Path, tuning: Tuning) -> bool:
+def checked(tmp_path: Path, tuning: Tuning, setup: Setup | None = None) -> bool:
     cache = TuningCache(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl")
-    assert keep(cache, key_of("train.py", (), Setup()), tuning)
+    assert keep(cache, key_of("train.py", (), Setup()), tuning, setup or Setup())
     return cache.entries()[0].checked
 
 
@@ -190,7 +190,7 @@ def test_the_other_knobs_of_a_new_batch_are_checked_at_the_old_one(tmp_path: Pat
         "batch_size=32 amp=bf16 was passed over" in note and "the loss differs" in note
         for note in tuning.notes
     )
-    assert not checked(tmp_path, tuning)
+    assert not checked(tmp_path, tuning, Setup(batch_size=8, num_batches=1.0, world_size=1))
     same, asked = seen_by(numerics_of(lambda _change: False))
     tuning = tuned(both, same)
     assert tuning.winner is not None
@@ -198,7 +198,7 @@ def test_the_other_knobs_of_a_new_batch_are_checked_at_the_old_one(tmp_path: Pat
     assert tuning.check is not None
     assert tuning.check.because.startswith("amp=bf16 by itself")
     assert [change.knobs for change in asked] == [{}, {}, {"amp": "bf16"}]
-    assert not checked(tmp_path, tuning)
+    assert not checked(tmp_path, tuning, Setup(batch_size=8, num_batches=1.0, world_size=1))
     nothing, asked = seen_by(numerics_of(lambda _change: True))
     alone = tuned(space("batch_size=8,32"), nothing)
     assert alone.verdict == PROVEN

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stepscope.errors import InputError
+from stepscope.tune import study_trials
 from stepscope.tune.final import Settled
 from stepscope.tune.policy import TunePolicy
 from stepscope.tune.shapes.tuning import AGAIN, MEASURED, SEARCH, Tried
@@ -64,8 +65,8 @@ def measured(settings: Any, ns: float = 1e7, host: str = "a") -> Tried:
         number=0,
         settings=settings,
         state=MEASURED,
-        ns=ns,
-        step_ns=ns,
+        ms=ns / 1e6,
+        step_ms=ns / 1e6,
         num_steps=9,
         wall_s=1.0,
         host=host,
@@ -256,6 +257,12 @@ def test_what_a_process_measured_that_was_taken_for_gone_is_kept(tmp_path: Path)
     assert pair.first.watch(asked, 1e6)(1e7, 8), "nothing is said of a trial that was closed"
     pair.first.tell(asked, measured(asked.settings, 5e6))
     assert [(tried.settings, tried.ns) for tried in pair.second.trials()] == [(asked.settings, 5e6)]
+
+
+def test_a_trial_that_version_0_2_0_stored_is_read() -> None:
+    stored = {"number": 1, "settings": {}, "state": MEASURED, "ns": 5e6, "num_steps": 9}
+    (tried,) = (study_trials._tried(stored),)
+    assert tried == Tried(number=1, settings={}, state=MEASURED, ms=5.0, num_steps=9)
 
 
 def test_a_beat_keeps_a_claim(tmp_path: Path) -> None:

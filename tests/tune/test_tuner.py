@@ -45,7 +45,7 @@ def test_the_best_setting_is_found_named_and_proven() -> None:
     assert "num_workers=5 in DataLoader(...)" in result.winner.words
     assert result.verified is not None
     assert result.verified.speedup is not None
-    assert result.verified.speedup.low < 45 / 20 < result.verified.speedup.high
+    assert result.verified.speedup.lowest < 45 / 20 < result.verified.speedup.highest
 
 
 def test_importance_is_told_where_enough_was_measured() -> None:
@@ -371,7 +371,7 @@ def test_the_cache_is_a_place_to_start_and_never_an_answer(tmp_path: Path) -> No
     result = proven(searched(where, Clocked(loader_clock)))
     old = key_of("train.py", where.knobs, Setup(device="cpu", versions={"torch": "2.7"}))
     new = key_of("train.py", where.knobs, Setup(device="cpu", versions={"torch": "2.8"}))
-    assert keep(cache, old, result)
+    assert keep(cache, old, result, Setup())
     earlier = from_cache(cache, new)
     assert [start.origin for start in earlier.starts] == [CACHE]
     assert "torch 2.7, here 2.8" in earlier.notes[0]

@@ -74,6 +74,7 @@ class Options:
 
 
 def run(options: Options) -> int:
+    from stepscope.core.contract.codec import encode
     from stepscope.core.diagnosis import FIXES, unjudged_fixes
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
@@ -81,7 +82,6 @@ def run(options: Options) -> int:
     from stepscope.pipeline.recording import diagnose
     from stepscope.protocol.secrets import masked_words
     from stepscope.protocol.settings import SETTINGS
-    from stepscope.report.fix.json import fixed_json
     from stepscope.report.fix.view import fixed_document
 
     budget_s = options.measuring.budget_s
@@ -111,7 +111,7 @@ def run(options: Options) -> int:
             propose(diagnosis.findings, _local_ranks(diagnosis), policy),
             diagnosis.step.ms,
         )
-        print_answer(plan, options.style, fixed_json, fixed_document)
+        print_answer(plan, options.style, encode, fixed_document)
         is_open = any(attempt.knobs and attempt.outcome == "not tried" for attempt in plan.attempts)
         return 0 if is_open else 1
     if options.command is None and not options.is_confirmed:
@@ -119,7 +119,7 @@ def run(options: Options) -> int:
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
         result = _Loop(options, command, diagnosis, policy, budget).fixed()
-    print_answer(result, options.style, fixed_json, fixed_document)
+    print_answer(result, options.style, encode, fixed_document)
     if result.is_interrupted:
         return INTERRUPTED_CODE
     if result.whole is None:
@@ -199,11 +199,11 @@ class _Loop:
         self._notes: list[str] = []
 
     def fixed(self) -> Fixed:
+        from stepscope.core.contract.codec import encode
         from stepscope.core.experiments.fixed import Fixed
         from stepscope.experiments.fixing import fix
         from stepscope.experiments.verify.numerics_check import DIFFERS
         from stepscope.protocol.secrets import masked_words
-        from stepscope.report.fix.json import fixed_json
 
         attempts, kept, whole, left, is_interrupted = fix(
             self._look,
@@ -229,7 +229,8 @@ class _Loop:
         result = Fixed(
             command=tuple(masked_words(self._command)),
             attempts=attempts,
-            kept=kept,
+            speedup=None if whole is None else whole.speedup,
+            kept=kept.knobs,
             whole=whole,
             before_ms=self._diagnosis.step.ms,
             left=left,
@@ -238,7 +239,7 @@ class _Loop:
             is_interrupted=is_interrupted,
         )
         if self._count:
-            keep_result(self._folder / RESULT_FILE, fixed_json(result))
+            keep_result(self._folder / RESULT_FILE, encode(result))
         return result
 
     def _next(self, name: str) -> Path:
@@ -332,8 +333,8 @@ class _Loop:
             return refused([str(problem)])
         if is_first:
             _refuse_failing(verified)
-        if verified.trials:
-            self._run_s = fmean(trial.wall_s for trial in verified.trials)
+        if verified.runs:
+            self._run_s = fmean(run.wall_s for run in verified.runs)
         return verified
 
 
@@ -343,7 +344,7 @@ def _refuse_failing(verified: Verified) -> None:
     from stepscope.experiments.trials.output import last_line
 
     last = verified.runs[-1] if verified.runs else None
-    if verified.verdict == REFUSED and last and last.side == BASELINE and not last.trial.is_good:
+    if verified.verdict == REFUSED and last and last.side == BASELINE and not last.is_good:
         said = last_line(verified.tail)
         raise InputError(
             f"the command cannot be measured as it is: {verified.because}"

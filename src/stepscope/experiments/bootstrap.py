@@ -55,7 +55,7 @@ def around(middle: float, half: float, level: float) -> Interval:
 def smallest_shown(interval: Interval) -> float:
     """The smallest true ratio above 1 that an interval this wide would have separated from 1, with
     a probability of POWER."""
-    if interval.low <= 0 or not math.isfinite(interval.high):
+    if interval.low is None or interval.high is None:
         return math.inf
     half = (math.log(interval.high) - math.log(interval.low)) / 2
     normal = statistics.NormalDist()
@@ -105,7 +105,7 @@ def _ratio(
     first, second = _clean(before), _clean(after)
     value = float(middle(first[None, :])[0] / middle(second[None, :])[0])
     if min(len(first), len(second)) < LEAST_STEPS:
-        return Interval(value=value, low=0.0, high=math.inf, level=LEVEL)
+        return Interval(value=value, level=LEVEL)
     drawn = _drawn_logs(first, second, middle, np.random.default_rng(0), draws)
     tails = (1 - LEVEL) / 2
     low, high = (float(edge) for edge in np.quantile(drawn, (tails, 1 - tails)))

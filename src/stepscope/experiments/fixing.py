@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from stepscope.core.diagnosis import Finding
-from stepscope.core.experiments.experiment import Prediction, Verified
+from stepscope.core.experiments.experiment import Predicted, Prediction, Verified
 from stepscope.core.experiments.fixed import (
     BY_HAND,
     KEPT,
@@ -144,7 +144,7 @@ class _Fixing:
             if attempt.outcome != NOT_TRIED or is_little or self._num_tried >= self._policy.most:
                 self.attempts.append(_limited(attempt, self._num_tried, self._policy))
                 continue
-            raised = self.kept.raised | raised_by(attempt.code, attempt.knobs)
+            raised = tuple(sorted({*self.kept.raised, *raised_by(attempt.code, attempt.knobs)}))
             trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs}, raised=raised)
             if trying.knobs == self.kept.knobs:
                 why = "what would be set for it is set already, by a fix that was kept"
@@ -166,7 +166,8 @@ class _Fixing:
         self._say(
             f"{attempt.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x"
         )
-        verified = self._prove(self.kept, trying, attempt.predicted)
+        prediction = Prediction(**asdict(attempt.predicted), source=attempt.code)
+        verified = self._prove(self.kept, trying, prediction)
         tried = _judged(attempt, verified, self._policy)
         self.attempts.append(tried)
         self._say(f"{attempt.code}: {tried.outcome}: {tried.why}")
@@ -197,18 +198,15 @@ def fixed(command: Sequence[str], attempts: Sequence[Attempt], before_ms: float 
     return Fixed(
         command=tuple(command),
         attempts=tuple(attempts),
-        kept=Change(),
-        whole=None,
         before_ms=before_ms,
     )
 
 
 def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: FixPolicy) -> Attempt:
-    predicted = Prediction(
+    predicted = Predicted(
         value=finding.predicted_speedup,
         low=finding.predicted_low,
         high=finding.predicted_high,
-        source=finding.code,
     )
     outcome, why = NOT_TRIED, NOT_RUN
     unable = {**policy.unable, **unable_with(policy.loader, knobs or {})}

@@ -77,7 +77,7 @@ class Final:
         if self._name is not None:
             self._study.set_user_attr(
                 RESULT + self._name,
-                msgspec.to_builtins(_slim(replace(settled, host=self._workers.host))),
+                msgspec.to_builtins(replace(settled, host=self._workers.host)),
             )
 
     def _enter(self) -> tuple[int, str]:
@@ -125,17 +125,6 @@ class Final:
     @property
     def _states(self) -> Any:
         return self._optuna.trial.TrialState
-
-
-def _slim(settled: Settled) -> Settled:
-    """Without what nobody reads of another process's runs."""
-    if settled.verified is None:
-        return settled
-    runs = tuple(
-        replace(run, trial=replace(run.trial, losses=(), numerics=(), tail=""))
-        for run in settled.verified.runs
-    )
-    return replace(settled, verified=replace(settled.verified, runs=runs))
 
 
 def _settled(stored: Any) -> Settled | None:

@@ -24,7 +24,7 @@ from stepscope.core.numbers import ms_words
 from stepscope.errors import UsageError
 from stepscope.experiments.budget import CHECK_RUNS, LONGER, Budget, SpentError
 from stepscope.experiments.compare.comparability import causes
-from stepscope.experiments.verify.experiment import verify
+from stepscope.experiments.verify.experiment import verify, with_sides
 from stepscope.experiments.verify.schedule import VerifyPolicy
 from stepscope.tune.batch import (
     FREE_BATCH,
@@ -93,13 +93,14 @@ def concluded(
             proof.because = f"of the proof: {proof.verified.because}"
     study = search.study
     ineffective = frozenset() if study is None else study.ineffective
-    kept = batch_words(search.space)
+    kept, setup = batch_words(search.space), search.judge.baseline_setup
     winner = None
     if proof.settings is not None and search.baseline.ns is not None:
         winner = Winner(
             settings=dict(proof.settings),
-            ns=proof.ns,
+            ms=proof.ns / 1e6,
             speedup=search.baseline.ns / proof.ns,
+            is_proven=proof.verdict == PROVEN,
             words=winner_words(search.space, proof.settings, ineffective),
         )
     return Tuning(
@@ -118,7 +119,8 @@ def concluded(
         ended=search.ended,
         wall_s=search.spent_s,
         spent=_spent(search),
-        setup=search.judge.baseline_setup,
+        device=setup.device,
+        versions=setup.versions,
         notes=(*proof.notes, *([] if kept is None else [kept])),
     )
 
@@ -323,7 +325,7 @@ class _Proof:
             search.say(f"proof: {run.side}{took}")
 
         verified = verify(measure, rules, clock=search.clock, on_run=on_run, before=rehearsed)
-        return replace(_in_tune_words(verified), changes={CANDIDATE: change})
+        return with_sides(_in_tune_words(verified), {}, {CANDIDATE: change})
 
 
 def _allowed(search: Search, settings: Settings) -> frozenset[str]:

@@ -95,23 +95,25 @@ def _versions(entry: CacheEntry, key: CacheKey) -> str:
     )
 
 
-def keep(cache: TuningCache, key: CacheKey, tuning: Tuning) -> bool:
-    """Puts a proven winner into the cache; says whether there was one."""
-    if tuning.winner is None or not tuning.is_proven:
+def keep(cache: TuningCache, key: CacheKey, tuning: Tuning, setup: Setup) -> bool:
+    """Puts a proven winner into the cache; says whether there was one. `setup` is the
+    baseline's."""
+    winner = tuning.winner
+    if winner is None or winner.ms is None or not tuning.is_proven:
         return False
     # A baseline that does not repeat itself shows nothing to be the same, and steps that see other
     # data were not compared.
     is_same = tuning.check is not None and tuning.check.verdict in (IDENTICAL, ROUNDING)
     seen = () if tuning.verified is None else tuning.verified.differences
-    is_other = changes_batch(tuning.winner.settings, tuning.setup) or any(
+    is_other = changes_batch(winner.settings, setup) or any(
         difference.what == "data" for difference in seen
     )
     cache.add(
         CacheEntry(
             key=key,
-            settings=tuning.winner.settings,
-            ns=tuning.winner.ns,
-            baseline_ns=tuning.baseline.ns,
+            settings=winner.settings,
+            ns=winner.ms * 1e6,
+            baseline_ns=None if tuning.baseline.ms is None else tuning.baseline.ms * 1e6,
             checked=is_same and not is_other,
         )
     )

@@ -206,7 +206,20 @@ def _is_no_smaller(settings: Settings, spent: Settings) -> bool:
 
 def _tried(stored: Any) -> Tried | None:
     """A trial out of the storage, which others write to."""
+    if not isinstance(stored, dict):
+        return None
     try:
-        return msgspec.convert(stored, Tried) if isinstance(stored, dict) else None
+        return msgspec.convert(_renamed(stored), Tried)
     except msgspec.ValidationError:
         return None
+
+
+def _renamed(stored: dict[str, Any]) -> dict[str, Any]:
+    """A trial as version 0.2.0 wrote it, in today's names."""
+    times = {
+        new: stored[old] / 1e6
+        for old, new in (("ns", "ms"), ("step_ns", "step_ms"))
+        if isinstance(stored.get(old), int | float)
+    }
+    steps = {"steps": stored["num_steps"]} if "num_steps" in stored else {}
+    return {**stored, **times, **steps}

@@ -16,7 +16,6 @@ from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import to_text
 from stepscope.tune.cache import TuningCache
 from stepscope.tune.cli.kernel import run_kernel
-from stepscope.tune.kernel_report.json import kernel_tuning_contract
 from stepscope.tune.kernel_report.view import kernel_tuning_document
 from stepscope.tune.kernels.floor import datasheet_roofs, floor_of
 from stepscope.tune.shapes.kernel_tuning import (
@@ -24,12 +23,15 @@ from stepscope.tune.shapes.kernel_tuning import (
     WRONG,
     Case,
     CaseResult,
+    Check,
     Deviation,
+    Device,
     Error,
     Floor,
     Gain,
     KernelTuning,
     Timed,
+    Timing,
     Trying,
 )
 from tests.capture.jobs import light_path
@@ -143,11 +145,14 @@ def made() -> KernelTuning:
         return Timed(ns=us * 1e3, low_ns=us * 990, high_ns=us * 1010, num_samples=22)
 
     return KernelTuning(
-        what="m:f", reference="m:plain", device="NVIDIA H200", device_kind="cuda",
-        versions={"torch": "2.11"}, by="device",
-        caches="warm", has_gradients=False, gradients_checked=True,
-        roofs="datasheet of NVIDIA H200", tolerance=4.0,
-        allowed={"bfloat16": Error(worst=0.016, rms=0.009)},
+        what="m:f", reference="m:plain", device=Device(name="NVIDIA H200", kind="cuda"),
+        versions={"torch": "2.11"},
+        measured=Timing(by="device", caches="warm", gradients=False),
+        check=Check(
+            tolerance=4.0, allowed={"bfloat16": Error(worst=0.016, rms=0.009)},
+            cases=(edge, case), gradients=True,
+        ),
+        roofs="datasheet of NVIDIA H200",
         tryings=(
             Trying(settings={}, outcome=RIGHT, num_checks=2),
             Trying(settings={"BLOCK": 1024}, outcome=RIGHT, num_checks=2),
@@ -160,10 +165,10 @@ def made() -> KernelTuning:
                     bytes_moved=16_384_000, flops=0.0, ns=3413.0, bound="memory", fits_cache=True
                 ),
                 times=(took(20), took(5), None), reference=took(10), baseline=0, winner=1,
-                gain=Gain(value=4.0, low=3.9, high=4.1, num_pairs=31),
+                settings={"BLOCK": 1024}, gain=Gain(value=4.0, low=3.9, high=4.1, num_pairs=31),
             ),
         ),
-        checked=(edge, case), wall_s=3.0,
+        overall=1, wall_s=3.0,
     )  # fmt: skip
 
 
@@ -187,7 +192,7 @@ def test_markdown_obeys_no_stranger() -> None:
 
 
 def test_json_names_configurations_by_their_place() -> None:
-    tuning = plain(kernel_tuning_contract(made()))
+    tuning = plain(made())
     (case,) = tuning["cases"]
     assert tuning["configs"][case["winner"]]["settings"] == case["settings"] == {"BLOCK": 1024}
     assert case["share_of_floor"] == pytest.approx(3413 / 5000)

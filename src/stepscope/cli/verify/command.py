@@ -49,9 +49,9 @@ def run(options: Options) -> int:
 
     from stepscope.cli.verify.check import numbers_notes
     from stepscope.cli.verify.prediction import read_prediction
+    from stepscope.core.contract.codec import encode
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.protocol.options import FIRST_STEPS
-    from stepscope.report.verify.json import verified_json
     from stepscope.report.verify.view import verified_document
 
     budget_s = options.measuring.budget_s
@@ -74,8 +74,8 @@ def run(options: Options) -> int:
         notes += numbers_notes(verified)
     verified = replace(verified, notes=tuple(notes))
     if verified.runs:
-        keep_result(folder / RESULT_FILE, verified_json(verified))
-    print_answer(verified, options.style, verified_json, verified_document)
+        keep_result(folder / RESULT_FILE, encode(verified))
+    print_answer(verified, options.style, encode, verified_document)
     return exit_code(verified, proof.allows_numerics)
 
 
@@ -177,19 +177,19 @@ def prove(
 
     from stepscope.cli.verify.check import check_of
     from stepscope.experiments.budget import CHECK_RUNS
-    from stepscope.experiments.verify.experiment import hold, refused, verify
+    from stepscope.experiments.verify.experiment import hold, refused, verify, with_sides
     from stepscope.protocol.secrets import masked_words
 
-    words: dict[str, str] = {
+    words: dict[Side, str] = {
         side: shlex.join(masked_words(command)) for side, command in sides.commands.items()
     }
-    changes: dict[str, Change] = {
+    changes: dict[Side, Change] = {
         side: replace(change, environment=_masked(change.environment))
         for side, change in sides.changes.items()
     }
     unable = refused_beforehand(sides)
     if unable:
-        return replace(refused(unable), commands=words, changes=changes)
+        return with_sides(refused(unable), words, changes)
     runner = Runner(sides, folder, proof.measuring, budget)
     progress = Progress(proof.measuring.max_rounds, is_limited=budget.left_s is not None)
     before, stopped = checked_runs(runner, progress) if proof.with_check else ([], None)
@@ -199,12 +199,10 @@ def prove(
     verified = verify(measure, policy, clock=budget.clock, on_run=progress.on_run, before=before)
     is_checked = len(before) == CHECK_RUNS and not verified.refusals
     return replace(
-        verified,
+        with_sides(verified, words, changes),
         check=check_of(before, proof.tolerance) if is_checked else None,
         prediction=None if prediction is None else hold(prediction, verified.speedup),
         folder=str(folder),
-        commands=words,
-        changes=changes,
     )
 
 
@@ -295,7 +293,7 @@ class Progress:
         took = "" if run.step_ns is None else f", {short_time(run.step_ns)} each"
         so_far = ""
         if interval is not None and interval.is_bounded:
-            so_far = f" (so far {interval.low:.2f} to {interval.high:.2f})"
+            so_far = f" (so far {interval.lowest:.2f} to {interval.highest:.2f})"
         say(f"{when}: {run.side}, {steps}{took}{so_far}".replace(NBSP, " "))
         if not self._is_told:
             self._is_told = True

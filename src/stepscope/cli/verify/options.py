@@ -195,7 +195,9 @@ def read_sides(given: SideOptions) -> Sides:
         "candidate": Change(
             environment=_environment(given.candidate_env, "--candidate-env"),
             knobs=knobs,
-            raised=frozenset().union(*(raised_by(code, knobs) for code in codes)) - named,
+            raised=tuple(
+                sorted({name for code in codes for name in raised_by(code, knobs)} - named)
+            ),
         ),
     }
     if baseline == candidate and changes["baseline"] == changes["candidate"]:

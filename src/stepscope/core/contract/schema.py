@@ -19,16 +19,16 @@ from msgspec.inspect import DataclassType, StructType, Type, type_info
 from stepscope.core.contract.codec import Contract, schema_of
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.scaling import ScalingContract
-from stepscope.core.contract.verification import VerificationContract
+from stepscope.core.experiments.experiment import Verified
+from stepscope.core.experiments.fixed import Fixed
 
 DOCUMENTS: tuple[type[Contract], ...] = (
     ComparisonContract,
     DiagnosisContract,
-    FixContract,
+    Fixed,
     ScalingContract,
-    VerificationContract,
+    Verified,
 )
 """The core's; a room lists its own in `contract/documents.py`."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -7,12 +7,12 @@ A field is None when it was not measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from stepscope.core.constraints import one_of
+from stepscope.core.contract.codec import Contract
 from stepscope.core.experiments.trials import Change, Trial
 
 Side = Literal["baseline", "candidate"]
@@ -31,20 +31,32 @@ VERDICTS = (PROVEN, NO_GAIN, WORSE, UNSETTLED, DIVERGES, REFUSED)
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """A number and how sure it is. Where nothing is known of that, it goes from 0 to infinity."""
+    """A number and how sure it is."""
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    """None, as `high`, where nothing is known of how sure it is."""
+    high: float | None = None
     level: float = 0.95
+    """Held over all looks together."""
 
     @property
     def is_bounded(self) -> bool:
-        return self.low > 0 and math.isfinite(self.high)
+        return self.low is not None and self.high is not None
+
+    @property
+    def lowest(self) -> float:
+        """The least it may be: 0 where nothing is known."""
+        return 0.0 if self.low is None else self.low
+
+    @property
+    def highest(self) -> float:
+        """The most it may be: infinity where nothing is known."""
+        return math.inf if self.high is None else self.high
 
 
-class Measured(Struct, frozen=True, kw_only=True, rename={"step_ns": "pace_ns"}):
-    """One run of the experiment."""
+class Measured(Struct, frozen=True, kw_only=True):
+    """One run of the experiment, with all that is evidence."""
 
     side: Side
     round: int | None
@@ -52,41 +64,87 @@ class Measured(Struct, frozen=True, kw_only=True, rename={"step_ns": "pace_ns"})
     it computed."""
     trial: Trial
     step_ns: float | None
-    """The trimmed mean of its steps; None when it timed none. Shared storages have it under its
-    older name."""
+    """The trimmed mean of its steps; None when it timed none."""
+
+    @property
+    def run(self) -> Run:
+        trial = self.trial
+        return Run(
+            side=self.side,
+            round=self.round,
+            folder=trial.folder,
+            num_steps=len(trial.step_ns),
+            ms=None if self.step_ns is None else self.step_ns / 1e6,
+            wall_s=trial.wall_s,
+            exit_code=trial.exit_code,
+            on_device=trial.on_device,
+            is_good=trial.is_good,
+            samples=trial.setup.samples,
+        )
 
 
-class SideSummary(Struct, frozen=True, kw_only=True):
+class Run(
+    Struct, frozen=True, kw_only=True, rename={"num_steps": "steps", "is_good": "ended_well"}
+):
+    """One run of the experiment."""
+
+    side: Annotated[str, one_of(BASELINE, CANDIDATE)]
+    round: int | None
+    """From 0; null for a run that does not count."""
+    folder: str
+    num_steps: int
+    ms: float | None
+    """The trimmed mean of its steps; null when it timed none."""
+    wall_s: float
+    exit_code: int
+    on_device: bool
+    """Whether the steps are by the device's own clock."""
+    is_good: bool = True
+    """Whether it gave steps and ended well, or was ended by us."""
+    samples: float | None = None
+    """Of a step, on all ranks; null where that is not known."""
+
+
+class SideSummary(Struct, frozen=True, kw_only=True, rename={"num_runs": "runs"}):
     """One side's runs together."""
 
-    num_runs: int
-    step_ns: float | None
-    """The geometric mean over the runs."""
-    run_spread: float | None
+    command: str | None = None
+    """As it was given."""
+    change: Change = Change()
+    num_runs: int = 0
+    """That count."""
+    ms: float | None = None
+    """The geometric mean over runs of the trimmed mean of their steps."""
+    mean_ms: float | None = None
+    """Of all steps, none left out: it sees the rare long ones too."""
+    run_spread: float | None = None
     """The standard deviation of the logarithms of the runs' times: how much runs of the same
     command differ."""
-    mean_ns: float | None
-    """Of all steps, with none left out: it sees the rare long ones too."""
 
 
-class SoFar(Struct, frozen=True, kw_only=True):
-    """What was measured of one side when it ended before the evidence was looked at. It proves
-    nothing."""
+class SoFar(Struct, frozen=True, kw_only=True, rename={"num_runs": "runs", "num_steps": "steps"}):
+    """One side, when it ended before the first look at the evidence."""
 
     num_runs: int
-    """Runs that timed a step, those that fill the caches and those that were broken off among
-    them."""
+    """That timed a step, those that fill the caches and those that were broken off among them."""
     num_steps: int
-    median_ns: float
-    """Of all their timed steps."""
+    median_ms: float
+    """Of all these steps."""
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class SoFarSides(Struct, frozen=True, kw_only=True):
+    """By side; null for one of which no step was timed."""
+
+    baseline: SoFar | None
+    candidate: SoFar | None
+
+
+class Difference(Struct, frozen=True, kw_only=True, rename={"is_allowed": "allowed"}):
     """Something that the two sides should have in common and have not."""
 
     what: str
     """As in --allow."""
-    words: str
+    words: str = ""
     baseline: str
     candidate: str
     is_allowed: bool = False
@@ -187,59 +245,82 @@ class NumericsCheck(
     num_parameters_compared: int = 0
 
 
-class Prediction(Struct, frozen=True, kw_only=True):
-    """A predicted speedup, compared with what the change gave."""
+class Predicted(Struct, frozen=True, kw_only=True):
+    """A predicted speedup."""
 
     value: float
     low: float | None = None
     high: float | None = None
+
+
+class Prediction(Predicted, frozen=True, kw_only=True):
+    """A predicted speedup, compared with what the change gave."""
+
     source: str
     verdict: Annotated[str, one_of("held", "too high", "too low", "open")] = ""
 
 
-class Verified(Struct, frozen=True, kw_only=True):
-    verdict: str
+class Verified(
+    Contract,
+    frozen=True,
+    kw_only=True,
+    tag="stepscope.verification/1",
+    rename={
+        "smallest": "smallest_shown",
+        "num_rounds": "rounds",
+        "num_looks": "looks",
+        "is_by_mean": "by_mean",
+        "is_interrupted": "interrupted",
+        "check": "numerics",
+    },
+):
+    """What `stepscope verify` proved. null is what was not measured; it is never 0."""
+
+    IS_CLOSED: ClassVar[bool] = False
+
+    verdict: Annotated[str, one_of(*VERDICTS)]
     because: str
-    speedup: Interval | None
-    """Before / after; None when nothing was measured."""
-    runs: tuple[Measured, ...]
-    baseline: SideSummary
-    candidate: SideSummary
-    num_rounds: int
-    num_looks: int
-    """How often the evidence was looked at; the interval allows for it."""
-    smallest: float | None
-    """The smallest speedup that would have been shown, four times in five; None where nothing was
-    measured."""
-    per_sample: bool = False
+    speedup: Interval | None = None
+    """Before / after: more than 1 is faster. Null when nothing was measured."""
+    smallest: float | None = None
+    """The smallest true speedup that an interval this wide would distinguish from 1, four times in
+    five."""
+    unit: Annotated[str, one_of("step", "sample")] = "step"
+    """What a side's ms are of."""
     is_by_mean: bool = False
     """Whether the gain lies in rare long steps, so that the speedup and the sides' times are of the
     means over all steps."""
-    is_interrupted: bool = False
-    """Whether it was ended by hand, with what had been measured by then."""
-    so_far: Mapping[Side, SoFar] = field(default_factory=dict)
-    """By side, where it ended before the first look at the evidence; a side of which no step was
-    timed is not there."""
+    baseline: SideSummary = SideSummary()
+    candidate: SideSummary = SideSummary()
+    num_rounds: int = 0
+    """Of four runs each."""
+    num_looks: int = 0
+    """How often the evidence was looked at; the interval allows for it."""
     wall_s: float = 0.0
+    is_interrupted: bool = False
+    """Whether it was ended by hand, or by a signal."""
+    so_far: SoFarSides | None = None
+    """By side, what was measured when it ended before the first look at the evidence, runs that do
+    not count among it. It proves nothing. Null otherwise."""
     differences: tuple[Difference, ...] = ()
     """Between the sides, allowed or not."""
     refusals: tuple[str, ...] = ()
     tail: str = ""
     """What a run that failed said last."""
     loss: LossCheck | None = None
-    """None where no run of both sides was made."""
+    """The loss of every run, with or without --check. Null where not both sides were run."""
     check: NumericsCheck | None = None
+    """Of --check."""
     prediction: Prediction | None = None
+    runs: tuple[Run, ...] = ()
     notes: tuple[str, ...] = ()
     folder: str | None = None
-    commands: Mapping[str, str] = field(default_factory=dict)
-    """By side, as they were given."""
-    changes: Mapping[str, Change] = field(default_factory=dict)
+    """Where the runs are kept."""
 
     @property
     def is_gain(self) -> bool:
         return self.verdict == PROVEN
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        return tuple(run.trial for run in self.runs)
+    def sides(self) -> tuple[tuple[Side, SideSummary], ...]:
+        return (BASELINE, self.baseline), (CANDIDATE, self.candidate)

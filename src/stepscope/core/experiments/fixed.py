@@ -6,11 +6,14 @@ A field is None when it was not measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Struct, field
 
-from stepscope.core.experiments.experiment import Prediction, Verified
-from stepscope.core.experiments.trials import Change, Value
+from stepscope.core.constraints import one_of
+from stepscope.core.contract.codec import Contract
+from stepscope.core.experiments.experiment import Interval, Predicted, Verified
+from stepscope.core.experiments.trials import Value
 
 KEPT = "kept"
 REVERTED = "reverted"
@@ -21,32 +24,42 @@ NOT_RUN = "it was not run"
 OUTCOMES = (KEPT, REVERTED, BY_HAND, NOT_TRIED)
 
 
-class Attempt(Struct, frozen=True, kw_only=True):
+class Attempt(Struct, frozen=True, kw_only=True, rename={"verified": "verification"}):
     """One finding, and what was done about it."""
 
     code: str
     summary: str
     action: str
-    predicted: Prediction
-    outcome: str
+    outcome: Annotated[str, one_of(*OUTCOMES)]
     why: str
+    predicted: Predicted
+    """By the finding."""
     knobs: Mapping[str, Value] = field(default_factory=dict)
     """What was set, or would be; empty where nothing can be set from outside."""
     verified: Verified | None = None
-    """Compared with everything kept before it; None where nothing was run."""
+    """Compared with everything kept before it; null where nothing was run."""
 
 
-class Fixed(Struct, frozen=True, kw_only=True):
-    """A run's findings, from the top."""
+class Fixed(
+    Contract,
+    frozen=True,
+    kw_only=True,
+    tag="stepscope.fix/1",
+    rename={"attempts": "findings", "is_interrupted": "interrupted"},
+):
+    """What became of a run's findings when each was tried. What was not measured is null, never
+    0."""
 
     command: tuple[str, ...]
-    attempts: tuple[Attempt, ...]
-    kept: Change
-    whole: Verified | None
-    """All that was kept against the command as it was given; None where nothing was kept or run, or
-    it was interrupted."""
     before_ms: float | None = None
     """The step that the findings are about."""
+    speedup: Interval | None = None
+    """Of all that was kept."""
+    kept: Mapping[str, Value] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...]
+    whole: Verified | None = None
+    """All that was kept against the command as it was given; null where nothing was kept or run, or
+    it was interrupted."""
     left: tuple[str, ...] = ()
     """Codes of what the last look still found, and nobody has tried."""
     notes: tuple[str, ...] = ()

@@ -19,10 +19,10 @@ class Change(Struct, frozen=True, kw_only=True):
     knobs: Mapping[str, Value] = field(default_factory=dict)
     """Set inside the job through the capture's hooks; names are those of
     protocol.settings.SETTINGS."""
-    raised: frozenset[str] = frozenset()
-    """Knobs of these that only go up: a job that has as much already keeps what it has."""
     arguments: tuple[str, ...] = ()
     """Words put at the end of the command."""
+    raised: tuple[str, ...] = ()
+    """Knobs of these that only go up: a job that has as much already keeps what it has."""
 
     @property
     def is_none(self) -> bool:

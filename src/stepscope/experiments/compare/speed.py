@@ -122,7 +122,7 @@ def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> S
             value=value, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why
         )
     smallest = smallest_shown(interval)
-    verdict = _verdict(interval.low, interval.high)
+    verdict = _verdict(interval.lowest, interval.highest)
     return Speedup(
         value=value,
         low=interval.low,
@@ -187,11 +187,11 @@ def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:
     if first.is_mean:
         return None
     mean = ratio_of_trimmed_means(first.steps, second.steps)
-    if mean.low <= speedup.high and mean.high >= speedup.low:
+    if mean.lowest <= speedup.high and mean.highest >= speedup.low:
         return None
     return (
         f"the mean step, without the longest and shortest twentieth, gives {mean.value:.3g}x "
-        f"({mean.low:.3g} to {mean.high:.3g}),"
+        f"({mean.lowest:.3g} to {mean.highest:.3g}),"
         " which the median does not see: some steps are far longer than others, as with a loader "
         "that delivers in bursts"
     )

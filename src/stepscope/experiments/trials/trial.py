@@ -54,7 +54,7 @@ def run_trial(
     knobs = _checked(change.knobs)
     skipped = max(warm_up_steps, FIRST_STEPS)
     options = _options(skipped, max_steps, with_numerics=with_numerics, profile=profile)
-    options = replace(options, raised=tuple(sorted(change.raised)))
+    options = replace(options, raised=change.raised)
     if on_steps is not None:
         options = replace(options, sample_s=CALL_S)
     watcher = _Watcher(folder, skipped, on_steps)

@@ -17,6 +17,7 @@ from stepscope.core.experiments.experiment import (
     Side,
     SideSummary,
     SoFar,
+    SoFarSides,
 )
 from stepscope.core.experiments.trials import Trial
 from stepscope.experiments.bootstrap import log_mean_variance, trimmed_mean
@@ -130,20 +131,25 @@ class Evidence:
         means = [self.mean(run) for run in runs]
         return SideSummary(
             num_runs=len(runs),
-            step_ns=math.exp(statistics.fmean(logs)) if logs else None,
+            ms=math.exp(statistics.fmean(logs)) / 1e6 if logs else None,
             run_spread=statistics.stdev(logs) if len(logs) > 1 else None,
-            mean_ns=statistics.fmean(means) if means else None,
+            mean_ms=statistics.fmean(means) / 1e6 if means else None,
         )
 
 
-def so_far(runs: Sequence[Measured]) -> dict[Side, SoFar]:
-    """What was measured of each side, whether it counts or not."""
-    sides: dict[Side, SoFar] = {}
-    for side in (BASELINE, CANDIDATE):
-        timed = [run.trial.step_ns for run in runs if run.side == side and run.trial.step_ns]
-        steps = [ns for step_ns in timed for ns in step_ns]
-        if steps:
-            sides[side] = SoFar(
-                num_runs=len(timed), num_steps=len(steps), median_ns=statistics.median(steps)
-            )
-    return sides
+def so_far(runs: Sequence[Measured]) -> SoFarSides | None:
+    """What was measured of each side, whether it counts or not; None where no step was timed."""
+    baseline, candidate = _side_so_far(runs, BASELINE), _side_so_far(runs, CANDIDATE)
+    if baseline is None and candidate is None:
+        return None
+    return SoFarSides(baseline=baseline, candidate=candidate)
+
+
+def _side_so_far(runs: Sequence[Measured], side: Side) -> SoFar | None:
+    timed = [run.trial.step_ns for run in runs if run.side == side and run.trial.step_ns]
+    steps = [ns for step_ns in timed for ns in step_ns]
+    if not steps:
+        return None
+    return SoFar(
+        num_runs=len(timed), num_steps=len(steps), median_ms=statistics.median(steps) / 1e6
+    )

@@ -5,8 +5,9 @@ What measures is a function of a side: the command line runs real trainings, tes
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -23,10 +24,9 @@ from stepscope.core.experiments.experiment import (
     Measured,
     Prediction,
     Side,
-    SideSummary,
     Verified,
 )
-from stepscope.core.experiments.trials import Trial
+from stepscope.core.experiments.trials import Change, Trial
 from stepscope.core.progress import Advance, followed
 from stepscope.errors import StepscopeError
 from stepscope.experiments.bootstrap import smallest_shown
@@ -80,19 +80,18 @@ def verify(
 
 def refused(refusals: Sequence[str]) -> Verified:
     """An experiment that was not begun, and why."""
-    none = SideSummary(num_runs=0, step_ns=None, run_spread=None, mean_ns=None)
-    return Verified(
-        verdict=REFUSED,
-        because="; ".join(refusals),
-        speedup=None,
-        runs=(),
-        baseline=none,
-        candidate=none,
-        num_rounds=0,
-        num_looks=0,
-        smallest=None,
-        refusals=tuple(refusals),
-    )
+    return Verified(verdict=REFUSED, because="; ".join(refusals), refusals=tuple(refusals))
+
+
+def with_sides(
+    verified: Verified, commands: Mapping[Side, str], changes: Mapping[Side, Change]
+) -> Verified:
+    """The experiment with what was run on each side."""
+    sides = {
+        side: replace(summary, command=commands.get(side), change=changes.get(side, summary.change))
+        for side, summary in verified.sides
+    }
+    return replace(verified, **sides)
 
 
 def hold(prediction: Prediction, speedup: Interval | None) -> Prediction:
@@ -102,9 +101,13 @@ def hold(prediction: Prediction, speedup: Interval | None) -> Prediction:
         return replace(prediction, verdict="open")
     low = prediction.value if prediction.low is None else prediction.low
     high = prediction.value if prediction.high is None else prediction.high
-    if low > speedup.high or high < speedup.low:
-        return replace(prediction, verdict="too high" if low > speedup.high else "too low")
-    return replace(prediction, verdict="open" if speedup.low <= 1 < low else "held")
+    if low > speedup.highest or high < speedup.lowest:
+        return replace(prediction, verdict="too high" if low > speedup.highest else "too low")
+    return replace(prediction, verdict="open" if speedup.lowest <= 1 < low else "held")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 class _DivergesError(Exception):
@@ -186,17 +189,17 @@ class _Experiment:
             verdict=self.verdict,
             because=because,
             speedup=None if is_void else interval,
-            runs=tuple(self.runs),
+            runs=tuple(run.run for run in self.runs),
             baseline=evidence.summary(BASELINE, is_by_mean=self.is_by_mean),
             candidate=evidence.summary(CANDIDATE, is_by_mean=self.is_by_mean),
             num_rounds=evidence.num_rounds,
             num_looks=self.num_looks,
-            smallest=None if interval is None or is_void else smallest_shown(interval),
+            smallest=None if interval is None or is_void else _finite(smallest_shown(interval)),
             loss=evidence.loss(),
-            per_sample=self.policy.per_sample,
+            unit="sample" if self.policy.per_sample else "step",
             is_by_mean=self.is_by_mean,
             is_interrupted=self.is_interrupted,
-            so_far=so_far(self.runs) if is_open else {},
+            so_far=so_far(self.runs) if is_open else None,
             wall_s=self.clock() - self.started,
             differences=differences,
             refusals=refusals,

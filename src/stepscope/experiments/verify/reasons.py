@@ -59,11 +59,11 @@ def reason_for(verdict: str | None, interval: Interval, evidence: Evidence) -> s
         return f"the whole interval lies above 1, and the gain above {_percent(policy.threshold)}"
     if verdict == WORSE:
         return "the whole interval lies below 1"
-    if verdict == NO_GAIN and interval.low > 1:
+    if verdict == NO_GAIN and interval.lowest > 1:
         least = _percent(policy.threshold)
         return f"it is faster by less than {least}, which is no gain in practice"
     if verdict == NO_GAIN:
-        return f"a gain of more than {_percent(max(interval.high - 1, 0))} is ruled out"
+        return f"a gain of more than {_percent(max(interval.highest - 1, 0))} is ruled out"
     spent = "the rounds" if evidence.num_rounds >= policy.max_rounds else "the budget"
     if half_width(interval) > 1:
         return f"{spent} ended with too few runs, or runs too unlike, to tell anything"
@@ -91,13 +91,13 @@ def so_far_words(runs: Sequence[Measured]) -> str:
     sides = so_far(runs)
     words = []
     for side in (BASELINE, CANDIDATE):
-        summary = sides.get(side)
+        summary = None if sides is None else getattr(sides, side)
         if summary is None:
             words.append(f"of the {side} nothing was measured")
         else:
             steps = "one step" if summary.num_steps == 1 else f"{summary.num_steps} steps"
             num = "one run" if summary.num_runs == 1 else f"{summary.num_runs} runs"
-            took = ms_words(summary.median_ns).replace(" ", "\u00a0")
+            took = ms_words(summary.median_ms * 1e6).replace(" ", "\u00a0")
             words.append(f"the {side} took {took} a step (the median of {steps} in {num})")
     return f"until then {', and '.join(words)}: nothing is proven by that"
 
@@ -141,12 +141,12 @@ def _few_steps(counted: Sequence[Measured]) -> list[str]:
 
 def _means_note(evidence: Evidence, interval: Interval | None) -> list[str]:
     """Where the mean of all steps differs from the pace, rare long steps are why."""
-    before = evidence.summary(BASELINE).mean_ns
-    after = evidence.summary(CANDIDATE).mean_ns
+    before = evidence.summary(BASELINE).mean_ms
+    after = evidence.summary(CANDIDATE).mean_ms
     if before is None or after is None or interval is None:
         return []
     whole = before / after
-    if interval.low / 1.02 <= whole <= interval.high * 1.02:
+    if interval.lowest / 1.02 <= whole <= interval.highest * 1.02:
         return []
     what = "with the rare long steps that the pace leaves out, the ratio of mean step times is"
     return [f"{what} {whole:.3f}"]

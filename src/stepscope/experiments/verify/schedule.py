@@ -106,7 +106,7 @@ def paired_interval(
     Their variance is never taken as less than what the steps of the runs alone would give."""
     middle = statistics.fmean(pairs)
     if len(pairs) < 2:
-        return Interval(value=math.exp(middle), low=0.0, high=math.inf, level=level)
+        return Interval(value=math.exp(middle), level=level)
     deviation = math.sqrt(max(statistics.variance(pairs), least_variance) / len(pairs))
     half = min(student(1 - errors, len(pairs) - 1) * deviation, 700.0)
     return around(middle, half, level)
@@ -114,7 +114,7 @@ def paired_interval(
 
 def half_width(interval: Interval) -> float:
     """As a share of the value: 0.02 is two per cent either way."""
-    if not interval.is_bounded:
+    if interval.low is None or interval.high is None:
         return math.inf
     return math.sqrt(interval.high / interval.low) - 1
 
@@ -122,10 +122,11 @@ def half_width(interval: Interval) -> float:
 def verdict_of(interval: Interval, policy: VerifyPolicy) -> str | None:
     """What the interval settles; None where it settles nothing."""
     least = 1 + policy.threshold
-    if interval.low > 1 and interval.value >= least:
+    low, high = interval.lowest, interval.highest
+    if low > 1 and interval.value >= least:
         return PROVEN
-    if interval.high < 1 and interval.value <= 1 / least:
+    if high < 1 and interval.value <= 1 / least:
         return WORSE
-    if interval.high < least and interval.low > 1 / least:
+    if high < least and low > 1 / least:
         return NO_GAIN
     return NO_GAIN if half_width(interval) <= policy.precision else None

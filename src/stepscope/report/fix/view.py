@@ -73,10 +73,10 @@ def head_words(fixed: Fixed) -> str:
             f"{each}; {again} not proven to be faster: {fixed.whole.verdict}, "
             f"{fixed.whole.because}.{more}"
         )
-    before, after = fixed.whole.baseline.step_ns, fixed.whole.candidate.step_ns
+    before, after = fixed.whole.baseline.ms, fixed.whole.candidate.ms
     times = ""
     if before is not None and after is not None:
-        times = f", {short_time(before)} a step before, {short_time(after)} after"
+        times = f", {short_time(before * 1e6)} a step before, {short_time(after * 1e6)} after"
     return f"{len(kept)} of {findings} fixed: {interval_words(fixed.whole.speedup)}{times}."
 
 
@@ -91,9 +91,9 @@ def gave_words(attempt: Attempt) -> str:
     speedup = None if attempt.verified is None else attempt.verified.speedup
     if speedup is None:
         return "-"
-    is_told = speedup.is_bounded and speedup.high <= LARGE
+    is_told = speedup.highest <= LARGE
     if is_told:
-        return f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
+        return f"{speedup.value:.2f}x ({speedup.lowest:.2f}-{speedup.highest:.2f})"
     return f"{speedup.value:.2f}x"
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from stepscope.core.experiments.experiment import (
-    BASELINE,
-    CANDIDATE,
     DIVERGES,
     LOSS_BASELINE,
     LOSS_UNSEEN,
@@ -17,9 +14,9 @@ from stepscope.core.experiments.experiment import (
     UNSETTLED,
     WORSE,
     Interval,
-    Measured,
     NumericsCheck,
     Prediction,
+    Run,
     Side,
     SideSummary,
     Verified,
@@ -62,13 +59,11 @@ def summary_words(verified: Verified) -> str:
     head = VERDICT_WORDS[verified.verdict]
     if verified.speedup is None:
         return f"{head}: {verified.because}."
-    unit = "sample" if verified.per_sample else "step"
-    times = [side.step_ns for side in (verified.baseline, verified.candidate)]
+    unit = verified.unit
+    times = [side.ms for _, side in verified.sides]
     step_times = ""
     if None not in times:
-        step_times = (
-            f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
-        )
+        step_times = f", {_took(times[0] or 0)} a {unit} before, {_took(times[1] or 0)} after"
     words = f"{head}: {interval_words(verified.speedup)}{step_times}."
     other = ""
     if verified.is_gain and computes_else(verified):
@@ -100,7 +95,7 @@ def computes_else(verified: Verified) -> bool:
 def interval_words(interval: Interval) -> str:
     """`1.53x faster (1.49-1.58)`: before / after, with the interval."""
     direction = " the speed" if interval.value < 1 else " as fast"
-    if not interval.is_bounded or interval.high > LARGE:
+    if interval.low is None or interval.high is None or interval.high > LARGE:
         return f"{interval.value:.3g}x{direction} (how sure that is, is not known)"
     decimals = 2 if interval.high / interval.low > 1.05 else 3
     low, high = f"{interval.low:.{decimals}f}", f"{interval.high:.{decimals}f}"
@@ -112,18 +107,14 @@ def interval_words(interval: Interval) -> str:
 
 def span_words(interval: Interval) -> str:
     """` (1.49-1.58)`; that it has hardly an end, where that is so."""
-    if not interval.is_bounded or interval.high > LARGE:
+    if interval.low is None or interval.high is None or interval.high > LARGE:
         return " (how sure that is, is not known)"
     return f" ({interval.low:.2f}-{interval.high:.2f})"
 
 
 def smallest_words(verified: Verified) -> str:
     """What the runs could have shown."""
-    if (
-        verified.smallest is None
-        or not math.isfinite(verified.smallest)
-        or verified.smallest > MOST_SHOWN
-    ):
+    if verified.smallest is None or verified.smallest > MOST_SHOWN:
         more = "give more of them (--max-rounds), or longer ones (--steps)"
         return f"These runs differ too much among themselves to show anything: {more}"
     runs = plural(verified.baseline.num_runs, "run")
@@ -175,7 +166,7 @@ def verified_document(verified: Verified) -> Iterator[Block]:
     yield Headline(
         command="stepscope verify",
         text=summary_words(verified),
-        about=tuple(f"{side}: {_side_words(verified, side)}" for side in (BASELINE, CANDIDATE)),
+        about=tuple(f"{side}: {_side_words(summary)}" for side, summary in verified.sides),
         tone="" if is_doubtful else TONES.get(verified.verdict, ""),
     )
     if verified.tail.strip():
@@ -194,9 +185,8 @@ def verified_document(verified: Verified) -> Iterator[Block]:
     yield from notes([*verified.notes, *kept], aside="")
 
 
-def _side_words(verified: Verified, side: Side) -> str:
-    command = verified.commands.get(side, "")
-    change = change_words(verified.changes.get(side, Change()))
+def _side_words(summary: SideSummary) -> str:
+    command, change = summary.command or "", change_words(summary.change)
     return f"{command} with {change}" if change and command else command or change or "as it is"
 
 
@@ -207,7 +197,7 @@ def _last_lines(tail: str) -> list[str]:
 
 
 def _runs_section(verified: Verified) -> Section:
-    unit = "sample" if verified.per_sample else "step"
+    unit = verified.unit
     aside = f"time a {unit}, the longest and shortest twentieth of the steps left out"
     if verified.is_by_mean:
         aside = (
@@ -219,27 +209,27 @@ def _runs_section(verified: Verified) -> Section:
         *numbers("runs", f"a {unit}", "runs differ by"),
         Column(title="each run, in order", fit="wrap"),
     )
-    sides: tuple[tuple[Side, SideSummary], ...] = (
-        (BASELINE, verified.baseline),
-        (CANDIDATE, verified.candidate),
-    )
-    rows = tuple(_row(verified, side, summary) for side, summary in sides)
+    rows = tuple(_row(verified, side, summary) for side, summary in verified.sides)
     return Section(title="Runs", aside=aside, blocks=(Table(columns=columns, rows=rows),))
 
 
 def _row(verified: Verified, side: Side, summary: SideSummary) -> tuple[str, ...]:
     runs = [run for run in verified.runs if run.side == side and run.round is not None]
-    each = ", ".join(_short(run, verified.per_sample) for run in runs)
-    step = "not measured" if summary.step_ns is None else short_time(summary.step_ns)
+    each = ", ".join(_short(run, verified.unit) for run in runs)
+    step = "not measured" if summary.ms is None else _took(summary.ms)
     spread = "-" if summary.run_spread is None else percent(summary.run_spread)
     return (side, str(summary.num_runs), step, spread, each)
 
 
-def _short(run: Measured, per_sample: bool) -> str:
-    if run.step_ns is None:
+def _short(run: Run, unit: str) -> str:
+    if run.ms is None:
         return "-"
-    samples = (run.trial.setup.samples or 1.0) if per_sample else 1.0
-    return short_time(run.step_ns / samples).partition(NBSP)[0]
+    samples = (run.samples or 1.0) if unit == "sample" else 1.0
+    return _took(run.ms / samples).partition(NBSP)[0]
+
+
+def _took(ms: float) -> str:
+    return short_time(ms * 1e6)
 
 
 def _check_section(check: NumericsCheck) -> Section:

@@ -96,9 +96,9 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
 
 
 def _search(options: Options, search: Search, runner: Runner, codes: Sequence[str]) -> int:
+    from stepscope.core.contract.codec import encode
     from stepscope.protocol.secrets import masked_words
     from stepscope.tune.proof import ProofPolicy, concluded
-    from stepscope.tune.report.json import tuning_json
     from stepscope.tune.report.view import tuning_document
 
     cached = _SearchCache(cache_path(options.kept.cache), options.command, search.space)
@@ -109,9 +109,9 @@ def _search(options: Options, search: Search, runner: Runner, codes: Sequence[st
     numerics = runner.numerics if options.measuring.is_proven else None
     # What is written down has no secrets in it.
     tuning = concluded(search, tuple(masked_words(options.command)), numerics, proof)
-    cached.keep(tuning)
-    keep_result(runner.folder / RESULT_FILE, tuning_json(tuning))
-    print_answer(tuning, options.style, tuning_json, tuning_document)
+    cached.keep(tuning, search.judge.baseline_setup)
+    keep_result(runner.folder / RESULT_FILE, encode(tuning))
+    print_answer(tuning, options.style, encode, tuning_document)
     if search.is_interrupted:
         return INTERRUPTED_CODE
     return PROVEN_CODE if tuning.is_proven else UNPROVEN_CODE
@@ -196,14 +196,14 @@ class _SearchCache:
             search.notes.append(note)
         return list(earlier.starts)
 
-    def keep(self, tuning: Tuning) -> None:
+    def keep(self, tuning: Tuning, setup: Setup) -> None:
         """What was measured is printed even when it cannot be kept."""
         from stepscope.tune.start import keep
 
         if self._cache is None:
             return
         try:
-            if keep(self._cache, self._key(tuning.setup), tuning):
+            if keep(self._cache, self._key(setup), tuning, setup):
                 say(f"the winner is kept in {self._cache}")
         except StepscopeError as problem:
             say(str(problem))

@@ -155,7 +155,7 @@ def read_options(words: Sequence[str]) -> Options:
 
 
 def run_kernel(words: Sequence[str]) -> int:
-    from stepscope.tune.kernel_report.json import kernel_tuning_json
+    from stepscope.core.contract.codec import encode
     from stepscope.tune.kernel_report.view import kernel_tuning_document
 
     options = read_options(words)
@@ -166,7 +166,7 @@ def run_kernel(words: Sequence[str]) -> int:
         # else.
         TuningCache(options.cache).refuse_strange()
     tuning = tune(options)
-    print_answer(tuning, options.style, kernel_tuning_json, kernel_tuning_document)
+    print_answer(tuning, options.style, encode, kernel_tuning_document)
     if options.cache:
         num = keep(tuning, options.cache)
         note(f"{num} winners are kept in {options.cache}")
@@ -195,10 +195,10 @@ def keep(tuning: KernelTuning, path: str) -> int:
         if result.winner is None or (timed := result.times[result.winner]) is None:
             continue
         key = CacheKey(
-            what=f"kernel {tuning.what}" + (" with gradients" if tuning.has_gradients else ""),
+            what=f"kernel {tuning.what}" + (" with gradients" if tuning.measured.gradients else ""),
             shapes=shape_words(result.case.shapes),
             dtype=result.case.dtype,
-            device=tuning.device,
+            device=tuning.device.name,
             versions=tuning.versions,
         )
         before = None if result.baseline is None else result.times[result.baseline]

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from stepscope.core.contract.codec import Contract
-from stepscope.tune.contract.tuning import TuningContract
+from stepscope.tune.shapes.tuning import Tuning
 
-DOCUMENTS: tuple[type[Contract], ...] = (TuningContract,)
+DOCUMENTS: tuple[type[Contract], ...] = (Tuning,)

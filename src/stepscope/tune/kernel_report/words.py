@@ -39,18 +39,19 @@ def head_words(tuning: KernelTuning) -> str:
     ]
     outcomes = ", ".join(f"{num} {outcome}" for num, outcome in counts if num)
     configurations = plural(len(tuning.tryings), "configuration")
-    return f"{tuning.what} on {tuning.device}: {configurations}, {outcomes}."
+    return f"{tuning.what} on {tuning.device.name}: {configurations}, {outcomes}."
 
 
 def how_words(tuning: KernelTuning) -> str:
-    what = "forward and backward" if tuning.has_gradients else "forward"
+    what = "forward and backward" if tuning.measured.gradients else "forward"
     by = "one call after another"
-    if tuning.by == "device" and tuning.device_kind != "cpu":
+    if tuning.measured.by == "device" and tuning.device.kind != "cpu":
         by = "the device alone"
-    gradients = " and its gradients" if tuning.gradients_checked else ""
+    gradients = " and its gradients" if tuning.check.gradients else ""
+    cases = plural(len(tuning.check.cases), "case")
     return (
-        f"Checked against {tuning.reference}{gradients} in {plural(len(tuning.checked), 'case')}; "
-        f"timed {what}, {by}, {tuning.caches} caches, in turns."
+        f"Checked against {tuning.reference}{gradients} in {cases}; "
+        f"timed {what}, {by}, {tuning.measured.caches} caches, in turns."
     )
 
 

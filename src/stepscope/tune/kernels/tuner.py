@@ -30,10 +30,14 @@ from stepscope.tune.shapes.kernel_tuning import (
     WRONG,
     Case,
     CaseResult,
+    Check,
     Deviation,
+    Device,
     Error,
     KernelTuning,
+    Timing,
     Trying,
+    best_overall,
 )
 
 CHECKING = 0.7
@@ -115,24 +119,26 @@ class _Sweep:
         for index, case in enumerate(timed_cases):
             share = max(start + policy.budget_s - self.now(), 0.0) / (len(timed_cases) - index)
             results.append(self._race(case, referred[case], self.now() + share))
-        results = [_without_wrong(result, self.tryings) for result in results]
+        results = [_with_winner(result, self.tryings) for result in results]
         described = plan.described
         return KernelTuning(
             what=described.name,
             reference=described.reference,
-            device=described.device,
-            device_kind=described.kind,
+            device=Device(name=described.device, kind=described.kind),
             versions=described.versions,
-            by=plan.by,
-            caches="cold" if plan.cold else "warm",
-            has_gradients=plan.gradients,
-            gradients_checked=self.has_gradients,
+            measured=Timing(
+                by=plan.by, caches="cold" if plan.cold else "warm", gradients=plan.gradients
+            ),
+            check=Check(
+                tolerance=policy.tolerance,
+                allowed=allowed,
+                cases=tuple(cases),
+                gradients=self.has_gradients,
+            ),
             roofs=None if plan.roofs is None else plan.roofs.source,
-            tolerance=policy.tolerance,
-            allowed=allowed,
             tryings=tuple(self.tryings),
             cases=tuple(results),
-            checked=tuple(cases),
+            overall=best_overall(self.tryings, results),
             wall_s=self.now() - start,
             notes=(*notes, *_notes(plan, self.tryings, results, self.has_gradients)),
         )
@@ -281,13 +287,16 @@ def _truth_notes(referred: dict[Case, ReferenceResult]) -> list[str]:
     ]
 
 
-def _without_wrong(result: CaseResult, tryings: Sequence[Trying]) -> CaseResult:
-    """One that failed in a later case wins no earlier one.
+def _with_winner(result: CaseResult, tryings: Sequence[Trying]) -> CaseResult:
+    """The case with its winner's settings. One that failed in a later case wins no earlier one: the
+    fastest that never failed does, with no gain claimed."""
+    if result.winner is not None and tryings[result.winner].outcome != RIGHT:
+        result = _without_wrong(result, tryings)
+    settings = None if result.winner is None else tryings[result.winner].settings
+    return replace(result, settings=settings)
 
-    The fastest that never failed does, with no gain claimed.
-    """
-    if result.winner is None or tryings[result.winner].outcome == RIGHT:
-        return result
+
+def _without_wrong(result: CaseResult, tryings: Sequence[Trying]) -> CaseResult:
     still_right = [
         (timing.ns, index)
         for index, timing in enumerate(result.times)

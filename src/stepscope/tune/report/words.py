@@ -61,7 +61,7 @@ def summary_words(tuning: Tuning) -> str:
         gain = tuning.verified.speedup
         return (
             f"{head}: {setting} is {gain.value:.2f}x as fast as the command as it was given "
-            f"({gain.low:.2f}-{gain.high:.2f})."
+            f"({gain.lowest:.2f}-{gain.highest:.2f})."
         )
     seen = ""
     if winner.speedup is not None:
@@ -101,20 +101,20 @@ def ordered(tuning: Tuning) -> list[Tried]:
     """The trials as a table has them: measured ones first, the fastest on top; then the rest in
     order."""
     measured = [
-        tried for tried in tuning.trials if tried.state == MEASURED and tried.ns is not None
+        tried for tried in tuning.trials if tried.state == MEASURED and tried.ms is not None
     ]
     rest = [tried for tried in tuning.trials if tried not in measured]
-    return sorted(measured, key=lambda tried: tried.ns or 0.0) + rest
+    return sorted(measured, key=lambda tried: tried.ms or 0.0) + rest
 
 
 def time_words(tried: Tried) -> str:
-    return "-" if tried.ns is None else short_time(tried.ns)
+    return "-" if tried.ms is None else short_time(tried.ms * 1e6)
 
 
 def gain_words(tuning: Tuning, tried: Tried) -> str:
-    if tried.ns is None or tuning.baseline.ns is None:
+    if tried.ms is None or tuning.baseline.ms is None:
         return "-"
-    return f"{tuning.baseline.ns / tried.ns:.2f}x"
+    return f"{tuning.baseline.ms / tried.ms:.2f}x"
 
 
 def aside_words(tried: Tried) -> str:

@@ -6,11 +6,13 @@ A field is None when it was not measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import log
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
+from stepscope.core.contract.codec import Contract
 from stepscope.core.experiments.trials import Value
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -125,64 +127,96 @@ class Floor(Struct, frozen=True, kw_only=True, rename={"bytes_moved": "bytes"}):
     one."""
 
 
-class CaseResult(Struct, frozen=True, kw_only=True):
+class CaseResult(Struct, frozen=True, kw_only=True, rename={"gain": "speedup"}):
+    """A timed case. Configurations are named by their index in `configs`."""
+
     case: Case
     floor: Floor
     times: tuple[Timed | None, ...]
-    """In the order of the configurations; None where it was not timed."""
+    """In the order of the configurations; null where it was not timed."""
     reference: Timed | None
     """The reference's own time, where it is another function."""
     baseline: int | None
     winner: int | None
-    """None where no configuration was right, or none could be timed."""
+    """null where no configuration was right, or none could be timed."""
+    settings: Mapping[str, Value] | None = None
+    """The winner's."""
     gain: Gain | None = None
-    """Of the winner over the baseline; None where the winner is the baseline, or that was wrong."""
+    """Of the winner over the baseline; null where the winner is the baseline, or that was wrong."""
+    share_of_floor: float | None = None
+    """Of the floor's speed, what the winner reaches; above 1 where the data never leave the
+    cache."""
     ties: tuple[int, ...] = ()
     """Configurations that these samples do not tell from the winner."""
 
-    @property
-    def share_of_floor(self) -> float | None:
-        """Of the floor's speed, what the winner reaches; above 1 where the data never leave the
-        cache."""
+    def __post_init__(self) -> None:
         timed = None if self.winner is None else self.times[self.winner]
-        return None if timed is None or not self.floor.ns else self.floor.ns / timed.ns
+        share = None if timed is None or not self.floor.ns else self.floor.ns / timed.ns
+        force_setattr(self, "share_of_floor", share)
 
 
-class KernelTuning(Struct, frozen=True, kw_only=True):
-    """The whole sweep."""
+class Device(Struct, frozen=True, kw_only=True):
+    """What it ran on."""
 
-    what: str
-    reference: str
-    """What it was checked against, in words."""
-    device: str
-    device_kind: str
-    versions: Mapping[str, str]
+    name: str
+    kind: str
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """How times were taken."""
+
     by: str
     """device: on the device alone; call: one call after another, the host's part with it."""
     caches: str
     """warm or cold."""
-    has_gradients: bool
+    gradients: bool
     """Whether the timed calls run backward as well."""
-    gradients_checked: bool
-    roofs: str | None
-    """Where the floors' rates come from."""
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """What outputs were compared with."""
+
     tolerance: float
     allowed: Mapping[str, Error]
     """By precision: how far an output may be from the reference."""
+    cases: tuple[Case, ...]
+    """All of them, the edges as well."""
+    gradients: bool
+
+
+class KernelTuning(
+    Contract,
+    frozen=True,
+    kw_only=True,
+    tag="stepscope.kernel_tuning/1",
+    rename={"tryings": "configs"},
+):
+    """What `stepscope tune kernel --format json` prints: the whole sweep. What was not measured is
+    null, never 0."""
+
+    what: str
+    reference: str
+    """What it was checked against, in words."""
+    device: Device
+    versions: Mapping[str, str]
+    measured: Timing
+    check: Check
+    roofs: str | None
+    """Where the floors' rates come from."""
     tryings: tuple[Trying, ...]
     cases: tuple[CaseResult, ...]
-    checked: tuple[Case, ...]
-    """All cases, the edges as well."""
+    overall: int | None
+    """One configuration for all timed cases."""
     wall_s: float
     notes: tuple[str, ...] = ()
 
-    @property
-    def overall(self) -> int | None:
-        """One configuration for all timed cases: the least geometric mean of its time over each
-        case's fastest."""
-        sums: dict[int, float] = {}
-        for index, trying in enumerate(self.tryings):
-            times = [timed for result in self.cases if (timed := result.times[index]) is not None]
-            if trying.outcome == RIGHT and times and len(times) == len(self.cases):
-                sums[index] = sum(log(timed.ns) for timed in times)
-        return min(sums, key=lambda index: sums[index]) if sums else None
+
+def best_overall(tryings: Sequence[Trying], cases: Sequence[CaseResult]) -> int | None:
+    """One configuration for all timed cases: the least geometric mean of its time over each case's
+    fastest."""
+    sums: dict[int, float] = {}
+    for index, trying in enumerate(tryings):
+        times = [timed for result in cases if (timed := result.times[index]) is not None]
+        if trying.outcome == RIGHT and times and len(times) == len(cases):
+            sums[index] = sum(log(timed.ns) for timed in times)
+    return min(sums, key=lambda index: sums[index]) if sums else None

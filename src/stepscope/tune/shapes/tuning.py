@@ -7,12 +7,14 @@ A field is None when it was not measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-from stepscope.core.constraints import AtLeastZero, Count
+from stepscope.core.constraints import AboveZero, AtLeastZero, Count, Share, one_of
+from stepscope.core.contract.codec import Contract
 from stepscope.core.experiments.experiment import NumericsCheck, Verified
-from stepscope.core.experiments.trials import Setup, Value
+from stepscope.core.experiments.trials import Value
 
 MEASURED = "measured"
 PRUNED = "pruned"
@@ -37,24 +39,29 @@ REFUSED = "changes what is computed"
 VERDICTS = (PROVEN, NOT_PROVEN, NOTHING_FASTER, REFUSED, NOT_MEASURED)
 
 
-class Tried(Struct, frozen=True, kw_only=True):
+class Tried(Struct, frozen=True, kw_only=True, rename={"num_steps": "steps"}):
     """One trial of the search."""
 
-    number: int
+    number: Count
     """0 is the command as it was given; from 1 on in the order in which they were begun."""
     settings: Mapping[str, Value]
-    state: str
-    ns: float | None = None
+    state: Annotated[str, one_of(*STATES)]
+    ms: AboveZero | None = None
     """What is minimised: time a step, or a sample. A pruned trial has what it had come to."""
-    step_ns: float | None = None
-    num_steps: int = 0
-    wall_s: float = 0.0
+    step_ms: AboveZero | None = None
+    num_steps: Count = 0
+    wall_s: AtLeastZero = 0.0
     why: str = ""
     """Why it was pruned or failed, in words."""
-    origin: str = SEARCH
+    origin: Annotated[str, one_of(BASELINE, DIAGNOSIS, CACHE, SEARCH, AGAIN)] = SEARCH
     host: str = ""
     not_taken: tuple[str, ...] = ()
     """Knobs that never took hold."""
+
+    @property
+    def ns(self) -> float | None:
+        """What is minimised, in nanoseconds: as searches are stored."""
+        return None if self.ms is None else self.ms * 1e6
 
 
 class KnobShown(Struct, frozen=True, kw_only=True, rename={"words": "values"}):
@@ -66,13 +73,19 @@ class KnobShown(Struct, frozen=True, kw_only=True, rename={"words": "values"}):
     """How the job was given the settings."""
 
 
-class Winner(Struct, frozen=True, kw_only=True):
+class Winner(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"speedup": "trial_speedup", "is_proven": "proven"},
+):
     """The best setting, and what is known of it."""
 
     settings: Mapping[str, Value]
-    ns: float
-    speedup: float | None
-    """As the trials had it, before / after; the proof's own number stands in `Tuning.verified`."""
+    ms: AboveZero | None
+    speedup: AboveZero | None
+    """As the trials had it, before / after; the proof's own number stands in `verification`."""
+    is_proven: bool = False
     words: tuple[str, ...] = ()
     """What to put in the code, or on the command line."""
 
@@ -98,30 +111,45 @@ class Spent(
     proof_s: AtLeastZero
 
 
-class Tuning(Struct, frozen=True, kw_only=True):
-    """The whole search."""
+class Tuning(
+    Contract,
+    frozen=True,
+    kw_only=True,
+    tag="stepscope.tuning/1",
+    rename={
+        "size": "settings_in_space",
+        "check": "numerics",
+        "verified": "verification",
+        "spent": "budget",
+    },
+):
+    """What `stepscope tune --format json` prints. What was not measured is null, never 0. Times are
+    in milliseconds, of a step or of a sample as `per` says."""
 
     command: tuple[str, ...]
-    per: str
-    knobs: tuple[KnobShown, ...]
-    size: int | None
-    """Different settings in the space; None where a knob is continuous."""
-    baseline: Tried
-    trials: tuple[Tried, ...]
-    verdict: str
+    verdict: Annotated[str, one_of(*VERDICTS)]
     because: str
+    per: Annotated[str, one_of(STEP, SAMPLE)]
+    knobs: tuple[KnobShown, ...]
+    size: Annotated[int, Meta(ge=1)] | None
+    """Different settings in the space; null where a knob is continuous."""
+    baseline: Tried
     winner: Winner | None = None
-    """The best that was measured, proven or not; None where nothing beat the baseline."""
-    importance: Mapping[str, float] | None = None
-    """Of each knob, adding up to 1; None where too few trials tell."""
+    """The best that was measured, proven or not; null where nothing beat the baseline."""
+    trials: tuple[Tried, ...]
+    importance: Mapping[str, Share] | None = None
+    """Of each knob, adding up to 1; null where too few trials tell."""
     check: NumericsCheck | None = None
+    """Whether the best setting computes the same."""
     verified: Verified | None = None
+    """As in stepscope.verification/1."""
     ended: str = ""
     """Why the search ended, in words."""
-    wall_s: float = 0.0
+    wall_s: AtLeastZero = 0.0
     spent: Spent | None = None
-    """Of a budget; None where none was given."""
-    setup: Setup = field(default_factory=Setup)
+    """Null without a budget."""
+    device: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
     """Of the baseline."""
     notes: tuple[str, ...] = ()
 
