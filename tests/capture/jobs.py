@@ -14,6 +14,15 @@ from tests.waiting import LONGEST_S
 LIGHT = (Path(__file__).parents[1] / "light_torch.py").read_text(encoding="utf-8")
 """What a job begins with that needs no more of torch than this."""
 
+LIGHT_PACKAGE = """
+import sys
+_at = {at!r}
+while _at in sys.path:
+    sys.path.remove(_at)
+del sys.modules["torch"]
+"""
+"""Stands before LIGHT in a package of torch's name: meanwhile torch itself is found."""
+
 WHOLE = """
 import gc
 gc.disable()
@@ -85,11 +94,14 @@ def script(folder: Path, text: str, name: str = "train.py", *, before: str = LOO
     return path
 
 
-def light_path(folder: Path) -> str:
-    """A PYTHONPATH with which every python begins with LIGHT."""
-    (folder / "light").mkdir()
-    (folder / "light" / "sitecustomize.py").write_text(LIGHT, encoding="utf-8")
-    return str(folder / "light")
+def light_path(folder: Path, more: str = "") -> str:
+    """A folder for a python's path, `-I` or not: `import torch` is then LIGHT's, and runs `more`
+    after it."""
+    at = folder / "light"
+    (at / "torch").mkdir(parents=True)
+    text = LIGHT_PACKAGE.format(at=str(at)) + LIGHT + "sys.path.insert(0, _at)\n" + more
+    (at / "torch" / "__init__.py").write_text(text, encoding="utf-8")
+    return str(at)
 
 
 def torchrun(folder: Path, *words: str) -> list[str]:

@@ -49,7 +49,8 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", light_path(tmp_path))
+    # Its processes have our path, and PYTHONPATH not.
+    monkeypatch.syspath_prepend(light_path(tmp_path))
     cache = tmp_path / "tuned.jsonl"
     code = run(
         f"{BLOCKED}:moody", "--reference", f"{BLOCKED}:plain", "--shapes", "4x9", "--edges", "1x1",
