@@ -30,7 +30,7 @@ cloudpickle = package("cloudpickle")
 import torch
 from torch.utils.data import IterableDataset
 
-from stepscope.capture.hooks.changes import LOGGERS, WATCHED, watched_function
+from stepscope.capture.hooks.changes import EVALUATIONS, LOGGERS, WATCHED, watched_function
 from stepscope.capture.hooks.install import begin, forget_session
 from stepscope.capture.session import Session
 from stepscope.protocol.options import Options
@@ -38,7 +38,9 @@ from stepscope.protocol.options import Options
 CODES = {f"{function.__module__}.{function.__qualname__}"
          for name in WATCHED if (function := watched_function(name)) is not None}  # fmt: skip
 CODES |= {
-    f"{module}.{kind}.{method}" for module, (kind, methods) in LOGGERS.items() for method in methods
+    f"{module}.{kind}.{method}"
+    for module, (kind, methods) in (LOGGERS | EVALUATIONS).items()
+    for method in methods
 }
 
 

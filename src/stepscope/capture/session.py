@@ -432,6 +432,7 @@ class Session:
         self._last_dur_ns = None
         self._first_writer.start(self._epochs.first_step(self.rows.pop()), self._made_ns)
         self.writer = self._first_writer
+        self.notice()
         at_process_end(self.guard.watch(self.finish))
 
     def _keep(self, now: int) -> None:

@@ -53,6 +53,10 @@ LOGGERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """By module: the class through which all of its calls go, and its methods. Those that the job
 itself imports, and no others."""
+EVALUATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "transformers.modeling_utils": ("PreTrainedModel", ("eval",)),
+}
+"""As LOGGERS: classes of models whose eval() does not call that of torch.nn.Module."""
 
 
 OTHERS = (
@@ -138,11 +142,15 @@ def table() -> list[Change]:
     for name, why in WATCHED.items():
         purposes.setdefault(why, []).append(f"`{name.removeprefix('torch.')}`")
     rows = [Change(", ".join(names), why, CODE) for why, names in purposes.items()]
-    loggers = [
-        f"{module}.{kind}.{'/'.join(methods)}" for module, (kind, methods) in LOGGERS.items()
-    ]
-    names = ", ".join(f"`{name}`" for name in loggers)
-    return [*rows, Change(names, "logging, where the job imports it", CODE), *OTHERS]
+    loggers = Change(_named(LOGGERS), "logging, where the job imports it", CODE)
+    models = Change(_named(EVALUATIONS), "evaluations, where the job imports it", CODE)
+    return [*rows, loggers, models, *OTHERS]
+
+
+def _named(methods: dict[str, tuple[str, tuple[str, ...]]]) -> str:
+    return ", ".join(
+        f"`{module}.{kind}.{'/'.join(names)}`" for module, (kind, names) in methods.items()
+    )
 
 
 def watched_function(name: str) -> FunctionType | None:

@@ -13,6 +13,7 @@ from typing import Any
 from stepscope.capture.guard import Guard, suppressed
 from stepscope.capture.hooks.changes import WATCHED, watched_function
 from stepscope.capture.hooks.garbage import hook_collections
+from stepscope.capture.hooks.libraries import Libraries
 from stepscope.capture.hooks.loggers import hook_loggers
 from stepscope.capture.hooks.optimizers import hook_optimizers
 from stepscope.capture.hooks.probes import timed, watch
@@ -90,9 +91,12 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
         ("torch.cuda.CUDAGraph.replay", timed(guard, session.replayed)),
     ):
         watch(guard, watched_function(name), probe)
-    hook_stalls(guard, session)
+    libraries = Libraries(guard)
+    hook_stalls(guard, session, libraries)
     hook_collections(guard, session.tape)
-    hook_loggers(guard, session)
+    hook_loggers(guard, session, libraries)
+    session.notice = guard.watch(libraries.look)
+    session.notice()
     hook_collectives(guard, session)
     _hook_losses(guard, session)
     give_way(guard, session)

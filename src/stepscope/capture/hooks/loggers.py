@@ -1,13 +1,11 @@
 """Hooks on what writes logs: logging, progress bars, TensorBoard, trackers.
 
-Classes of libraries that the job itself imports, and no others. A call inside another one is a
-part of it; those of other threads hold no step up. `print` is left alone: it is no function of
-Python's, and whatever stands in its place is noticed.
+A call inside another one is a part of it; those of other threads hold no step up. `print` is left
+alone: it is no function of Python's, and whatever stands in its place is noticed.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from typing import Any
@@ -15,7 +13,8 @@ from typing import Any
 from stepscope.capture.caller import calling_line
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.changes import LOGGERS
-from stepscope.capture.hooks.probes import Probe, watch
+from stepscope.capture.hooks.libraries import Libraries
+from stepscope.capture.hooks.probes import Probe
 from stepscope.capture.session import Session
 from stepscope.capture.tape import LOGGED, NOTED_NS
 
@@ -25,30 +24,14 @@ LONGEST_NS = 60_000_000_000
 """A call that has begun longer ago is taken for one that a signal's handler cut short."""
 
 
-class Loggers:
-    """Those that were found. One is hooked when its module is there: a job may import it late."""
-
+class _Loggers:
     def __init__(self, guard: Guard, session: Session) -> None:
-        self._guard, self._session = guard, session
+        self._session = session
         self._thread = threading.main_thread().ident
         self._inside_ns = 0
         """When the call began that runs."""
-        self._left = dict(LOGGERS)
         self._watched = guard.watch(self._logged)
-        self._probe = Probe(self._enter, self._leave)
-        self.look()
-
-    def look(self) -> None:
-        """Hooks those that have come; any thread may ask."""
-        for name in [name for name in self._left if name in sys.modules]:
-            owner, methods = self._left[name]
-            kind = getattr(sys.modules[name], owner, None)
-            if kind is None:
-                # Its module is still being imported.
-                continue
-            del self._left[name]
-            for method in methods:
-                watch(self._guard, kind.__dict__.get(method), self._probe)
+        self.probe = Probe(self._enter, self._leave)
 
     def _enter(self, *_: Any) -> int | None:
         if threading.get_ident() != self._thread:
@@ -71,6 +54,5 @@ class Loggers:
         self._session.tape.append((LOGGED, begun, ended, line))
 
 
-def hook_loggers(guard: Guard, session: Session) -> None:
-    loggers = Loggers(guard, session)
-    session.notice = guard.watch(loggers.look)
+def hook_loggers(guard: Guard, session: Session, libraries: Libraries) -> None:
+    libraries.add(LOGGERS, _Loggers(guard, session).probe)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from stepscope.capture.caller import calling_line
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.changes import watched_function
+from stepscope.capture.hooks.changes import EVALUATIONS, watched_function
+from stepscope.capture.hooks.libraries import Libraries
 from stepscope.capture.hooks.probes import Probe, timed, watch
 from stepscope.capture.session import Session
 from stepscope.capture.tape import EVALUATED, SAVED
@@ -26,9 +27,11 @@ class _Save(NamedTuple):
     cpu_ns: int
 
 
-def hook_stalls(guard: Guard, session: Session) -> None:
+def hook_stalls(guard: Guard, session: Session, libraries: Libraries) -> None:
     watch(guard, watched_function("torch.save"), _save_probe(guard, session))
-    _hook_evaluations(guard, session)
+    probe = _evaluation_probe(guard, session)
+    watch(guard, watched_function("torch.nn.Module.eval"), probe)
+    libraries.add(EVALUATIONS, probe)
 
 
 def _save_probe(guard: Guard, session: Session) -> Probe:
@@ -87,7 +90,7 @@ def evaluated(session: Session, begun: int, ended: int, *, is_noted: bool) -> No
     session.tape.append((EVALUATED, begun, ended, calling_line() if is_noted else None))
 
 
-def _hook_evaluations(guard: Guard, session: Session) -> None:
+def _evaluation_probe(guard: Guard, session: Session) -> Probe:
     num_noted = 0
 
     def on_eval(_: Any, begun: int, ended: int) -> None:
@@ -96,4 +99,4 @@ def _hook_evaluations(guard: Guard, session: Session) -> None:
         num_noted += is_noted
         evaluated(session, begun, ended, is_noted=is_noted)
 
-    watch(guard, watched_function("torch.nn.Module.eval"), timed(guard, on_eval))
+    return timed(guard, on_eval)
