@@ -1,8 +1,8 @@
 """Flight-recorder dumps for tests: real ones of planted hangs, and formed ones.
 
-`readers/flight/gloo.tar.gz` has dumps of PyTorch 2.13 with gloo, `nccl.tar.gz` of PyTorch 2.11 with
-NCCL 2.28 on one H200, 4 ranks each: in each folder one hang was planted. `dump_bytes` forms a dump
-as NCCL's recorder writes it.
+`recordings/flight/gloo.tar.gz` has dumps of PyTorch 2.13 with gloo, `nccl.tar.gz` of PyTorch 2.11
+with NCCL 2.28 on one H200, 4 ranks each: in each folder one hang was planted. `dump_bytes` forms a
+dump as NCCL's recorder writes it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.recordings.flight import FlightDump
-from stepscope.readers.flight.dump import read
 from stepscope.readers.source import Source
+from stepscope.recordings.flight.dump import read
 
-FOLDER = Path(__file__).parent / "readers" / "flight"
+FOLDER = Path(__file__).parent / "recordings" / "flight"
 GLOO = FOLDER / "gloo.tar.gz"
 NCCL = FOLDER / "nccl.tar.gz"
 

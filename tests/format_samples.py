@@ -32,7 +32,7 @@ from tests.live_runs import (
     write_run,
 )
 from tests.plan.test_config_json import LLAMA
-from tests.readers.system.test_hardware_file import told as hardware_told
+from tests.readers.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SAMPLES, unpacked
 
 TESTS = Path(__file__).parent
@@ -176,7 +176,10 @@ def _built() -> Iterator[tuple[str, str, bytes]]:
 
 def _of_readers() -> Iterator[tuple[str, str, bytes]]:
     """What `samples()` of each reader's test module gives."""
-    for path in sorted(TESTS.glob("readers/**/test_*.py")):
+    paths = (
+        path for room in ("readers", "recordings") for path in TESTS.glob(f"{room}/**/test_*.py")
+    )
+    for path in sorted(paths):
         if "\ndef samples(" in path.read_text():
             module = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
             yield from import_module(module).samples()

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
+from stepscope.recordings.nccl.log import read as read_nccl_logs
 
 
 def info(

@@ -21,26 +21,37 @@ if TYPE_CHECKING:
     from stepscope.core.facts import Facts as Facts
     from stepscope.core.recordings.auxiliary import Advice as Advice
     from stepscope.core.recordings.auxiliary import Auxiliary as Auxiliary
+    from stepscope.core.recordings.kernels import KernelMetrics as KernelMetrics
+    from stepscope.core.recordings.kernels import KernelRecording as KernelRecording
+    from stepscope.core.recordings.memory import MemoryRecord as MemoryRecord
+    from stepscope.core.recordings.nccl import NcclLog as NcclLog
     from stepscope.core.recordings.recording import Recording as Recording
     from stepscope.core.recordings.system import DeviceSeries as DeviceSeries
     from stepscope.core.recordings.system import Spread as Spread
     from stepscope.core.recordings.system import SystemRecording as SystemRecording
+    from stepscope.core.recordings.training_log import TrainingLog as TrainingLog
+    from stepscope.core.trace import Kind as Kind
     from stepscope.core.trace import Trace as Trace
+    from stepscope.core.trace import TraceMeta as TraceMeta
     from stepscope.errors import FormatError as FormatError
     from stepscope.errors import InputError as InputError
     from stepscope.errors import UsageError as UsageError
     from stepscope.readers.format import Format as Format
     from stepscope.readers.format import Reader as Reader
     from stepscope.readers.source import Source as Source
+    from stepscope.readers.stream import Stream as Stream
     from stepscope.readers.text_lines import TextLines as TextLines
     from stepscope.replay.graph import Graph as Graph
     from stepscope.report.document.blocks import Document as Document
+    from stepscope.report.recording_text import Table as Table
+    from stepscope.report.recording_text import table as table
     from stepscope.rules.case import Case as Case
     from stepscope.rules.job_case import JobCase as JobCase
     from stepscope.rules.job_case import JobProposal as JobProposal
     from stepscope.rules.proposal import Proposal as Proposal
     from stepscope.rules.proposal import Remark as Remark
     from stepscope.rules.rule import Rule as Rule
+
 
 MODULES = {
     "Abstention": "core.diagnosis",
@@ -59,6 +70,11 @@ MODULES = {
     "InputError": "errors",
     "JobCase": "rules.job_case",
     "JobProposal": "rules.job_case",
+    "KernelMetrics": "core.recordings.kernels",
+    "KernelRecording": "core.recordings.kernels",
+    "Kind": "core.trace",
+    "MemoryRecord": "core.recordings.memory",
+    "NcclLog": "core.recordings.nccl",
     "Proposal": "rules.proposal",
     "Reader": "readers.format",
     "Recording": "core.recordings.recording",
@@ -66,12 +82,17 @@ MODULES = {
     "Rule": "rules.rule",
     "Source": "readers.source",
     "Spread": "core.recordings.system",
+    "Stream": "readers.stream",
     "SystemRecording": "core.recordings.system",
+    "Table": "report.recording_text",
     "TextLines": "readers.text_lines",
     "Trace": "core.trace",
+    "TraceMeta": "core.trace",
+    "TrainingLog": "core.recordings.training_log",
     "UsageError": "errors",
     "option": "cli.options",
     "print_document": "cli.printing",
+    "table": "report.recording_text",
 }
 
 

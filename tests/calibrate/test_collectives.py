@@ -18,7 +18,7 @@ from stepscope.calibrate.groups import World, groups_of, in_job, number
 from stepscope.calibrate.sweep import CPU_QUICK
 from stepscope.core.calibrated import Timing, bus_factor, ring_steps
 from stepscope.errors import UsageError
-from stepscope.readers.system.hardware_file import read_hardware
+from stepscope.readers.hardware_file import read_hardware
 from tests.capture.jobs import LIGHT
 from tests.followed_loops import followed_loops
 from tests.ports import free_port

@@ -11,7 +11,7 @@ import pytest
 
 from stepscope.calibrate.sweep import Sweep
 from stepscope.cli.main import main
-from stepscope.readers.system.hardware_file import read_hardware
+from stepscope.readers.hardware_file import read_hardware
 from tests.cli.test_progress import Terminal
 from tests.wording import mentions
 

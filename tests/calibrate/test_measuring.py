@@ -19,7 +19,7 @@ from stepscope.calibrate.report import calibration_document, rate_text, size_tex
 from stepscope.calibrate.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Sweep
 from stepscope.calibrate.timer import DeviceTimer, HostTimer, how_many, timing
 from stepscope.core.calibrated import Calibrated, Timing
-from stepscope.readers.system.hardware_file import read_hardware
+from stepscope.readers.hardware_file import read_hardware
 from stepscope.report.document.terminal import to_text
 from tests.followed_loops import followed_loops
 from tests.wording import mentions

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.readers.system import this_machine
-from stepscope.readers.system.this_machine import MachineCheck, machine_checks
+from stepscope.readers import this_machine
+from stepscope.readers.this_machine import MachineCheck, machine_checks
 from tests.wording import mentions
 
 

@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from stepscope.cli.main import main
 from stepscope.pipeline import recording
 from stepscope.readers.auxiliary import read_auxiliary
-from stepscope.readers.formats import BY_NAME, FORMATS, TRACE
+from stepscope.readers.format import TRACE
+from stepscope.readers.formats import BY_NAME, FORMATS
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.formats import formats_table
 from tests.format_samples import samples

@@ -10,7 +10,8 @@ import pytest
 from stepscope.core.contract.codec import encode
 from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
 from stepscope.plan.report.run import RunPlan, run_plan_json
-from stepscope.readers.formats import FORMATS, JUDGED
+from stepscope.readers.format import JUDGED
+from stepscope.readers.formats import FORMATS
 from stepscope.report.formats import formats_json
 from stepscope.tune.contract.tuning_cache import CacheEntry
 from stepscope.tune.report.cache import cache_json

@@ -21,7 +21,7 @@ from tests.builders import step_events, trace_text
 from tests.format_samples import BESIDES, Sample, samples
 from tests.installed import need
 from tests.live_runs import add_steps, row, write_rank, write_run
-from tests.readers.system import test_hardware_file
+from tests.readers import test_hardware_file
 from tests.shared_data import DEMO, lab_traces
 from tests.wording import any_mentions, mentions
 

@@ -8,9 +8,9 @@ import pytest
 
 from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.plan.recorded_rows import compare_with_plan
-from stepscope.readers.memory.snapshot import read
+from stepscope.recordings.memory.snapshot import read
 from tests.memory_snapshots import MB, pickled, source_of, training
-from tests.recordings import memory_report
+from tests.recording_texts import memory_report
 
 
 def test_each_part_stands_beside_the_most_that_was_measured(tmp_path: Path) -> None:

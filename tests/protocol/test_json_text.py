@@ -19,8 +19,8 @@ from tests.shared_data import ROOT
 SOURCES = ROOT / "src" / "stepscope"
 FOR_OUR_OWN_DECODERS = {
     "readers/trace/assemble.py",
-    "readers/nsys/events.py",
-    "readers/nsys/nvtx.py",
+    "recordings/nsys/events.py",
+    "recordings/nsys/nvtx.py",
     "readers/kineto/json_recovery.py",
 }
 """They write what the same reading decodes again, and nobody else sees."""

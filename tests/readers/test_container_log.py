@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.container_log import MAX_ENTRY_BYTES, ContainerLog, opened
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
-from tests.readers.compiler.test_torch_logs import recompile
-from tests.readers.job_log.test_log import NEW_OOM
+from stepscope.recordings.nccl.log import read as read_nccl_logs
 from tests.readers.test_formats import MEGATRON, NCCL
+from tests.recordings.compiler.test_torch_logs import recompile
+from tests.recordings.job_log.test_log import NEW_OOM
 
 TIME = "2026-11-16T08:00:00.931087621Z"
 PIECE_BYTES = 16 << 10

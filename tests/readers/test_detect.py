@@ -13,12 +13,12 @@ from stepscope.readers import detect
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import refuse_unknown
 from stepscope.readers.inputs import FoundSources, find_sources
-from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
-from tests.readers.compiler.test_torch_logs import broken, recompile
-from tests.readers.job_log.test_log import NEW_OOM
+from stepscope.recordings.nccl.log import read as read_nccl_logs
 from tests.readers.test_formats import MEGATRON, NCCL
+from tests.recordings.compiler.test_torch_logs import broken, recompile
+from tests.recordings.job_log.test_log import NEW_OOM
 
 PRINTS = "".join(
     f"epoch 0 batch {n:6d}: loss {2.0 - n / 1e4:.4f}, accuracy {n / 1e4:.4f}\n" for n in range(4000)

@@ -20,8 +20,8 @@ from stepscope.readers.kineto import json_skip as skim
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.json_chunks import Feed
 from stepscope.readers.kineto.json_skip import Skimmer
-from stepscope.readers.rocm import json_walk as rocprof_walk
-from stepscope.readers.rocm.json_walk import Walk, WalkError
+from stepscope.recordings.rocm import json_walk as rocprof_walk
+from stepscope.recordings.rocm.json_walk import Walk, WalkError
 
 HALF = 60_000
 BLOCK = 1 << 13

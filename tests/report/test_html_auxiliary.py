@@ -23,13 +23,13 @@ from stepscope.core.recordings.recording import Recording
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
+from stepscope.report import recording_text as recordings_text
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import render_page
 from stepscope.report.html.auxiliary import MOST
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.report.names import clean
-from stepscope.report.recordings import text as recordings_text
-from stepscope.report.recordings.text import RecordingText, Table, text_of
+from stepscope.report.recording_text import RecordingText, Table, text_of
 from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 from tests import scenarios
 from tests.nccl_logs import read_text, two_nodes

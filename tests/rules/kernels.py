@@ -8,9 +8,9 @@ from typing import Any
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
-from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.source import Source
-from tests.recordings import kernel_report
+from stepscope.recordings.ncu import csv as ncu_csv
+from tests.recording_texts import kernel_report
 from tests.shared_data import SAMPLES
 
 RAW = SAMPLES / "formats/ncu_raw.csv"

@@ -39,7 +39,7 @@ from stepscope.rules.host import (
 )
 from stepscope.rules.imbalance import throttled_gpu, uneven_devices
 from stepscope.rules.memory import dram_bound
-from tests.recordings import system_report
+from tests.recording_texts import system_report
 from tests.wording import mentions
 
 RULES = (

@@ -165,7 +165,7 @@ def _with_ranks(options: Options) -> Calibrated:
 
     from stepscope.process.isolation import isolated_python, tool_environment
     from stepscope.process.job import run_owned
-    from stepscope.readers.system.hardware_file import read_hardware
+    from stepscope.readers.hardware_file import read_hardware
 
     with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
         out = Path(folder) / "links.json"
@@ -193,8 +193,8 @@ def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
     from stepscope.calibrate.measure import empty, joined
     from stepscope.calibrate.region_fit import fit_collectives
     from stepscope.core.calibrated import Machine
-    from stepscope.readers.nccl.tests import read_nccl_tests
-    from stepscope.readers.system.hardware_file import read_hardware
+    from stepscope.readers.hardware_file import read_hardware
+    from stepscope.recordings.nccl.tests import read_nccl_tests
 
     tests = [read_nccl_tests(path) for path in paths]
     points = tuple(point for test in tests for point in test.points)

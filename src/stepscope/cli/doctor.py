@@ -23,7 +23,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.readers.system.this_machine import machine_checks
+    from stepscope.readers.this_machine import machine_checks
     from stepscope.report.doctor import doctor_document
 
     checks = machine_checks(options.out)

@@ -48,7 +48,7 @@ def run(options: Options) -> int:
     from stepscope.core.progress import followed
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
-    from stepscope.readers.system.measured_rates import read_roofs
+    from stepscope.readers.measured_rates import read_roofs
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of, page_of_document
 

@@ -77,7 +77,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.readers.system.hardware_file import read_hardware
+    from stepscope.readers.hardware_file import read_hardware
 
     command = command_of(options.command)
     try:

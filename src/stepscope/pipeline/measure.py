@@ -36,6 +36,8 @@ from stepscope.pipeline.contexts import RankContexts, context_of
 from stepscope.pipeline.options import BytesRead, FilesRead
 from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
 from stepscope.readers import cache
+from stepscope.readers.auxiliary import read_report
+from stepscope.readers.format import NCCL
 from stepscope.readers.inputs import IN_RUN, assign_ranks
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
@@ -356,9 +358,8 @@ def read_nccl_logs(logs: Sequence[Source]) -> NcclLog | None:
     """What NCCL wrote; None without a log, and then its reader is not imported."""
     if not logs:
         return None
-    from stepscope.readers.nccl.log import read
-
-    return read(logs)
+    log: NcclLog = read_report(NCCL, logs)
+    return log
 
 
 def _none_read(problems: Sequence[str]) -> str:

@@ -29,9 +29,9 @@ from stepscope.pipeline.measure import measure_job, read_nccl_logs
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.workers import workers_for
 from stepscope.readers.auxiliary import read_auxiliary
+from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
-from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.rules.job import Job
 from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.whole_run import with_whole_run

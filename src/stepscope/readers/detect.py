@@ -21,9 +21,10 @@ from pathlib import Path, PurePosixPath
 from stepscope.errors import FormatError
 from stepscope.protocol.run_folder import RUN_FILES, is_run
 from stepscope.readers.container_log import opened
-from stepscope.readers.format import Format, Reader
-from stepscope.readers.formats import BY_NAME, FORMATS, LOGS, NCCL
+from stepscope.readers.format import LOGS, NCCL, Format, Reader
+from stepscope.readers.formats import BY_NAME, FORMATS
 from stepscope.readers.kineto.trace import WANTED
+from stepscope.readers.output_lines import may_be_output
 from stepscope.readers.source import Source
 from stepscope.readers.tar import is_header
 
@@ -201,10 +202,8 @@ def _goes_on(head: bytes, name: str, formats: Iterable[str]) -> bool:
     text that may be one. That is neither data nor a program, nor words about logs."""
     if len(head) < HEAD_BYTES or head.startswith(b"<") or TRACE_NAME.search(name):
         return False
-    from stepscope.readers.frameworks.log import may_be_log
-
     is_output = all(BY_NAME[each].is_output for each in formats)
-    return is_output and may_be_log(head, name)
+    return is_output and may_be_output(head, name)
 
 
 def kinds_in(source: Source, formats: Collection[str], notes: list[str]) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -22,6 +23,32 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
     Report = KernelReport | MemoryReport | CompilerReport | SystemReport | TrainingLog | NcclLog
+
+JUDGED = (
+    "steps",
+    "partition",
+    "kernels",
+    "operators",
+    "host",
+    "comms",
+    "memory",
+    "compiler",
+    "machine",
+)
+"""The columns of the matrix: step times; where the step goes; kernels; operators and modules; host
+code; collectives; the device's memory; compilation; clocks, power and the host's cores."""
+TRACE = "trace"
+KERNELS = "kernels"
+MEMORY = "memory"
+COMPILER = "compiler"
+SYSTEM = "system"
+TRAINING = "training"
+COMMS = "comms"
+LOGS = (COMPILER, TRAINING)
+"""Kinds that share a file: whatever a job writes to its output."""
+AUXILIARY = (KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING)
+"""What other tools record, by the fields of `core.recordings.auxiliary.Auxiliary`."""
+KINETO, NCCL = "kineto", "nccl-log"
 
 Progress = Callable[[int], None]
 """Told how many bytes of the file were read so far."""
@@ -52,27 +79,27 @@ class Format(Struct, frozen=True, kw_only=True):
     name: str
     words: str
     kind: str
-    """Of formats.py: TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING or COMMS."""
+    """TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING or COMMS."""
     record: str
     """A command, or a line of code, that records it."""
     judges: tuple[str, ...]
-    """Of JUDGED in formats.py."""
+    """Of JUDGED."""
     module: str
     """Has the `READER`, and is imported when it is needed."""
     has_parts: bool = False
     """One file may hold several ranks."""
     words_module: str = ""
     """Has `lines(recording)` and `tables(recording)`, which say a recording in words; empty for a
-    trace, and where report/recordings has a module that is called as the tool."""
+    trace, and where `words` beside the reader has them."""
     is_output: bool = False
     """Its lines may stand anywhere in a job's output, between those of others."""
-
-    @property
-    def tool(self) -> str:
-        """The folder of its reader."""
-        return self.module.split(".")[-2]
 
     def reader(self) -> Reader:
         reader = import_module(self.module).READER
         assert isinstance(reader, Reader), self.module
         return reader
+
+    def in_words(self) -> ModuleType:
+        """The module that says its recordings in words."""
+        beside = f"{self.module.rpartition('.')[0]}.words"
+        return import_module(self.words_module or beside)

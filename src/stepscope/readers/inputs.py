@@ -30,7 +30,8 @@ from stepscope.protocol.run_folder import (
     is_run,
 )
 from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
-from stepscope.readers.formats import BY_NAME, KINETO, NCCL, TRACE
+from stepscope.readers.format import KINETO, NCCL, TRACE
+from stepscope.readers.formats import BY_NAME
 from stepscope.readers.log_dir import newest_recordings
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
 from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_special_files

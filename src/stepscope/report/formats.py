@@ -8,7 +8,8 @@ from msgspec import UNSET, UnsetType
 
 from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.formats import FileFormat, Format, FormatsContract
-from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED, KINETO
+from stepscope.readers.format import JUDGED, KINETO
+from stepscope.readers.formats import BY_NAME, FORMATS
 from stepscope.readers.inputs import FoundSources
 from stepscope.report.document.blocks import Column, Document, Items, Section, Table
 from stepscope.report.names import clean

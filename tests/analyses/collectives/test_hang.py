@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.analyses.collectives.hang import find_hang
 from stepscope.core.recordings.flight import Hang
-from stepscope.readers.flight.dump import read
 from stepscope.readers.source import Source
+from stepscope.recordings.flight.dump import read
 from tests.flight_dumps import (
     NCCL,
     dump_bytes,

@@ -12,9 +12,9 @@ from stepscope.analyses.steps import range_projection
 from stepscope.analyses.steps.range_projection import median_lengths, project
 from stepscope.core.trace import NONE, Kind
 from stepscope.pipeline.measure import measure_file
-from stepscope.readers.nsys import sqlite as nsys_sqlite
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
+from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from tests.nsys_files import TID, Export
 from tests.shared_data import DEMO
 

@@ -20,8 +20,8 @@ from stepscope.live.cli.attach import find_ranks, look
 from stepscope.live.cli.flight_dumps import _ask, dump_of, find_hang_of
 from stepscope.live.cli.py_spy import NotPermittedError, dump, find_spy
 from stepscope.live.report.stacks import stacks_document
+from stepscope.live.stacks import training_stack
 from stepscope.process.table import Process, processes, rank_of, read_process
-from stepscope.readers.host.stacks import training_stack
 from stepscope.report.document.terminal import to_text
 from tests.capture.jobs import environment
 from tests.flight_dumps import write_case

@@ -22,7 +22,7 @@ from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.plan.optimizers import OPTIMIZERS
 from stepscope.plan.rows import predict
-from tests.readers.system.test_hardware_file import told as hardware_told
+from tests.readers.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SAMPLES, SHARED, needs_shared
 from tests.wording import mentions
 

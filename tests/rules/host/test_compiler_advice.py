@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.compiler import Break, Compile, Counted
 from stepscope.core.recordings.compiler_guard import guard_of
-from stepscope.readers.compiler import torch_logs
 from stepscope.readers.source import Source
+from stepscope.recordings.compiler import torch_logs
 from stepscope.rules.advice import joined
 from stepscope.rules.host import graph_breaks, recompilation
-from tests.recordings import compiler_report
+from tests.recording_texts import compiler_report
 from tests.scenarios import FINDINGS
 from tests.shared_data import SAMPLES
 from tests.wording import mentions

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.memory.low_l2_hits import advise
-from tests.recordings import memory_report
+from tests.recording_texts import memory_report
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
 from tests.wording import mentions
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord, MemoryReport
 from stepscope.core.recordings.system import DeviceSeries, SystemReport
-from stepscope.readers.memory.snapshot import read
 from stepscope.readers.source import Source
-from stepscope.readers.system.nvidia_smi import read_file as read_monitor
+from stepscope.recordings.memory.snapshot import read
+from stepscope.recordings.system.nvidia_smi import read_file as read_monitor
 from stepscope.rules.memory import fragmentation, memory_growth, memory_pressure
 from tests.memory_snapshots import FORWARD, MB, Story, pickled, source_of, training
-from tests.recordings import memory_report, system_report
+from tests.recording_texts import memory_report, system_report
 from tests.shared_data import SAMPLES
 from tests.wording import any_mentions, mentions
 

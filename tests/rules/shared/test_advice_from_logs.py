@@ -12,14 +12,14 @@ from stepscope.core.recordings import job_output as said
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.recordings.system import DeviceLinks, Topology
-from stepscope.readers.job_log import log as job_log
-from stepscope.readers.job_log.lines import MEANS
 from stepscope.readers.source import Source
+from stepscope.recordings.job_log import log as job_log
+from stepscope.recordings.job_log.lines import MEANS
 from stepscope.rules.advice import advise, joined
 from stepscope.rules.comms import slow_link
 from stepscope.rules.registry import RULES
 from stepscope.rules.shared import advice_from_logs as job_words
-from tests.recordings import system_report, texts_of, training_log
+from tests.recording_texts import system_report, texts_of, training_log
 from tests.scenarios import FINDINGS
 from tests.wording import any_mentions, mentions
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.readers.perfetto.args import INPUTS, LAUNCH
+from stepscope.recordings.perfetto.args import INPUTS, LAUNCH
 from tests.builders import event, kernel, trace_text, write
 from tests.shared_data import DEMO, lab_trace, unpacked
 from tests.wording import mentions

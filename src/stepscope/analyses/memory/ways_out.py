@@ -19,6 +19,7 @@ from stepscope.analyses.memory.step_needs import (
 from stepscope.core.facts import Facts
 from stepscope.core.numbers import size_words
 from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
+from stepscope.core.recordings.allocator_message import FAILED, failure_figures
 from stepscope.core.recordings.job_output import OutOfMemory
 from stepscope.core.recordings.memory import (
     ACTIVATIONS,
@@ -347,8 +348,6 @@ def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
     """As torch's message has it, of the moment of the failure: by the time that the exception was
     seen, what the failed pass held was free again. What the process told then is for what the
     message does not say."""
-    from stepscope.readers.job_log.lines import FAILED, failure_figures
-
     said = None
     if (match := FAILED.search(failure.message)) is not None:
         said = convert(

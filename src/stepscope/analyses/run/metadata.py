@@ -24,8 +24,8 @@ from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
 from stepscope.protocol.port_counters import counter_of
 from stepscope.protocol.run_folder import stock_steps
 from stepscope.protocol.untrusted import as_object, as_text, finite, objects_at, whole
-from stepscope.readers.network.port_samples import PortSamples
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
+from stepscope.readers.run_folder.port_samples import PortSamples
 
 MAX_NAME = 80
 IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")

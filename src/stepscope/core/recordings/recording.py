@@ -1,5 +1,5 @@
 """A recording of another tool: its format, its files, and what was wrong with them. What was read
-stands in the classes of each kind (KernelRecording and its like); `report/recordings` says it in
+stands in the classes of each kind (KernelRecording and its like); the tool's `words` say it in
 words."""
 
 from __future__ import annotations

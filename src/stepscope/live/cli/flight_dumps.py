@@ -38,8 +38,8 @@ def find_hang_of(ranks: Sequence[Process]) -> tuple[Hang | None, str]:
         return None, ""
 
     from stepscope.analyses.collectives.hang import find_hang
-    from stepscope.readers.flight.dump import read
     from stepscope.readers.source import Source
+    from stepscope.recordings.flight.dump import read
 
     try:
         dumps = read([Source(path=path, label=str(path)) for path in paths]).dumps

@@ -40,7 +40,7 @@ def find_spy() -> str:
 
 def dump(spy: str, pid: int) -> tuple[Frame, ...]:
     """The training thread's stack."""
-    from stepscope.readers.host.stacks import training_stack
+    from stepscope.live.stacks import training_stack
 
     try:
         done = subprocess.run(

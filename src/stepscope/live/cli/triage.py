@@ -85,8 +85,8 @@ def measure(
     from stepscope.core.progress import followed
     from stepscope.core.recordings.processes import RANK
     from stepscope.core.recordings.system import SystemRecording, SystemReport
-    from stepscope.readers.host.processes import Watch
-    from stepscope.readers.system.live_devices import LiveDevices
+    from stepscope.live.processes import Watch
+    from stepscope.recordings.system.live_devices import LiveDevices
 
     devices, began_s = LiveDevices(), time.monotonic()
     with (
@@ -118,8 +118,8 @@ def sampled(
     from msgspec.structs import replace
 
     from stepscope.live.cli.py_spy import Sampling, find_spy
-    from stepscope.readers.host.profile import read_file
     from stepscope.readers.source import Source
+    from stepscope.recordings.host.profile import read_file
 
     recordings: list[SystemRecording] = []
     refused: list[str] = []
@@ -157,8 +157,8 @@ def sampled(
 def _workers_of(ranks: Sequence[Process]) -> list[int]:
     """The first few of the loader's workers."""
     from stepscope.core.recordings.processes import WORKER
+    from stepscope.live.processes import role_of
     from stepscope.process.table import descendants, processes
-    from stepscope.readers.host.processes import role_of
 
     running, taken = processes(), {rank.pid for rank in ranks}
     workers = [
@@ -173,13 +173,13 @@ def _workers_of(ranks: Sequence[Process]) -> list[int]:
 def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list[str]]:
     """What other tools wrote of the machine, and NCCL's logs among it."""
     from stepscope.core.recordings.system import SystemReport
+    from stepscope.pipeline.measure import read_nccl_logs
     from stepscope.pipeline.recording import Recording
-    from stepscope.readers.nccl.log import read as read_nccl_logs
 
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(paths))
         auxiliary, logs = recording.auxiliary, recording.inputs.logs
-        nccl = read_nccl_logs(logs) if logs else None
+        nccl = read_nccl_logs(logs)
         system = None if auxiliary is None else auxiliary.system
     if system is None and nccl is None:
         raise InputError(

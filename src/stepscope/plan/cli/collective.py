@@ -11,7 +11,7 @@ from stepscope.plan.cluster import Cluster
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.collective import Asked, Measured, advice, collective, measured_of
 from stepscope.plan.report.collective import collective_document, collective_json
-from stepscope.readers.system.hardware_file import read_hardware
+from stepscope.readers.hardware_file import read_hardware
 
 USUAL = "H100"
 OWN = "NCCL's own choice"

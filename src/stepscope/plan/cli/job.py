@@ -23,7 +23,7 @@ from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.learn import as_mapping, recalibrated, with_factors
 from stepscope.plan.optimizers import OPTIMIZERS
-from stepscope.readers.system.hardware_file import read_hardware
+from stepscope.readers.hardware_file import read_hardware
 
 
 def job_of(options: Options) -> tuple[TrainingJob, tuple[str, ...]]:

@@ -24,7 +24,8 @@ from stepscope.plan.recorded_rows import (
 from stepscope.plan.report.account import Account, Plan
 from stepscope.plan.report.words import gib
 from stepscope.readers.auxiliary import read_auxiliary
-from stepscope.readers.formats import BY_NAME, MEMORY
+from stepscope.readers.format import MEMORY
+from stepscope.readers.formats import BY_NAME
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
 from stepscope.report.units import percent

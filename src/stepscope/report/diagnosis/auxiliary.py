@@ -21,8 +21,8 @@ from stepscope.report.document.blocks import (
     Section,
     Table,
 )
-from stepscope.report.recordings.text import RecordingText, recording_texts
-from stepscope.report.recordings.text import Table as Recorded
+from stepscope.report.recording_text import RecordingText, recording_texts
+from stepscope.report.recording_text import Table as Recorded
 from stepscope.report.units import percent
 
 MAX_ADVICE = 12

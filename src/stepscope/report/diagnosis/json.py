@@ -14,7 +14,7 @@ from stepscope.protocol.json_text import finite, json_text, not_finite
 from stepscope.report.diagnosis.auxiliary import recording_contract
 from stepscope.report.diagnosis.nccl import nccl_contract
 from stepscope.report.diagnosis.whole_run import whole_run_contract
-from stepscope.report.recordings.text import recording_texts
+from stepscope.report.recording_text import recording_texts
 
 if TYPE_CHECKING:
     from stepscope.core.contract import gate as gate_document

@@ -12,7 +12,7 @@ from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.nccl import NcclCommunicator, NcclLog
 from stepscope.report.document.blocks import Facts, Section, shortened
 from stepscope.report.names import shorten
-from stepscope.report.recordings.text import RecordingText
+from stepscope.report.recording_text import RecordingText
 from stepscope.report.units import NBSP, number, plural
 from stepscope.rules.shared.nccl_notes import notes_on
 

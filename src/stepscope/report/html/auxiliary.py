@@ -21,7 +21,7 @@ from stepscope.core.recordings.nccl import NcclConnection, NcclLog
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
 from stepscope.report.diagnosis.nccl import nccl_recording
-from stepscope.report.recordings.text import RecordingText, Table, recording_texts
+from stepscope.report.recording_text import RecordingText, Table, recording_texts
 from stepscope.rules.explanation import explain
 
 MOST = {

@@ -119,7 +119,7 @@ class Options:
 
 def read_options(words: Sequence[str]) -> Options:
     """Mistakes in the options are reported before torch is imported."""
-    from stepscope.readers.system.measured_rates import read_roofs
+    from stepscope.readers.measured_rates import read_roofs
     from stepscope.tune.kernels.cases import parse_dtypes, parse_shapes
     from stepscope.tune.kernels.space import parse_configs, product
     from stepscope.tune.kernels.tuner import SweepPolicy

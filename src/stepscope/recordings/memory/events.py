@@ -1,0 +1,210 @@
+"""A snapshot's plain containers as events and blocks of one device, each field looked at once.
+
+    {"segments": [{"device", "address", "total_size",
+                   "blocks": [{"address", "size", "requested_size", "state", "frames"}]}],
+     "device_traces": [[{"action", "addr", "size", "time_us",
+                         "frames": [{"name", "filename", "line"}]}]],
+     "allocator_settings": {...}, "external_annotations": [{"name", "stage", "device", "time_us"}]}
+
+Before torch 2.1 a snapshot was the list of segments alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepscope.api import FormatError
+from stepscope.protocol.untrusted import as_object
+
+MAX_SIZE = 1 << 62
+MAX_DEVICES = 64
+MAX_EVENTS = 4_000_000
+"""Of a device, the newest."""
+MAX_BLOCKS = 2_000_000
+"""Of all segments. A pickle may name one list a million times: two bytes there, and a million
+blocks to look at here."""
+ALLOC, FREE, FREED = "alloc", "free_requested", "free_completed"
+SEGMENT = "segment_alloc"
+SEGMENT_FREE = "segment_free"
+MAP = "segment_map"
+UNMAP = "segment_unmap"
+OOM = "oom"
+PLACED = (ALLOC, FREE, FREED, SEGMENT, SEGMENT_FREE, MAP, UNMAP)
+"""Actions with an address. The others (a snapshot taken, a pool's end) change nothing."""
+NO_FRAMES: list[Any] = []
+
+
+@dataclass(slots=True)
+class Event:
+    action: str
+    addr: int
+    size: int
+    time_us: int | None
+    frames: list[Any]
+    free_bytes: int | None = None
+    """What the driver had left; of an OOM alone."""
+
+
+@dataclass(slots=True)
+class Block:
+    addr: int
+    size: int
+    requested: int
+    frames: list[Any]
+
+
+@dataclass(slots=True)
+class Segment:
+    addr: int
+    size: int
+    expandable: bool
+    blocks: list[Block] = field(default_factory=list)
+    """Those in use."""
+    has_own_pool: bool = False
+    """Of a CUDA graph, or of a torch.cuda.MemPool: nothing else is served from it."""
+
+
+@dataclass(slots=True)
+class DeviceHistory:
+    device: int
+    segments: list[Segment]
+    events: list[Event]
+    optimizer_ends: list[int]
+    """Microseconds at which optimizer steps ended, where the profiler's annotations were
+    recorded."""
+    settings: dict[str, Any]
+    num_bad: int = 0
+    """Events and blocks that make no sense."""
+    left_out: int = 0
+    """Events before the newest MAX_EVENTS."""
+
+
+def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
+    """One for each device that has segments or events."""
+    if isinstance(snapshot, list):
+        snapshot = {"segments": snapshot}
+    if not isinstance(snapshot, dict) or not isinstance(snapshot.get("segments"), list):
+        raise FormatError(
+            f"{label}: the pickle holds no memory snapshot (no list of segments); "
+            "torch.cuda.memory._dump_snapshot writes one"
+        )
+    by_device: dict[int, DeviceHistory] = {}
+    settings = as_object(snapshot.get("allocator_settings"))
+    if (
+        sum(1 + len(_list(as_object(segment).get("blocks"))) for segment in snapshot["segments"])
+        > MAX_BLOCKS
+    ):
+        raise FormatError(
+            f"{label}: its segments name more than {MAX_BLOCKS:,} blocks: no device has as many"
+        )
+    num_lost = 0
+    for segment in snapshot["segments"]:
+        device = _int(segment.get("device", 0)) if isinstance(segment, dict) else None
+        if device is None or device >= MAX_DEVICES:
+            num_lost += 1
+            continue
+        history = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
+        _take_segment(history, segment)
+    for device, trace in enumerate(_list(snapshot.get("device_traces"))[:MAX_DEVICES]):
+        if isinstance(trace, list) and trace:
+            history = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
+            history.left_out = max(0, len(trace) - MAX_EVENTS)
+            history.events = list(_events(history, trace[history.left_out :]))
+    for device, history in by_device.items():
+        history.num_bad += num_lost
+        history.optimizer_ends = _optimizer_ends(snapshot.get("external_annotations"), device)
+    used = [
+        by_device[device]
+        for device in sorted(by_device)
+        if by_device[device].segments or by_device[device].events
+    ]
+    if not used:
+        raise FormatError(
+            f"{label}: the snapshot is empty: no segment and no event on any device. Was the GPU "
+            "used before it was taken?"
+        )
+    return used
+
+
+def _take_segment(history: DeviceHistory, entry: dict[Any, Any]) -> None:
+    addr, size = _int(entry.get("address", 0)), _int(entry.get("total_size"))
+    if addr is None or size is None:
+        history.num_bad += 1
+        return
+    pool = entry.get("segment_pool_id")
+    has_own_pool = isinstance(pool, tuple | list) and any(
+        type(part) is int and part != 0 for part in pool[:2]
+    )
+    segment = Segment(addr, size, entry.get("is_expandable") is True, has_own_pool=has_own_pool)
+    end = addr
+    for each in _list(entry.get("blocks")):
+        block = as_object(each)
+        length, start = _int(block.get("size")), _int(block.get("address", end))
+        if length is None or start is None:
+            history.num_bad += 1
+            continue
+        end = start + length
+        if block.get("state") == "active_allocated":
+            requested = _int(block.get("requested_size"))
+            frames = _list(block.get("frames")) or _history_frames(block)
+            segment.blocks.append(
+                Block(start, length, length if requested is None else requested, frames)
+            )
+    history.segments.append(segment)
+
+
+def _history_frames(block: dict[Any, Any]) -> list[Any]:
+    """Of torch 2.0: the allocations a block served, the latest first."""
+    history = _list(block.get("history"))
+    return _list(as_object(history[0]).get("frames")) if history else NO_FRAMES
+
+
+def _events(history: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
+    for entry in trace:
+        if not isinstance(entry, dict):
+            history.num_bad += 1
+            continue
+        action, size, addr = entry.get("action"), entry.get("size"), entry.get("addr")
+        frames, time_us = entry.get("frames"), entry.get("time_us")
+        frames = frames if isinstance(frames, list) else NO_FRAMES
+        time_us = time_us if type(time_us) is int and 0 <= time_us < MAX_SIZE else None
+        if action == OOM:
+            yield Event(
+                OOM, 0, _int(size) or 0, time_us, frames, _int(entry.get("device_free", addr))
+            )
+        elif action in PLACED:
+            if (
+                type(size) is int
+                and type(addr) is int
+                and 0 <= size < MAX_SIZE
+                and 0 <= addr < MAX_SIZE
+            ):
+                yield Event(str(action), addr, size, time_us, frames)
+            else:
+                history.num_bad += 1
+
+
+def _optimizer_ends(annotations: Any, device: int) -> list[int]:
+    ends = []
+    for each in _list(annotations):
+        annotation = as_object(each)
+        name, time_us = annotation.get("name"), _int(annotation.get("time_us"))
+        is_end = annotation.get("stage") == "END" and annotation.get("device", device) == device
+        if (
+            is_end
+            and time_us is not None
+            and isinstance(name, str)
+            and name.startswith("Optimizer.step")
+        ):
+            ends.append(time_us)
+    return sorted(ends)
+
+
+def _int(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < MAX_SIZE else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else NO_FRAMES
