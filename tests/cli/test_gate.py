@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from stepscope.cli.main import build_parser, main
 from stepscope.core.gate import Check, Gate, Quantities, decide, parse
+from stepscope.core.gate_quantities import known_names, read_quantities
 from stepscope.errors import UsageError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.gate import gate_lines, known_names, read_quantities
+from stepscope.report.gate import gate_lines
 from tests.installed import package
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scenarios import SCENARIOS

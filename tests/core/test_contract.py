@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
-from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
+from stepscope.core.experiments.comparison import Comparisons, as_document
 from stepscope.core.experiments.experiment import (
     Gap,
     LossCheck,
@@ -47,7 +47,6 @@ from stepscope.plan.contract.launch import LaunchContract
 from stepscope.plan.contract.plan import PlanContract
 from stepscope.plan.contract.plan_calibration import PlanCalibration
 from stepscope.plan.contract.plan_comparison import PlanComparisonContract
-from stepscope.report.comparison.json import comparisons_json
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.scaling.json import scaling_json
 from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
@@ -116,11 +115,11 @@ FIXED = Fixed(command=("t",), attempts=(ATTEMPT,), kept={}, whole=VERIFIED)
 
 def _comparison() -> str:
     sides = [side_of_json(kept_diagnosis("serial-loader"), name) for name in "abc"]
-    return comparisons_json([compare(sides[0], side) for side in sides[1:]])
+    return encode(as_document([compare(sides[0], side) for side in sides[1:]]))
 
 
 MADE: dict[type[Contract], Callable[[], str]] = {
-    ComparisonContract: _comparison,
+    Comparisons: _comparison,
     DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
     AlertContract: lambda: encode(alert_contract(ALERT, "runs/a")),
     Fixed: lambda: encode(FIXED),

@@ -10,11 +10,18 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from stepscope.core.experiments.comparison import Changed, Comparison, Knob, Speedup, Work
+from stepscope.core.contract.codec import encode
+from stepscope.core.experiments.comparison import (
+    Changed,
+    Comparison,
+    Knob,
+    Speedup,
+    Work,
+    as_document,
+)
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.side import CompareSide
 from stepscope.report.comparison.html import comparisons_html
-from stepscope.report.comparison.json import comparisons_json
 from stepscope.report.comparison.page import page_of
 from stepscope.report.comparison.view import comparisons_document
 from stepscope.report.comparison.words import (
@@ -85,7 +92,7 @@ def test_names_of_a_strangers_making_are_text_everywhere(evil: Comparison) -> No
     for line in comment.splitlines():
         if line.startswith("| "):
             assert not re.search(r"(?<!\\)\|[^ |-]", line[1:]), line
-    assert json.loads(comparisons_json([evil]))["knobs"][0]["after"] == EVIL
+    assert json.loads(encode(as_document([evil])))["knobs"][0]["after"] == EVIL
 
 
 def test_only_our_own_scripts_may_run(evil: Comparison) -> None:
@@ -316,9 +323,7 @@ def test_a_comment_stays_under_what_github_takes() -> None:
         Knob(name=f"environment.{'N' * 80}{i}", before="a" * 200, after="b" * 200)
         for i in range(200)
     )
-    comparison = replace(
-        comparison, device=replace(comparison.device, changed=(entry,) * 40), knobs=knobs
-    )
+    comparison = replace(comparison, changed=(entry,) * 40, knobs=knobs)
     assert len(comparisons_markdown([comparison])) <= MAX_CHARS
     many = comparisons_markdown([comparison] * 10)
     assert len(many) <= MAX_CHARS

@@ -130,9 +130,7 @@ def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
         evidence=(text, text),
         source_locations=(SourceLocation(line=text, module=text, share=0.5),),
     )
-    result = Result(
-        check=text, source=text, status="undecided", values={}, compared=(), missing=(text,)
-    )
+    result = Result(check=text, source=text, status="undecided", values={}, reason=text)
     changed = structs.replace(
         diagnosis,
         verdict=structs.replace(diagnosis.verdict, summary=text),
@@ -244,10 +242,10 @@ def test_a_gate_stands_above_the_step_with_what_stopped_it_first(demo: Diagnosis
         source="--fail-if",
         status="passed",
         values={"step_ms": 65.5},
-        compared=(),
-        missing=(),
+        reason="step_ms 65.5",
     )
-    failed = replace(passed, check="step_ms > 60", status="failed", compared=("65.5 > 60",))
+    why = "step_ms 65.5; 65.5 > 60"
+    failed = replace(passed, check="step_ms > 60", status="failed", reason=why)
     words = drawn(
         to_markdown(diagnosis_document(demo, Gate(results=(passed, failed), baseline="main.json")))
     ).words
@@ -269,9 +267,7 @@ def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
     finding: Finding = structs.replace(
         demo.findings[0], summary=long, action=long, evidence=(long,) * 50
     )
-    result = Result(
-        check=long, source=long, status="failed", values={}, compared=(long,), missing=()
-    )
+    result = Result(check=long, source=long, status="failed", values={}, reason=long)
     huge = structs.replace(
         demo, findings=(finding,) * 40, notes=tuple(f"{i} {long}" for i in range(50))
     )

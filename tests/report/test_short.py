@@ -19,6 +19,7 @@ from stepscope.core.diagnosis import (
     StepTime,
 )
 from stepscope.core.gate import ANY_FINDING
+from stepscope.core.gate_quantities import read_quantities
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts
@@ -37,7 +38,6 @@ from stepscope.report.document.blocks import Line, Segment, Stack
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import STACK_WIDTH, frame, to_text
-from stepscope.report.gate import read_quantities
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of_document
 from stepscope.report.units import NBSP

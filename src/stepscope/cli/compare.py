@@ -239,9 +239,9 @@ def _judge(
     from msgspec import structs
 
     from stepscope.core.gate import Gate, decide
+    from stepscope.core.gate_quantities import comparable, read_quantities
     from stepscope.readers.remote import shown
     from stepscope.report.comparison.words import letter
-    from stepscope.report.gate import comparable, read_quantities
 
     first, first_source = read_quantities(texts[0], shown(baseline), asked.codes)
     results = []
@@ -285,9 +285,10 @@ def _print_or_write(comparisons: Sequence[Comparison], options: Options, gate: G
 
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
     if style == "json":
-        from stepscope.report.comparison.json import comparisons_json
+        from stepscope.core.contract.codec import encode
+        from stepscope.core.experiments.comparison import as_document
 
-        return comparisons_json(comparisons, gate) + "\n"
+        return encode(as_document(comparisons, gate)) + "\n"
     if style == "html":
         from stepscope.report.comparison.html import comparisons_html
 

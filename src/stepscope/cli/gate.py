@@ -67,8 +67,8 @@ def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked 
     if not options.is_wanted:
         return None
     from stepscope.core.gate import Budget, Check, parse
+    from stepscope.core.gate_quantities import known_names
     from stepscope.core.toml_text import read_toml
-    from stepscope.report.gate import known_names
     from stepscope.rules.registry import RULES
 
     codes = tuple(rule.code for rule in RULES)
@@ -107,9 +107,9 @@ def read_baseline(
     else diagnosed."""
     if asked.baseline is None:
         return None
+    from stepscope.core.gate_quantities import read_quantities
     from stepscope.readers.remote import shown
     from stepscope.report.diagnosis.json import to_json
-    from stepscope.report.gate import read_quantities
 
     try:
         text = kept_bytes(asked.baseline) or to_json(diagnose(asked.baseline))
@@ -121,9 +121,9 @@ def read_baseline(
 def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] | None) -> Gate:
     """Every check's answer."""
     from stepscope.core.gate import Gate, decide
+    from stepscope.core.gate_quantities import comparable, read_quantities
     from stepscope.readers.remote import shown
     from stepscope.report.diagnosis.json import to_json
-    from stepscope.report.gate import comparable, read_quantities
 
     run, source = read_quantities(to_json(diagnosis), "this diagnosis", asked.codes)
     against = None if baseline is None else comparable(*baseline, source)
@@ -199,7 +199,7 @@ def _limit(name: str, value: Any, where: str, names: frozenset[str]) -> Check:
     """`step_ms = 70` allows at most that; a text may begin with another comparison (`mfu = ">=
     0.4"`)."""
     from stepscope.core.gate import COMPARISONS, Check, parse
-    from stepscope.report.gate import MORE_IS_BETTER
+    from stepscope.core.gate_quantities import MORE_IS_BETTER
 
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UsageError(

@@ -25,8 +25,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
+from stepscope.core.constraints import one_of
 from stepscope.errors import UsageError
 
 ANY_FINDING = "any finding"
@@ -101,28 +102,30 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """One condition, answered."""
+    """One check, answered."""
 
     check: str
     source: str
-    status: str
-    """passed, failed or undecided."""
+    """--fail-if, or the place in the budget."""
+    status: Annotated[str, one_of("passed", "failed", "undecided")]
+    reason: str
+    """The figures behind it, or what was not measured."""
     values: Mapping[str, float | None]
-    """Every quantity it names."""
-    compared: tuple[str, ...]
-    """`65.5 > 62.2`, for each comparison that could be made, as it turned out."""
-    missing: tuple[str, ...]
-    """What kept it from being decided."""
+    """The quantities it names; null where one was not measured."""
 
 
-class Gate(Struct, frozen=True, kw_only=True):
-    """All conditions, answered."""
+class Gate(Struct, frozen=True, kw_only=True, rename={"is_passed": "passed", "results": "checks"}):
+    """What the gate found: the key `gate` of a diagnosis or a comparison."""
 
-    results: tuple[Result, ...]
-    missing: str = "fail"
-    """What becomes of an undecided check: fail or pass."""
+    is_passed: bool = False
+    missing: Annotated[str, one_of("fail", "pass")] = "fail"
+    """What becomes of an undecided check."""
     baseline: str | None = None
     """What was compared with."""
+    results: Annotated[tuple[Result, ...], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "is_passed", not self.stopped_by)
 
     @property
     def stopped_by(self) -> tuple[Result, ...]:
@@ -131,10 +134,6 @@ class Gate(Struct, frozen=True, kw_only=True):
             for r in self.results
             if r.status == "failed" or (r.status == "undecided" and self.missing == "fail")
         )
-
-    @property
-    def is_passed(self) -> bool:
-        return not self.stopped_by
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,10 +182,19 @@ def decide(check: Check, run: Quantities, baseline: Quantities | None) -> Result
         check=check.text,
         source=check.source,
         status=status,
+        reason=_reason(answer, is_open=holds is None),
         values=answer.values,
-        compared=tuple(answer.compared),
-        missing=tuple(dict.fromkeys(answer.missing)) if holds is None else (),
     )
+
+
+def _reason(answer: _Answer, *, is_open: bool) -> str:
+    """The figures behind an answer: `step_ms 65.48, baseline.step_ms 59.2; 65.48 > 62.16`."""
+    if is_open:
+        return "; ".join(dict.fromkeys(answer.missing))
+    named = ", ".join(
+        f"{name} {value:.6g}" for name, value in answer.values.items() if value is not None
+    )
+    return "; ".join(words for words in (named, ", ".join(answer.compared)) if words)
 
 
 class _Answer:

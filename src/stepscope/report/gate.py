@@ -1,160 +1,13 @@
-"""The gate's side of the contract: the quantities that a diagnosis has, and what a gate found, in
-words and for machines."""
+"""What a gate found, in words."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
-
-from msgspec.structs import replace
-
-from stepscope.core.contract import gate as document
-from stepscope.core.contract.codec import decode, filled
-from stepscope.core.contract.diagnosis import (
-    DiagnosisContract,
-    Rank,
-    median_rank,
-    parts_ms,
-    step_ms,
-)
-from stepscope.core.diagnosis import BOUNDS, Abstention, unjudged_fixes
-from stepscope.core.facts import PARTS
-from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
+from stepscope.core.gate import Gate, Result
 from stepscope.report.document.blocks import Block, Cell, Column, Prose, Section, Table, more
 from stepscope.report.names import clean
 
-SHARES = tuple(f"share.{bound}" for bound in BOUNDS if bound != "unknown")
-PART_NAMES = tuple(f"{part}_ms" for part in PARTS)
-NAMES = (
-    *("step_ms", "profiled_ms", "mfu", "gpu_busy", "gpu_busy_ms", "exposed_comms_ms", "idle_ms"),
-    *PART_NAMES,
-    *SHARES,
-    ANY_FINDING,
-)
-"""What can be asked of a diagnosis, beside finding.CODE."""
-MORE_IS_BETTER = ("mfu", "gpu_busy", "speedup", "speedup_low", "speedup_high")
-"""Of these a bare number in a budget could be meant either way."""
-BY_STEP_TIME = ("step_ms", "mfu")
-"""They follow the run's step time, so they tell nothing beside one that was taken another way."""
-NO_STEP = "was not measured: no rank has a whole step recorded"
-NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be judged"
 MAX_CHECKS = 24
 STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}
-
-
-def known_names(codes: Collection[str]) -> frozenset[str]:
-    """Every name that an expression may use."""
-    return frozenset((*NAMES, *(f"finding.{code}" for code in codes)))
-
-
-def read_quantities(
-    text: str | bytes, where: str, codes: Collection[str]
-) -> tuple[Quantities, str]:
-    """The quantities of a diagnosis in JSON, and where its step time comes from."""
-    diagnosis = decode(text, DiagnosisContract, where)
-    values: dict[str, float | None] = dict.fromkeys(NAMES)
-    values |= {"step_ms": diagnosis.step.ms, "profiled_ms": diagnosis.step.profiled_ms}
-    values |= {name: diagnosis.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
-    rank = median_rank(sorted(diagnosis.ranks, key=lambda rank: rank.rank))
-    values |= {} if rank is None else _of_rank(rank)
-    abstained = _abstained(diagnosis.abstentions or ())
-    values |= _of_findings(diagnosis, codes, abstained)
-    of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
-    why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
-    unjudged = unjudged_fixes(diagnosis.abstentions or ())
-    not_judged = NOT_JUDGED if unjudged is None else _abstained_words(unjudged)
-    why |= {
-        name: abstained.get(name, not_judged)
-        for name, value in values.items()
-        if value is None and "finding" in name
-    }
-    if rank is not None and rank.partition_ms is not None and values["comms_wait_ms"] is None:
-        why["comms_wait_ms"] = (
-            "was not separated from moving bytes: it needs the traces of the other ranks"
-        )
-    finite = {
-        name: value if value is not None and math.isfinite(value) else None
-        for name, value in values.items()
-    }
-    return Quantities(values=finite, why=why), diagnosis.step.source
-
-
-def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities:
-    """The baseline without what cannot stand beside this run's: a profiled step time beside one
-    without a profiler."""
-    if (source == "trace") == (run_source == "trace"):
-        return baseline
-    how = {True: "while profiled", False: "without a profiler"}
-    words = (
-        f"cannot be compared: it was timed {how[source == 'trace']}, and this run's "
-        f"{how[run_source == 'trace']}"
-    )
-    return replace(
-        baseline,
-        values={**baseline.values, **dict.fromkeys(BY_STEP_TIME)},
-        why={
-            **baseline.why,
-            **{name: words for name in BY_STEP_TIME if baseline.values[name] is not None},
-        },
-    )
-
-
-def _of_rank(rank: Rank) -> dict[str, float | None]:
-    values: dict[str, float | None] = {"mfu": rank.mfu, "gpu_busy_ms": rank.gpu_busy_ms}
-    parts, total = parts_ms(rank), step_ms(rank)
-    if not parts:
-        return values
-    if rank.gpu_busy_ms is not None and total:
-        values["gpu_busy"] = rank.gpu_busy_ms / total
-    values |= {f"{part}_ms": parts[part] for part in PARTS}
-    idle = [parts[part] for part in PARTS if part.startswith("idle_")]
-    values["idle_ms"] = None if None in idle else sum(value for value in idle if value is not None)
-    moved, waited = parts["comms_transfer"], parts["comms_wait"]
-    values["exposed_comms_ms"] = None if moved is None else moved + (waited or 0.0)
-    return values
-
-
-def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:
-    """The findings that were not judged, each with what it lacked."""
-    return {f"finding.{each.code}": _abstained_words(each) for each in abstentions}
-
-
-def _abstained_words(each: Abstention) -> str:
-    return f"was not judged: {each.reason}: {each.needs}"
-
-
-def _of_findings(
-    diagnosis: DiagnosisContract,
-    codes: Collection[str],
-    abstained: Collection[str],
-) -> dict[str, float | None]:
-    """The gain of each finding. One that was looked for and is not there gives 1: nothing to
-    gain."""
-    unjudged = unjudged_fixes(diagnosis.abstentions or ())
-    absent = None if diagnosis.replay is None or unjudged is not None else 1.0
-    values = {
-        name: None if name in abstained else absent
-        for name in (f"finding.{code}" for code in codes)
-    }
-    for finding in diagnosis.findings:
-        name = f"finding.{finding.code}"
-        values[name] = max(values.get(name) or 0.0, finding.predicted_speedup)
-    values[ANY_FINDING] = max(
-        (finding.predicted_speedup for finding in diagnosis.findings), default=absent
-    )
-    return values
-
-
-def gate_contract(gate: Gate) -> document.Gate:
-    """The key `gate` of the JSON."""
-    return filled(
-        document.Gate,
-        gate,
-        passed=gate.is_passed,
-        checks=tuple(
-            filled(document.GateCheck, result, reason=reason(result)) for result in gate.results
-        ),
-    )
 
 
 def gate_section(gate: Gate) -> Section:
@@ -164,7 +17,7 @@ def gate_section(gate: Gate) -> Section:
         (
             result.check,
             Cell(_status(result), "strong" if result in gate.stopped_by else ""),
-            reason(result),
+            result.reason,
         )
         for result in ranked[:MAX_CHECKS]
     )
@@ -201,14 +54,4 @@ def _status(result: Result) -> str:
 
 
 def _line(result: Result) -> str:
-    return clean(f"{result.check} ({result.source}): {reason(result)}")
-
-
-def reason(result: Result) -> str:
-    """The figures behind an answer: `step_ms 65.48, baseline.step_ms 59.2; 65.48 > 62.16`."""
-    if result.missing:
-        return "; ".join(result.missing)
-    named = ", ".join(
-        f"{name} {value:.6g}" for name, value in result.values.items() if value is not None
-    )
-    return "; ".join(words for words in (named, ", ".join(result.compared)) if words)
+    return clean(f"{result.check} ({result.source}): {result.reason}")

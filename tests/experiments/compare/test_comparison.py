@@ -102,7 +102,7 @@ def test_few_steps_give_no_interval(num: int) -> None:
         None,
         "not told",
     )
-    assert f"{num} step" in speedup.why
+    assert mentions(speedup.why, f"{num} step")
 
 
 def test_given_step_times_have_a_ratio_and_no_interval() -> None:
@@ -113,7 +113,7 @@ def test_given_step_times_have_a_ratio_and_no_interval() -> None:
     speedup = compare(a, b).speedup
     assert speedup.value == 2.5
     assert speedup.low is None
-    assert "given" in speedup.why
+    assert mentions(speedup.why, "given")
 
 
 def test_profiled_and_unprofiled_steps_are_never_compared() -> None:
@@ -165,8 +165,8 @@ def test_a_side_that_stands_alone_is_told_as_it_was_timed() -> None:
     assert comparison.speedup.value is None
     assert mentions(comparison.speedup.why, "no step", "second")
     assert (comparison.before.source, comparison.before.num_steps) == ("unprofiled", 20)
-    assert comparison.before.step_ns == pytest.approx(2.6 * MS, rel=0.02)
-    assert comparison.after.step_ns is None
+    assert comparison.before.step_ms == pytest.approx(2.6, rel=0.02)
+    assert comparison.after.step_ms is None
     assert mentions(step_words(comparison.before), "no profiler", "mean of 20 steps")
     recorded = compare(
         empty, side("c", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace")
@@ -204,11 +204,11 @@ def test_the_parts_sum_to_the_step_that_is_compared() -> None:
     )
     comparison = compare(timed, recorded)
     assert comparison.before.source == "recorded"
-    account = comparison.account("part")
+    account = comparison.accounts.get("part")
     assert account is not None
     assert (account.before_ns, account.after_ns) == (7 * MS, 5 * MS)
     assert [row.name for row in account.rows] == ["compute"]
-    alone = compare(timed, timed).account("part")
+    alone = compare(timed, timed).accounts.get("part")
     assert alone is not None
     # The mean, as the diagnosis has it.
     assert (alone.before_ns, alone.after_ns) == (10.2 * MS, 10.2 * MS)
@@ -221,7 +221,7 @@ def test_waits_that_one_run_does_not_tell_are_compared_with_the_transfers() -> N
     )
     whole = side("b", [10.0] * 10, parts_ns=parts | {"comms_wait": None, "comms_transfer": 10 * MS})
     for comparison in (compare(split, whole), compare(whole, split)):
-        account = comparison.account("part")
+        account = comparison.accounts.get("part")
         assert account is not None
         assert [(row.name, row.change_ns) for row in account.rows] == [("comms_transfer", 0)]
 
@@ -273,8 +273,8 @@ def test_flops_tell_where_no_batch_is_known() -> None:
         side("a", noisy(10, 20, 1), work=WorkDone(flops=1e12)),
         side("b", noisy(10, 20, 2), work=WorkDone(flops=3e12)),
     )
-    assert comparison.throughput_unit == "FLOPs"
     assert comparison.throughput is not None
+    assert comparison.throughput.unit == "FLOPs"
     assert comparison.throughput.value == pytest.approx(3 * (comparison.speedup.value or 0))
     assert comparison.unequal
 
@@ -443,17 +443,17 @@ def test_a_run_and_its_own_kept_diagnosis_show_no_difference(tmp_path: Path) -> 
     text = to_json(diagnosis)
     twice = compare(run_side(run), run_side(run))
     assert diagnosis.step.ms is not None
-    assert twice.before.step_ns == pytest.approx(1e6 * diagnosis.step.ms, abs=1.0)
+    assert twice.before.step_ms == pytest.approx(diagnosis.step.ms, abs=1e-6)
     for sides in (
         (run_side(run), side_of_json(text, "kept")),
         (side_of_json(text, "kept"), run_side(run)),
     ):
         comparison = compare(*sides)
         # Of 120 steps 40 are long, and the longest and shortest six are left out.
-        mean = (34 * 40.2e6 + 74 * 10.05e6) / 108
+        mean = (34 * 40.2 + 74 * 10.05) / 108
         assert comparison.speedup.value == pytest.approx(1.0, rel=0.01)
         assert comparison.speedup.verdict == "no difference seen"
-        assert [comparison.before.step_ns, comparison.after.step_ns] == pytest.approx(
+        assert [comparison.before.step_ms, comparison.after.step_ms] == pytest.approx(
             [mean, mean], rel=0.01
         )
 
@@ -531,14 +531,14 @@ def test_the_planted_fault_is_what_changed(name: str) -> None:
     part, ops, how = LAB[name]
     comparison = lab_pair(name)
     assert comparison.speedup.value == pytest.approx(TRUTH[name]["speedup"], rel=0.01)
-    account = comparison.account("part")
+    account = comparison.accounts.get("part")
     assert account is not None
     assert account.rows[0].name == part
     assert account.after_ns - account.before_ns == round(
         (TRUTH[name]["fixed_ms"] - TRUTH[name]["slow_ms"]) * MS
     )
     assert comparison.device is not None
-    first = comparison.device.changed[0]
+    first = comparison.changed[0]
     assert how in first.how
     assert first.before is not None
     assert ops & set(first.before.ops)
@@ -554,7 +554,8 @@ def test_another_model_is_not_the_same_work() -> None:
     comparison = compare(*sides)
     comparison.self_check()
     assert any(why.startswith("FLOPs a step") for why in comparison.unequal)
-    assert comparison.throughput_unit == "FLOPs"
+    assert comparison.throughput is not None
+    assert comparison.throughput.unit == "FLOPs"
 
 
 def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
@@ -589,10 +590,10 @@ def test_a_trace_against_itself_shows_no_change_at_all() -> None:
         again = read_side(recording, "again")
     comparison = compare(again, again)
     assert comparison.device is not None
-    assert comparison.device.changed == ()
+    assert comparison.changed == ()
     assert all(
         row.change_ns == 0
-        for account in comparison.accounts
+        for account in comparison.accounts.values()
         for row in (*account.rows, account.rest)
     )
     assert {finding.status for finding in comparison.held} <= {"still there", "not judged"}

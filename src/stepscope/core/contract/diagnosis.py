@@ -11,11 +11,11 @@ from msgspec import UNSET, Struct, UnsetType
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import AtLeastZero, Count, Gain
 from stepscope.core.contract.codec import Contract, decode
-from stepscope.core.contract.gate import Gate
 from stepscope.core.contract.nccl import Nccl
 from stepscope.core.contract.whole_run import WholeRun
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import DeviceTotals
+from stepscope.core.gate import Gate
 from stepscope.core.memory import MemoryUse
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.peak import PeakWaterfall

@@ -6,13 +6,15 @@ their total to the last one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
-from msgspec.structs import force_setattr
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import asdict, force_setattr
 
-from stepscope.core.constraints import one_of
+from stepscope.core.constraints import AboveZero, Count, Gain, keys_of, one_of
+from stepscope.core.contract.codec import Contract
+from stepscope.core.gate import Gate
 
 OVERLAP = "overlap"
 """In an account of the device: what ran beside other work is in the sums of durations twice, and in
@@ -30,44 +32,52 @@ VERDICTS = ("faster", "slower", "no difference seen", "not told")
 
 
 class ComparedRun(Struct, frozen=True, kw_only=True):
-    """One of the two, as it is named in the report."""
+    """One of the two runs."""
 
     label: str
-    kind: str
-    """run, traces or diagnosis."""
-    step_ns: float | None
-    """The mean of the steps that are compared, the median where they were recorded, or the one
-    figure that is known."""
-    num_steps: int
-    source: str
-    """unprofiled, given, kept (a diagnosis' figure) or recorded (while profiled)."""
+    kind: Annotated[str, one_of("run", "traces", "diagnosis")]
+    step_ms: float | None
+    """Of the steps that are compared, the mean without the longest and shortest twentieth or the
+    median; else the one figure known."""
+    is_mean: bool = field(default=False, name="mean")
+    """Whether `step_ms` is the steps' mean, as that of steps with no profiler and a kept figure
+    are, and not their median."""
+    num_steps: Count
+    source: Annotated[str, one_of("unprofiled", "given", "kept", "recorded")]
+    """kept: a diagnosis' figure; recorded: while profiled."""
     bound: str
-    num_ranks: int
+    num_ranks: Count
     world_size: int | None
     device_name: str | None
     samples: float | None
     """Samples a step, on all ranks."""
     flops: float | None
-    """The model's, a step, on all ranks that were read."""
+    """The model's, a step, on all ranks read."""
     peak_bytes: float | None
     """The most that torch held on one rank's devices."""
-    is_mean: bool = False
-    """Whether `step_ns` is the steps' mean, as that of steps with no profiler and a kept figure
-    are, and not their median."""
 
 
-class Speedup(Struct, frozen=True, kw_only=True):
+class Speedup(Struct, frozen=True, kw_only=True, rename={"smallest": "smallest_shown"}):
     """Before / after: more than 1 is faster."""
 
-    value: float | None
-    low: float | None
-    high: float | None
-    level: float
-    smallest: float | None
-    """The smallest ratio above 1 that these samples could have shown; None without an interval."""
-    verdict: str
-    why: str
-    """Why there is no interval, or no ratio; "" where there is one."""
+    value: AboveZero | None
+    """Before / after; null where the steps cannot be compared."""
+    low: AboveZero | None = None
+    high: AboveZero | None = None
+    """The interval over steps; null where it was not measured."""
+    level: float = 0.95
+    """How often such an interval holds."""
+    smallest: Gain | None = None
+    """The smallest ratio above 1 that these samples could have shown, four times in five."""
+    verdict: Annotated[str, one_of(*VERDICTS)]
+    why: str | None = None
+    """Why there is no interval, or no ratio."""
+
+
+class Throughput(Speedup, frozen=True, kw_only=True):
+    """Work done in a second, after / before: where the two do not do the same work a step."""
+
+    unit: Annotated[str, one_of("samples", "FLOPs")]
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -87,28 +97,23 @@ class Row(Struct, frozen=True, kw_only=True):
 class Account(Struct, frozen=True, kw_only=True):
     """One way to split a time: the rows and the rest sum to the totals exactly."""
 
-    by: str
-    """part, phase, category, kernel, module or collective."""
     before_ns: int
     after_ns: int
+    change_ns: int = 0
     rows: tuple[Row, ...]
     """What changed most first."""
     rest: Row
     """All that has no row of its own."""
-    num_left_out: int = 0
+    num_left_out: Count = 0
+    """Rows that are in the rest."""
 
-    @property
-    def change_ns(self) -> int:
-        return self.after_ns - self.before_ns
+    def __post_init__(self) -> None:
+        force_setattr(self, "change_ns", self.after_ns - self.before_ns)
 
-    def self_check(self) -> None:
-        rows = (*self.rows, self.rest)
-        assert sum(row.before_ns or 0 for row in rows) == self.before_ns, (
-            f"{self.by}: the rows do not sum to the total before"
-        )
-        assert sum(row.after_ns or 0 for row in rows) == self.after_ns, (
-            f"{self.by}: the rows do not sum to the total after"
-        )
+    def self_check(self, by: str) -> None:
+        for side in ("before_ns", "after_ns"):
+            total = sum(getattr(row, side) or 0 for row in (*self.rows, self.rest))
+            assert total == getattr(self, side), f"{by}: the rows sum to {total} {side}"
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -147,30 +152,28 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 
 class DeviceChange(Struct, frozen=True, kw_only=True):
-    """The device's busy time of a step, split over pairs of work; the host's operators where
-    nothing ran on a device."""
+    """The device's busy time of a step, or the host's operators where nothing ran on a device:
+    split over pairs of work."""
 
-    where: str
+    where: Annotated[str, one_of("device", "host")]
     ranks: tuple[int, ...]
     """Whose mean it is."""
     before_ns: int
     after_ns: int
-    changed: tuple[Changed, ...]
-    """What changed most first."""
+    change_ns: int = 0
     rest: Row
     """What has no entry of its own."""
     overlap: Row
 
-    @property
-    def change_ns(self) -> int:
-        return self.after_ns - self.before_ns
+    def __post_init__(self) -> None:
+        force_setattr(self, "change_ns", self.after_ns - self.before_ns)
 
-    def self_check(self) -> None:
+    def self_check(self, changed: Sequence[Changed]) -> None:
+        """Assert that the work that changed, the rest and the overlap sum to it."""
+        rows = (*changed, self.rest, self.overlap)
         for side in ("before_ns", "after_ns"):
-            parts = [getattr(row, side) for row in (*self.changed, self.rest, self.overlap)]
-            assert sum(parts) == getattr(self, side), (
-                f"{side}: {sum(parts)} is not {getattr(self, side)}"
-            )
+            total = sum(getattr(row, side) for row in rows)
+            assert total == getattr(self, side), f"the device's rows sum to {total} {side}"
 
 
 class Held(Struct, frozen=True, kw_only=True):
@@ -219,35 +222,66 @@ class RanksChange(Struct, frozen=True, kw_only=True):
     spread_after_ns: float | None
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
+class RankMemory(Struct, frozen=True, kw_only=True):
+    """The most that torch held on one rank's devices."""
+
+    rank: int
+    before_bytes: float | None
+    after_bytes: float | None
+
+
+class Comparison(Struct, frozen=True, kw_only=True, rename={"held": "predicted"}):
     """One run against the first."""
 
     before: ComparedRun
     after: ComparedRun
     speedup: Speedup
-    throughput: Speedup | None
-    """Of work done in a second; None where both do the same work a step, or that is not known."""
-    throughput_unit: str
-    """samples or FLOPs."""
+    throughput: Throughput | None
+    """Of work done in a second; null where both do the same work a step, or that is not known."""
+    same_work: bool
+    """false where the two are known not to do the same work a step; `unequal` says why."""
     unequal: tuple[str, ...]
-    """Why the two are not the same work."""
-    accounts: tuple[Account, ...]
+    changed: tuple[Changed, ...]
+    """Work that differs, what changed most first. With `device.rest` and `device.overlap` it sums
+    to `device`, exactly."""
     device: DeviceChange | None
+    accounts: Annotated[
+        Mapping[str, Account],
+        keys_of("part", "phase", "category", "kernel", "module", "collective"),
+    ]
+    """Splits of the step (part), of the device's busy time (phase, category, kernel, module) and of
+    the collectives' time. Rows and rest sum to the totals, exactly."""
     ranks: RanksChange | None
-    memory: Mapping[int, tuple[float | None, float | None]]
-    """Peak bytes of each rank."""
+    memory: tuple[RankMemory, ...]
+    """The most that torch held on each rank's devices."""
     held: tuple[Held, ...]
+    """The findings of the first run, compared with the second, and those that are new."""
     predicted_together: float | None
-    """What all the findings that are gone would give at once; None for one, or where that was not
+    """What all the findings that are gone would give at once; null for one, or where that was not
     replayed."""
     knobs: tuple[Knob, ...]
+    """Settings that differ."""
     notes: tuple[str, ...]
 
-    def account(self, by: str) -> Account | None:
-        return next((account for account in self.accounts if account.by == by), None)
-
     def self_check(self) -> None:
-        for account in self.accounts:
-            account.self_check()
+        for by, account in self.accounts.items():
+            account.self_check(by)
         if self.device is not None:
-            self.device.self_check()
+            self.device.self_check(self.changed)
+
+
+class Comparisons(Contract, Comparison, frozen=True, kw_only=True, tag="stepscope.comparison/1"):
+    """What `stepscope compare --format json` prints. null is 'not measured', 0 is 'measured to be
+    zero'. Times are nanoseconds of one step. docs/compare.md says what each field means."""
+
+    others: tuple[Comparison, ...] = ()
+    """Further runs, each against the first."""
+    gate: Gate | UnsetType = UNSET
+    """There only with --fail-if or --budget: as in stepscope.diagnosis/1."""
+
+
+def as_document(comparisons: Sequence[Comparison], gate: Gate | None = None) -> Comparisons:
+    """The second run against the first; further runs, each against the first, are under
+    `others`."""
+    first, *others = comparisons
+    return Comparisons(**asdict(first), others=tuple(others), gate=UNSET if gate is None else gate)

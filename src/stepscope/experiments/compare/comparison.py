@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from stepscope.core.comms_facts import CollectiveRow, CommsFacts
 from stepscope.core.experiments.comparison import (
+    Account,
+    Changed,
     ComparedRun,
     Comparison,
+    DeviceChange,
     Held,
     RankChange,
+    RankMemory,
     RanksChange,
     Speedup,
 )
@@ -63,7 +67,7 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
     first, second, profiled = both_timed(before, after)
     speedup = speedup_of(first, second, why=_why_not(before, after))
     pieces = (before.pieces, after.pieces)
-    accounts = []
+    accounts: dict[str, Account] = {}
     parts = [_parts(before, first), _parts(after, second)]
     if parts[0] and parts[1]:
         if any(
@@ -71,32 +75,35 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
             for side in (before, after)
         ):
             parts = [_waits_as_transfers(side_parts) for side_parts in parts]
-        accounts.append(account("part", _used(parts[0], parts[1]), _used(parts[1], parts[0])))
-    device = None
+        accounts["part"] = account(_used(parts[0], parts[1]), _used(parts[1], parts[0]))
+    device: DeviceChange | None = None
+    changed: tuple[Changed, ...] = ()
     if pieces[0] is not None and pieces[1] is not None and pieces[0].where == pieces[1].where:
-        accounts += device_accounts(pieces[0], pieces[1])
-        device = device_change(pieces[0], pieces[1])
+        accounts |= device_accounts(pieces[0], pieces[1])
+        device, changed = device_change(pieces[0], pieces[1])
     if before.comms is not None or after.comms is not None:
-        accounts.append(
-            account("collective", _collectives(before.comms), _collectives(after.comms))
-        )
+        accounts["collective"] = account(_collectives(before.comms), _collectives(after.comms))
     held = held_findings(before, after, speedup, profiled=profiled)
-    ratio, unit = growth(before.work, after.work, device)
+    ratio, unit = growth(before.work, after.work, device, changed)
+    other_work = unequal(before, after, device, changed)
     notes = _notes(before, after, speedup, first, second, held, profiled=profiled)
     made = Comparison(
         before=_run(before, first),
         after=_run(after, second),
         speedup=speedup,
-        throughput=scaled(speedup, ratio) if ratio is not None else None,
-        throughput_unit=unit,
-        unequal=unequal(before, after, device),
-        accounts=tuple(accounts),
+        throughput=scaled(speedup, ratio, unit) if ratio is not None else None,
+        same_work=not other_work,
+        unequal=other_work,
+        changed=changed,
         device=device,
+        accounts=accounts,
         ranks=_ranks(before, after),
-        memory={
-            rank: (before.peaks.get(rank), after.peaks.get(rank))
+        memory=tuple(
+            RankMemory(
+                rank=rank, before_bytes=before.peaks.get(rank), after_bytes=after.peaks.get(rank)
+            )
             for rank in sorted(set(before.peaks) | set(after.peaks))
-        },
+        ),
         held=held,
         predicted_together=predicted_together(before, held),
         knobs=changed_knobs(before.knobs, after.knobs),
@@ -154,7 +161,7 @@ def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
     return ComparedRun(
         label=side.label,
         kind=side.kind,
-        step_ns=step_ns,
+        step_ms=None if step_ns is None else step_ns / 1e6,
         num_steps=num_steps,
         source=source,
         bound=side.bound,

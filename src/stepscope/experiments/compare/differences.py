@@ -24,7 +24,6 @@ hundredth."""
 
 
 def account(
-    by: str,
     before: Mapping[str, float],
     after: Mapping[str, float],
     totals: tuple[int, int] | None = None,
@@ -51,7 +50,6 @@ def account(
         after_ns=second - sum(row.after_ns or 0 for row in kept),
     )
     return Account(
-        by=by,
         before_ns=first,
         after_ns=second,
         rows=tuple(kept),
@@ -60,7 +58,7 @@ def account(
     )
 
 
-def device_accounts(before: Pieces, after: Pieces) -> list[Account]:
+def device_accounts(before: Pieces, after: Pieces) -> dict[str, Account]:
     """The busy time by phase, by kind of kernel, by kernel and by module."""
     totals = round(before.busy_ns), round(after.busy_ns)
     splits: list[tuple[str, Callable[[Pieces], dict[str, float]]]] = [("phase", _by_phase)]
@@ -68,10 +66,10 @@ def device_accounts(before: Pieces, after: Pieces) -> list[Account]:
         splits += [("category", _by_category), ("kernel", _by_kernel)]
     if tells_modules(before) and tells_modules(after):
         splits.append(("module", _by_module))
-    return [
-        account(by, _with_overlap(split, before), _with_overlap(split, after), totals)
+    return {
+        by: account(_with_overlap(split, before), _with_overlap(split, after), totals)
         for by, split in splits
-    ]
+    }
 
 
 def tells_modules(pieces: Pieces) -> bool:
@@ -120,8 +118,8 @@ def _summed(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(totals)
 
 
-def device_change(before: Pieces, after: Pieces) -> DeviceChange:
-    """The busy time by pairs of work. Those that did not change are in the rest."""
+def device_change(before: Pieces, after: Pieces) -> tuple[DeviceChange, tuple[Changed, ...]]:
+    """The busy time by pairs of work, and those that changed. The others are in the rest."""
     least = LEAST_SHARE * max(before.busy_ns, after.busy_ns)
     differing = list(_alike(_changed(changed, before, after) for changed in pair(before, after)))
     differing = [
@@ -142,15 +140,15 @@ def device_change(before: Pieces, after: Pieces) -> DeviceChange:
         before_ns=totals[0] - (overlap.before_ns or 0) - sum(changed.before_ns for changed in kept),
         after_ns=totals[1] - (overlap.after_ns or 0) - sum(changed.after_ns for changed in kept),
     )
-    return DeviceChange(
+    change = DeviceChange(
         where=before.where,
         ranks=before.ranks,
         before_ns=totals[0],
         after_ns=totals[1],
-        changed=kept,
         rest=rest,
         overlap=overlap,
     )
+    return change, kept
 
 
 def _alike(made: Iterable[Changed]) -> Iterable[Changed]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.core.experiments.comparison import DeviceChange
+from collections.abc import Sequence
+
+from stepscope.core.experiments.comparison import Changed, DeviceChange
 from stepscope.experiments.compare.side import CompareSide, WorkDone
 
 SAME_WORK = 0.02
@@ -23,7 +25,9 @@ def _flops_change(before: WorkDone, after: WorkDone) -> float | None:
     return abs(after.all_flops / before.all_flops - 1)
 
 
-def _is_same_flops(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> bool:
+def _is_same_flops(
+    before: WorkDone, after: WorkDone, device: DeviceChange | None, changed: Sequence[Changed]
+) -> bool:
     """Whether the model's FLOPs are the same, or differ in work that was replaced: no shape changed
     then, and what is counted of a fused operator is not what is counted of its pieces."""
     change = _flops_change(before, after)
@@ -31,16 +35,14 @@ def _is_same_flops(before: WorkDone, after: WorkDone, device: DeviceChange | Non
         return True
     if device is None or not device.before_ns or change > REPLACED_WORK:
         return False
-    reshaped = sum(changed.before_ns for changed in device.changed if "shape" in changed.how)
-    alone = sum(
-        changed.before_ns + changed.after_ns
-        for changed in device.changed
-        if changed.paired_by == "none"
-    )
+    reshaped = sum(row.before_ns for row in changed if "shape" in row.how)
+    alone = sum(row.before_ns + row.after_ns for row in changed if row.paired_by == "none")
     return reshaped <= SAME_WORK * device.before_ns and alone <= MOST_ALONE * device.before_ns
 
 
-def _strangers(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> str | None:
+def _strangers(
+    before: WorkDone, after: WorkDone, device: DeviceChange | None, changed: Sequence[Changed]
+) -> str | None:
     """Says when much of either run has no counterpart in the other; with the same FLOPs it was only
     put otherwise."""
     if device is None or not device.before_ns or not device.after_ns:
@@ -48,8 +50,8 @@ def _strangers(before: WorkDone, after: WorkDone, device: DeviceChange | None) -
     change = _flops_change(before, after)
     if change is not None and change <= SAME_WORK:
         return None
-    went_ns = sum(row.before_ns for row in device.changed if row.how == ("went",))
-    came_ns = sum(row.after_ns for row in device.changed if row.how == ("came",))
+    went_ns = sum(row.before_ns for row in changed if row.how == ("went",))
+    came_ns = sum(row.after_ns for row in changed if row.how == ("came",))
     went, came = went_ns / device.before_ns, came_ns / device.after_ns
     if min(went, came) < MOST_ALONE:
         return None
@@ -60,14 +62,14 @@ def _strangers(before: WorkDone, after: WorkDone, device: DeviceChange | None) -
 
 
 def growth(
-    before: WorkDone, after: WorkDone, device: DeviceChange | None
+    before: WorkDone, after: WorkDone, device: DeviceChange | None, changed: Sequence[Changed]
 ) -> tuple[float | None, str]:
     """How much more work a step of the second does, where that is known and is not the same."""
     if before.samples and after.samples:
         return (
             after.samples / before.samples if before.samples != after.samples else None
         ), "samples"
-    if before.all_flops and after.all_flops and not _is_same_flops(before, after, device):
+    if before.all_flops and after.all_flops and not _is_same_flops(before, after, device, changed):
         return after.all_flops / before.all_flops, "FLOPs"
     return None, "samples" if before.samples else "FLOPs"
 
@@ -84,7 +86,10 @@ def _figure(value: float | str) -> str:
 
 
 def unequal(
-    before: CompareSide, after: CompareSide, device: DeviceChange | None
+    before: CompareSide,
+    after: CompareSide,
+    device: DeviceChange | None,
+    changed: Sequence[Changed],
 ) -> tuple[str, ...]:
     """Why the two are not the same work."""
     reasons = []
@@ -99,9 +104,9 @@ def unequal(
     ):
         if a is not None and b is not None and a != b:
             reasons.append(f"{word}: {_figure(a)} -> {_figure(b)}")
-    if first.all_flops and second.all_flops and not _is_same_flops(first, second, device):
+    if first.all_flops and second.all_flops and not _is_same_flops(first, second, device, changed):
         reasons.append(
             f"FLOPs a step: {first.all_flops / 1e12:.3g} -> {second.all_flops / 1e12:.3g} TFLOP"
         )
-    strange = _strangers(first, second, device)
+    strange = _strangers(first, second, device, changed)
     return (*reasons, strange) if strange else tuple(reasons)

@@ -11,9 +11,9 @@ import math
 import statistics
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
-from stepscope.core.experiments.comparison import Speedup
+from stepscope.core.experiments.comparison import Speedup, Throughput
 from stepscope.core.experiments.experiment import Interval
 from stepscope.core.numbers import ms_words
 from stepscope.experiments.bootstrap import (
@@ -118,9 +118,7 @@ def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> S
         value = first.ns / second.ns
         interval, why = _interval(first, second)
     if interval is None or not interval.is_bounded:
-        return Speedup(
-            value=value, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why
-        )
+        return Speedup(value=value, verdict="not told", why=why or None)
     smallest = smallest_shown(interval)
     verdict = _verdict(interval.lowest, interval.highest)
     return Speedup(
@@ -130,7 +128,6 @@ def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> S
         level=interval.level,
         smallest=smallest if math.isfinite(smallest) else None,
         verdict=verdict,
-        why="",
     )
 
 
@@ -168,7 +165,7 @@ def _verdict(low: float, high: float) -> str:
     return "slower" if high < 1 else "no difference seen"
 
 
-def scaled(speedup: Speedup, growth: float) -> Speedup:
+def scaled(speedup: Speedup, growth: float, unit: str) -> Throughput:
     """Of work done in a second, where a step of the second run does `growth` times the work."""
 
     def times(value: float | None) -> float | None:
@@ -176,7 +173,8 @@ def scaled(speedup: Speedup, growth: float) -> Speedup:
 
     low, high = times(speedup.low), times(speedup.high)
     verdict = "not told" if low is None or high is None else _verdict(low, high)
-    return replace(speedup, value=times(speedup.value), low=low, high=high, verdict=verdict)
+    rates = {"value": times(speedup.value), "low": low, "high": high, "verdict": verdict}
+    return Throughput(**{**asdict(speedup), **rates}, unit=unit)
 
 
 def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:

@@ -77,17 +77,17 @@ def _chips(comparison: Comparison, name: str) -> list[tuple[str, str, str]]:
         of = f"{low} to {high}, {percent(speedup.level)} sure"
     chips = [(f"speedup, A / {name}", value, of)]
     if comparison.throughput is not None and comparison.throughput.value is not None:
-        unit = f"{comparison.throughput_unit} a second"
+        unit = f"{comparison.throughput.unit} a second"
         chips.append((unit, interval_words(comparison.throughput), f"{name} / A"))
     for word, run in (("A", comparison.before), (name, comparison.after)):
-        value = "not measured" if run.step_ns is None else ms(run.step_ns)
+        value = "not measured" if run.step_ms is None else ms(run.step_ms * 1e6)
         chips.append((f"a step of {word}", value, run.bound))
     return chips
 
 
 def _bars(comparison: Comparison, name: str) -> list[dict[str, Any]]:
     """The two steps by their parts, drawn to one scale; empty where no parts were measured."""
-    account = comparison.account("part")
+    account = comparison.accounts.get("part")
     if account is None:
         return []
     rows = sorted(

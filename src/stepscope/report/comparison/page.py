@@ -179,14 +179,14 @@ class _Tables:
 
     def all(self) -> Iterator[ComparedTable]:
         """Those that have lines."""
-        accounts = {account.by: account for account in self.comparison.accounts}
+        accounts = self.comparison.accounts
         yield self._runs()
         if "part" in accounts:
-            yield self._account(accounts["part"])
+            yield self._account("part", accounts["part"])
         yield from self._device()
         for by in ("phase", "category", "kernel", "module", "collective"):
             if by in accounts:
-                yield self._account(accounts[by])
+                yield self._account(by, accounts[by])
         yield from self._ranks()
         yield from self._memory()
         yield from self._held()
@@ -208,31 +208,33 @@ class _Tables:
         )
         return self._listed("runs", "Runs", columns, rows, most=2)
 
-    def _account(self, account: Account) -> ComparedTable:
-        title, aside = ACCOUNTS[account.by]
-        is_part = account.by == "part"
+    def _account(self, by: str, account: Account) -> ComparedTable:
+        title, aside = ACCOUNTS[by]
+        is_part = by == "part"
         rows = sorted(account.rows, key=_part_order) if is_part else account.rows
         times = _Times(
             lines=[
                 _Line(_named(words, row.name), row.before_ns, row.after_ns)
-                for words, row in zip(self._row_names(account.by, rows), rows, strict=True)
+                for words, row in zip(self._row_names(by, rows), rows, strict=True)
             ],
             rest=account.rest,
             last=[_Line(Cell("total", "strong"), account.before_ns, account.after_ns)],
             decimals=max(1, _decimals(account.before_ns, account.after_ns)),
-            most=MOST_LINES.get(account.by, 8),
+            most=MOST_LINES.get(by, 8),
         )
-        titles = (COLUMN_WORDS.get(account.by, account.by), "A", self.name, "change")
+        titles = (COLUMN_WORDS.get(by, by), "A", self.name, "change")
         section = self._timed(
-            account.by,
+            by,
             title,
             f"ms a step{'; ' + aside if aside else ''}",
             (*_names(titles[0]), *numbers(*titles[1:])),
             times,
         )
-        longer_ns = max(self.comparison.before.step_ns or 0.0, self.comparison.after.step_ns or 0.0)
+        longer_ns = 1e6 * max(
+            self.comparison.before.step_ms or 0.0, self.comparison.after.step_ms or 0.0
+        )
         is_quiet = not is_part and times.longest_ns < QUIET * longer_ns
-        return ComparedTable(name=account.by, section=section, is_quiet=is_quiet)
+        return ComparedTable(name=by, section=section, is_quiet=is_quiet)
 
     def _row_names(self, by: str, rows: Sequence[Row]) -> list[str]:
         if by == "part":
@@ -257,7 +259,7 @@ class _Tables:
         if device.before_ns or device.after_ns:
             busy = "device busy" if device.where == "device" else "operators, on the host"
             last.append(_Line(Cell(busy, "strong"), device.before_ns, device.after_ns))
-        lines = list(map(_changed_line, device.changed))
+        lines = list(map(_changed_line, self.comparison.changed))
         if lines or last:
             columns = (
                 *numbers("change", "A", self.name, "calls"),
@@ -279,7 +281,7 @@ class _Tables:
             whose = f"rank {number_ranges(device.ranks)}"
         else:
             whose = f"the mean of ranks {number_ranges(device.ranks)}"
-        return whose if device.changed else f"{whose}; no operator changed"
+        return whose if self.comparison.changed else f"{whose}; no operator changed"
 
     def _ranks(self) -> Iterator[ComparedTable]:
         ranks = self.comparison.ranks
@@ -311,12 +313,12 @@ class _Tables:
 
     def _memory(self) -> Iterator[ComparedTable]:
         rows = []
-        for rank, (before, after) in self.comparison.memory.items():
-            change = NOT_MEASURED
+        for row in self.comparison.memory:
+            before, after, change = row.before_bytes, row.after_bytes, NOT_MEASURED
             if before is not None and after is not None:
                 change = signed((after - before) / 1e9, 2)
             sizes = (NOT_MEASURED if size is None else gigabytes(size) for size in (before, after))
-            rows.append((str(rank), *sizes, change))
+            rows.append((str(row.rank), *sizes, change))
         if rows:
             columns = numbers("rank", "A", self.name, "change")
             aside = "GB, the most that torch held on the rank's devices"

@@ -83,11 +83,11 @@ def interval_words(speedup: Speedup) -> str:
 def headline(comparison: Comparison, name: str) -> str:
     """The answer in a sentence; `name` is the second run's letter."""
     speedup, before, after = comparison.speedup, comparison.before, comparison.after
-    if speedup.value is None or before.step_ns is None or after.step_ns is None:
+    if speedup.value is None or before.step_ms is None or after.step_ms is None:
         if not comparison.accounts:
             return f"Nothing to compare between A and {name}: {speedup.why}."
         return f"The steps of A and {name} cannot be compared: {speedup.why}."
-    steps = _steps_words(before.step_ns, after.step_ns)
+    steps = _steps_words(before.step_ms * 1e6, after.step_ms * 1e6)
     steps += ", while profiled" if before.source == "recorded" else ""
     sure = interval_words(speedup)
     if speedup.verdict == "faster":
@@ -121,7 +121,7 @@ def host_words(comparison: Comparison, name: str) -> str | None:
     runs = {"A": comparison.before, name: comparison.after}
     if comparison.speedup.value is None or any(run.source != "recorded" for run in runs.values()):
         return None
-    account = comparison.account("part")
+    account = comparison.accounts.get("part")
     waits: tuple[int | None, int | None] = (None, None)
     for row in () if account is None else account.rows:
         if row.name == "idle_launch":
@@ -129,7 +129,7 @@ def host_words(comparison: Comparison, name: str) -> str | None:
     limited = [
         word
         for (word, run), wait in zip(runs.items(), waits, strict=True)
-        if is_host_slowed(wait, run.step_ns, run.bound)
+        if is_host_slowed(wait, None if run.step_ms is None else run.step_ms * 1e6, run.bound)
     ]
     if not limited:
         return None
@@ -166,21 +166,20 @@ def throughput_words(comparison: Comparison, name: str) -> str | None:
     throughput = comparison.throughput
     if throughput is None or throughput.value is None:
         return None
-    unit = comparison.throughput_unit
     return (
         f"Of work in a second, which is what can be compared, {name} does "
-        f"{interval_words(throughput)} as many {unit} as A."
+        f"{interval_words(throughput)} as many {throughput.unit} as A."
     )
 
 
 def step_words(run: ComparedRun) -> str:
     """`31.5 ms, no profiler, median of 40 steps`."""
-    if run.step_ns is None:
+    if run.step_ms is None:
         return "not measured"
     num = ""
     if run.num_steps:
         num = f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}"
-    return f"{ms(run.step_ns)}, {SOURCE_WORDS[run.source]}{num}"
+    return f"{ms(run.step_ms * 1e6)}, {SOURCE_WORDS[run.source]}{num}"
 
 
 def part_names(comparison: Comparison) -> dict[str, str]:

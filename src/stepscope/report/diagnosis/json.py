@@ -17,7 +17,6 @@ from stepscope.report.diagnosis.whole_run import whole_run_contract
 from stepscope.report.recording_text import recording_texts
 
 if TYPE_CHECKING:
-    from stepscope.core.contract import gate as gate_document
     from stepscope.core.gate import Gate
 
 MOST_NAMED = 6
@@ -55,13 +54,6 @@ def _finite(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     }
 
 
-def _gate_contract(gate: Gate) -> gate_document.Gate:
-    # Most diagnoses have none, and its language would be imported for nothing.
-    from stepscope.report.gate import gate_contract
-
-    return gate_contract(gate)
-
-
 def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
     facts = diagnosis.facts
     auxiliary = facts.auxiliary
@@ -81,7 +73,7 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         if auxiliary is None
         else tuple(map(recording_contract, recording_texts(auxiliary))),
         hang=UNSET if auxiliary is None or auxiliary.hang is None else auxiliary.hang,
-        gate=UNSET if gate is None else _gate_contract(gate),
+        gate=UNSET if gate is None else gate,
     )
 
 
