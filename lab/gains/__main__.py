@@ -14,29 +14,43 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lab.gains.job import compiled
-from lab.gains.job_process import JOBS, SETS, keep_missing, say, time_job, warm
+from lab.gains.job_process import JOBS, PRELOADED, SETS, keep_missing, say, time_job, warm
 
 GRACE_S = 90  # for a job that the budget ends in: one change more, and the recording
 PROCESS = multiprocessing.get_context("spawn").Process
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""In the environment: torch looks for a GPU without taking it, so that a process may fork then."""
 
 
-def time_jobs(names: list[str], out: Path, budget_s: float, *, traces_of_changes: bool) -> None:
+def preloaded() -> type[multiprocessing.process.BaseProcess]:
+    """Processes that are forked from one that has imported the libraries and taken no device."""
+    os.environ[NVML_CHECK] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context.Process
+
+
+def time_jobs(
+    names: list[str], out: Path, budget_s: float, *, traces_of_changes: bool, quick: bool = False
+) -> None:
+    process = preloaded() if quick else PROCESS
     out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + budget_s
     for i, name in enumerate(names):
         if time.monotonic() > deadline:
             say("over budget, left out:", ",".join(names[i:]))
             return
-        child = PROCESS(
+        child = process(
             target=time_job,
             args=(name, out, deadline),
-            kwargs={"traces_of_changes": traces_of_changes},
+            kwargs={"traces_of_changes": traces_of_changes, "quick": quick},
         )
         child.start()
         child.join(None if budget_s == math.inf else deadline - time.monotonic() + GRACE_S)
@@ -69,6 +83,9 @@ def main() -> int:
     parser.add_argument("--jobs", help="names, with commas between")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS")
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument(
+        "--quick", action="store_true", help="shorter blocks, libraries imported once"
+    )
     parser.add_argument("--processes", type=int, default=8, help="at once, with --warm")
     parser.add_argument("--traces-of-changes", action="store_true")
     arguments = parser.parse_args()
@@ -86,6 +103,7 @@ def main() -> int:
             arguments.out,
             arguments.budget,
             traces_of_changes=arguments.traces_of_changes,
+            quick=arguments.quick,
         )
     return 0
 

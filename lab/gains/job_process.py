@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
+from lab.gains import timing
 from lab.gains.given import given_jobs
 from lab.gains.job import compiled
 from lab.gains.jobs import JOBS as FIRST_JOBS
+from lab.gains.jobs_eighth import EIGHTH_JOBS
 from lab.gains.jobs_fifth import FIFTH_JOBS
 from lab.gains.jobs_fourth import FOURTH_JOBS
 from lab.gains.jobs_second import SECOND_JOBS
 from lab.gains.jobs_sixth import SIXTH_JOBS
 from lab.gains.jobs_third import THIRD_JOBS
-from lab.gains.timing import measure
 from lab.measure import BIG, clear, settle
 
 SETS = {
@@ -27,8 +28,11 @@ SETS = {
     "fourth": FOURTH_JOBS,
     "fifth": FIFTH_JOBS,
     "sixth": SIXTH_JOBS,
+    "eighth": EIGHTH_JOBS,
     "given": given_jobs(),
 }
+QUICK_BLOCKS, QUICK_BLOCK_S = 3, 0.12
+PRELOADED = ["torch._dynamo", "torchvision", "transformers", "lab.gains.job_process"]
 JOBS = {name: job for jobs in SETS.values() for name, job in jobs.items()}
 
 
@@ -46,10 +50,16 @@ def warm(name: str) -> None:
         say(name, code, f"{time.monotonic() - start:.0f} s")
 
 
-def time_job(name: str, out: Path, deadline: float, *, traces_of_changes: bool) -> None:
+def time_job(
+    name: str, out: Path, deadline: float, *, traces_of_changes: bool, quick: bool = False
+) -> None:
     start = time.monotonic()
+    if quick:
+        timing.BLOCKS, timing.BLOCK_S = QUICK_BLOCKS, QUICK_BLOCK_S
     try:
-        row = measure(JOBS[name], name, out, deadline=deadline, traces_of_changes=traces_of_changes)
+        row = timing.measure(
+            JOBS[name], name, out, deadline=deadline, traces_of_changes=traces_of_changes
+        )
     except Exception as error:  # noqa: BLE001  the other jobs are still to come
         row = {"failed": f"{type(error).__name__}: {error}"[:300], "changes": {}}
     row["took_s"] = round(time.monotonic() - start, 1)

@@ -29,6 +29,7 @@ from stepscope.analyses.steps.projection import Charges, charge
 from stepscope.analyses.steps.windows import StepCut, cut_steps
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.hardware import DeviceSpec
+from stepscope.core.probed import ProbedTimes
 from stepscope.core.trace import NONE, Bool, DeviceProperties, Kind, Trace
 
 
@@ -70,12 +71,16 @@ class RankContext:
 
 
 def build_context(
-    trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None
+    trace: Trace,
+    spec: DeviceSpec | None,
+    measured: Calibrated | None = None,
+    probed: ProbedTimes | None = None,
 ) -> RankContext:
-    """Link, cut and charge. `measured` is the same device, calibrated."""
+    """Link, cut and charge. `measured` is the same device, calibrated; `probed` has operators that
+    were timed on it."""
     trace, links, cut = _on_one_clock(trace)
     collective = collective_kernels(trace, links)
-    roofs = None if spec is None else DevicePeaks(spec=spec, measured=measured)
+    roofs = None if spec is None else DevicePeaks(spec=spec, measured=measured, probed=probed)
     work = np.flatnonzero(trace.device_work)
     charges = charge(trace, links, work)
     has_origins = bool((links.captured != NONE).any())

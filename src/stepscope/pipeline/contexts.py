@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.rank_context import RankContext, build_context, device_of
 from stepscope.core.calibrated import Calibrated
+from stepscope.core.probed import ProbedTimes
 from stepscope.core.timings import stage
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec
@@ -20,19 +21,24 @@ from stepscope.readers import cache
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 
+ProbedOf = Callable[[str], ProbedTimes | None]
+"""The times that were measured on a device of that name."""
 MAX_KEPT_EVENTS = 2_000_000
 """Of all traces that are kept in memory while others are read.
 The others are kept as columns on the disk."""
 
 
 @stage("link")
-def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
+def context_of(
+    trace: Trace, hardware: Calibrated | None, probed: ProbedOf | None = None
+) -> RankContext:
     """By what was measured on the machine,
     where the trace is of its device; else by the datasheet."""
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
     is_same = hardware is not None and device is not None and hardware.is_of(device.name)
-    return build_context(trace, spec, hardware if is_same else None)
+    timed = None if device is None or probed is None else probed(device.name)
+    return build_context(trace, spec, hardware if is_same else None, timed)
 
 
 def _key(source: Source) -> Source:
@@ -43,9 +49,16 @@ def _key(source: Source) -> Source:
 class RankContexts:
     """The contexts of a recording's ranks. `close` removes what was kept on the disk."""
 
-    def __init__(self, *, use_cache: bool = True, hardware: Calibrated | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        use_cache: bool = True,
+        hardware: Calibrated | None = None,
+        probed: ProbedOf | None = None,
+    ) -> None:
         self.use_cache = use_cache
         self.hardware = hardware
+        self.probed = probed
         self._kept: dict[Source, RankContext] = {}
         self._unsaved: set[Source] = set()
         """Of those, the ones that only parsing would bring back."""
@@ -77,7 +90,7 @@ class RankContexts:
                 trace = read_trace(source, use_cache=self.use_cache, progress=progress)
         if is_parsed and not is_cached(trace, use_cache=self.use_cache):
             self._unsaved.add(key)
-        self._kept[key] = context_of(trace, self.hardware)
+        self._kept[key] = context_of(trace, self.hardware, self.probed)
         return self._kept[key]
 
     def _make_room(self) -> None:

@@ -84,6 +84,21 @@ def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
     )
 
 
+def sizes_of(op: str, inputs: ParsedInputs) -> tuple[Sizes, bool] | None:
+    """What a fused attention is of, and whether it is causal; None for other operators, and where
+    the record does not say."""
+    spec = ATTENTIONS.get(op)
+    if spec is None or any(_is_given(inputs, index) for index in spec.unreadable):
+        return None
+    query, key, value = (operand(inputs, spec.query + index) for index in range(3))
+    if query is None or key is None or value is None:
+        return None
+    sizes, band = _sizes(spec, inputs, query, key, value), _band(spec, inputs)
+    if sizes is None or band is None or sizes.sequences is None or band.left != UNBOUNDED:
+        return None
+    return sizes, band.right == 0
+
+
 def attended_pairs(length_q: int, length_k: int, band: Band) -> float:
     """The area of the band in the score matrix:
     exactly half of it when causal and square, as metrics.md counts.

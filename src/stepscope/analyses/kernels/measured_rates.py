@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.hardware import DeviceSpec
+from stepscope.core.probed import ProbedTimes
 
 
 class DevicePeaks(Struct, frozen=True, kw_only=True):
@@ -18,6 +19,8 @@ class DevicePeaks(Struct, frozen=True, kw_only=True):
 
     spec: DeviceSpec
     measured: Calibrated | None = None
+    probed: ProbedTimes | None = None
+    """Operators that were timed on the device."""
 
     def matrix_share(self, precision: str | None, usual: float) -> float:
         """Of the peak, what the best products reach for long."""

@@ -40,6 +40,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.measured import BENCHMARK, first_tasks, ratio_of, timed, with_also
 from stepscope.rules.shared.rates import matrix_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import flag_at
@@ -119,6 +120,13 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         )
     if _flags(table, FLAG_AT) != {False}:
         return None
+    leads = first_tasks(table, slow)
+    tried = timed(graph, table, roofs, leads, lambda _, now: with_also(now, BENCHMARK))
+    ratio = np.minimum(ratio_of(graph, table, tried), 1.0)
+    is_tried = slow & ~np.isnan(ratio)
+    unknown = graph.task_ns * np.where(is_tried, ratio, POLICY.tuned)
+    least = graph.task_ns * np.where(is_tried, ratio, 1.0)
+    best = np.where(is_tried, least, np.maximum(reach, POLICY.best * graph.task_ns))
     steps = max(graph.num_steps, 1)
     reach_ms = float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6
     return Proposal(
@@ -131,9 +139,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
             ),
             f"well-made ones of their size take {reach_ms:.1f} ms",
         ),
-        change=_at(slow, POLICY.tuned * graph.task_ns),
-        cautious=lambda before: before,
-        hopeful=_at(slow, np.maximum(reach, POLICY.best * graph.task_ns)),
+        change=_at(slow, unknown),
+        cautious=_at(slow, least),
+        hopeful=_at(slow, best),
         changes_numerics=True,
     )
 

@@ -30,14 +30,18 @@ from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.probed import OperatorCall
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS
 from stepscope.rules.case import Case
+from stepscope.rules.memory.dtype_casts import trained_weights
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, share_inside, tasks_of
+from stepscope.rules.shared.measured import probed_time
+from stepscope.rules.shared.micro_batches import numbered_micro_batches
 from stepscope.rules.shared.rates import STREAM_SHARE
 
 CODE = "looped-optimizer"
@@ -49,6 +53,9 @@ MULTI_TENSOR = re.compile(
 )
 ROOT = re.compile(r"^aten::(sqrt|rsqrt|addcdiv)_?$")
 MOMENTUM = re.compile(r"^aten::(lerp|mul)_$")
+
+FUSED = {"Adam", "AdamW", "SGD", "Adagrad"}
+"""Classes of torch.optim that take `fused=True`."""
 
 HIGH_COST_NS = 3_000.0
 """Of the profiler per recorded operator, at the upper end of what was measured on one host."""
@@ -203,12 +210,33 @@ def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
     by_op = np.bincount(named, np.nan_to_num(case.table.bytes[tasks]))
     # The operator that moves least reads each parameter-sized tensor once and writes it once.
     least = float(by_op[by_op > 0].min(initial=np.inf)) / 2 / graph.num_steps
+    probed = probed_time(context.roofs, _update(case), "fp32+fused", now_ns)
+    if probed is not None:
+        return probed.ns
     if context.roofs is None or not (by_op > 0).any():
         return now_ns
     # Calibrated or not, such a kernel is as far below other streams as it is in the lab.
     share = POLICY.bandwidth_share * (context.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
     rate = context.roofs.spec.bandwidth_bytes_per_s.value * share
     return min(now_ns, _passes([trace.names[name] for name in names.tolist()]) * least / rate * 1e9)
+
+
+def _update(case: Case) -> OperatorCall | None:
+    """The optimizer's class over tensors of its parameters' sizes; None where torch has no such
+    class with kernels for many tensors, or the sizes are not known."""
+    trace = case.context.trace
+    marks = np.unique(trace.name[matching(trace, STEP)]).tolist()
+    kinds = {trace.names[code].partition("#")[2].partition(".")[0] for code in marks}
+    of_model = case.table.backward[~case.table.optimizer & (case.graph.task_step == 0)]
+    passes = int(numbered_micro_batches(of_model).max(initial=0)) + 1
+    times = passes * max(case.graph.num_steps, 1)
+    shapes = sorted(trained_weights(case).items())
+    sizes = tuple(shape for shape, count in shapes for _ in range(round(count / times)))
+    if len(kinds) != 1 or not sizes or not kinds <= FUSED:
+        return None
+    return OperatorCall(
+        op="optimizer", dims=(sizes, ()), types=("", ""), strides=(), concrete=(*kinds, "")
+    )
 
 
 def _passes(names: list[str]) -> int:

@@ -52,6 +52,7 @@ from stepscope.rules.shared.convolutions import (
     num_groups,
 )
 from stepscope.rules.shared.host_ranges import INNER_LAUNCH, with_operators
+from stepscope.rules.shared.measured import NHWC, first_tasks, ratio_of, timed, with_also
 from stepscope.rules.shared.padded_products import MISALIGNED_NAME
 from stepscope.rules.shared.products import ROW_OF
 from stepscope.rules.shared.rates import convolution_ns
@@ -149,6 +150,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     norms = table.where(partial(_is_norm, table))
     times = _new_times(graph, table, norms, roofs)
     times[turning] = _left_of_turns(graph, table, turning)
+    probed = _probed_times(graph, table, norms, roofs)
+    times = np.where(np.isnan(probed), times, probed)
     shorter = around & ~turning & ~np.isnan(times) & (times < graph.task_ns)
     if not around.any() or not (turning | shorter | norms).any():
         return None
@@ -200,6 +203,8 @@ def turned_by_compiler(case: Case) -> Change | None:
     turning = _turning(table) & flat
     times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.context.roofs)
     times[turning] = _left_of_turns(graph, table, turning)
+    probed = _probed_times(graph, table, np.zeros(len(graph), np.bool_), case.context.roofs)
+    times = np.where(np.isnan(probed), times, probed)
     if not (flat & (times < graph.task_ns)).any():
         return None
     turned = _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
@@ -262,6 +267,16 @@ def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks |
         times[task] = graph.task_ns[task] * factor
     aligned = _aligned_times(graph, table, roofs, nchw)
     return np.where(np.isnan(aligned), times, aligned)
+
+
+def _probed_times(
+    graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks | None
+) -> Float64:
+    """Per task its time in NHWC, by what its operator was measured to take; NaN elsewhere."""
+    around = table.where(partial(is_convolution, table)) & table.where(partial(is_nchw, table))
+    leads = first_tasks(table, norms | (around & table.is_matrix))
+    probed = timed(graph, table, roofs, leads, lambda _, now: with_also(now, NHWC))
+    return ratio_of(graph, table, probed) * graph.task_ns
 
 
 def _aligned_times(

@@ -40,6 +40,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.measured import attention_call, probed_time
 from stepscope.rules.shared.rates import ATTENTION_BACKWARD, attention_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -82,7 +83,11 @@ class AttentionGroup:
     """The host's time from its first product to its last, forward."""
     is_backward: bool
 
-    def fused_ns(self, roofs: DevicePeaks, *, causal: bool) -> float:
+    def fused_ns(self, roofs: DevicePeaks, now_ns: float, *, causal: bool) -> float:
+        """The fused kernel's time, measured where it was; `now_ns` is what the group takes."""
+        probed = self._probed_ns(roofs, now_ns, causal=causal)
+        if probed is not None:
+            return probed
         once = attention_ns(
             roofs,
             batch=self.batch,
@@ -93,6 +98,13 @@ class AttentionGroup:
             causal=causal,
         )
         return once * ATTENTION_BACKWARD if self.is_backward else once
+
+    def _probed_ns(self, roofs: DevicePeaks, now_ns: float, *, causal: bool) -> float | None:
+        query = (self.batch, 1, self.queries, self.dim)
+        key = (self.batch, 1, self.keys, self.dim)
+        call = attention_call(query, key, key, (), causal=causal, backward=self.is_backward)
+        found = probed_time(roofs, call, self.precision, now_ns)
+        return None if found is None else found.ns
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -283,13 +295,13 @@ def _fusing(
     causal: bool | None,
 ) -> Change:
     leads = np.array([group.lead for group in groups])
+    now_ns = np.array([graph.task_ns[list(group.tasks)].sum() for group in groups])
     times = np.array(
         [
-            group.fused_ns(roofs, causal=group.causal if causal is None else causal)
-            for group in groups
+            group.fused_ns(roofs, ns, causal=group.causal if causal is None else causal)
+            for group, ns in zip(groups, now_ns.tolist(), strict=True)
         ]
     )
-    now_ns = np.array([graph.task_ns[list(group.tasks)].sum() for group in groups])
     times = np.where(np.isnan(times), now_ns, times)
     gone = _host_time(case, graph, groups)
     launches = sum(len(group.tasks) for group in groups) / len(groups)

@@ -24,7 +24,8 @@ from stepscope.core.trace import Bool, Float64
 from stepscope.replay.graph import Graph
 from stepscope.rules.shared.convolutions import image_and_weight, is_nchw, is_thin
 from stepscope.rules.shared.host_ranges import INNER_LAUNCH
-from stepscope.rules.shared.rates import STREAM_FIXED_NS, fixed_ns
+from stepscope.rules.shared.measured import first_tasks, ratio_of, timed, with_precision
+from stepscope.rules.shared.rates import STREAM_FIXED_NS, fixed_ns, half_precision
 from stepscope.rules.task_table import TaskTable
 from stepscope.workload.operands import operand
 
@@ -57,7 +58,11 @@ def times_in_half(graph: Graph, table: TaskTable, roofs: DevicePeaks, narrow: Bo
     # An operator of several kernels: all its time on the first.
     repeated = norms & (np.diff(table.op, prepend=-2) == 0)
     times[repeated] = 0.0
-    return times
+    half = half_precision(roofs) or "bf16"
+    leads = first_tasks(table, narrow | norms)
+    probed = timed(graph, table, roofs, leads, lambda _, now: with_precision(now, half))
+    ratio = ratio_of(graph, table, probed)
+    return np.where(np.isnan(ratio) | ~(narrow | norms), times, ratio * graph.task_ns)
 
 
 def more_norm_launches(table: TaskTable) -> Float64:

@@ -21,6 +21,7 @@ from stepscope.rules.shared.casts import cast_of, spared
 from stepscope.rules.shared.convolutions import is_grouped, is_thin, layout_of, least_channels
 from stepscope.rules.shared.half_width import more_norm_launches, times_in_half
 from stepscope.rules.shared.host_ranges import call_of_task, with_operators
+from stepscope.rules.shared.measured import timed, with_precision
 from stepscope.rules.shared.products import BATCHED, PRODUCTS, ROW_OF, is_aligned, num_across
 from stepscope.rules.shared.rates import (
     BATCHED_MISALIGNED_FACTOR,
@@ -233,6 +234,7 @@ def _times(
             known[key] = _time(table, roofs, task, flops, size, precision)
         times[task] = known[key]
     times = np.where(np.isnan(times), np.inf, times)
+    probed = timed(graph, table, roofs, sized, partial(_way, table, precision))
     together = slow & helped
     ops, of_op = np.unique(table.op[together], return_inverse=True)
     now_ns = np.zeros(len(graph))
@@ -242,7 +244,13 @@ def _times(
     for op in distinct(table.op[recurrent & sized]).tolist():
         tasks = np.flatnonzero(recurrent & (table.op == op))
         times[tasks] = _recurrent_times(graph, table, roofs, tasks, precision)
-    return times
+    return np.where(np.isnan(probed), times, probed)
+
+
+def _way(table: TaskTable, precision: str, task: int, now: str) -> str | None:
+    """How an operator is to be timed; attention takes no TF32."""
+    is_attention = table.categories[table.category[task]] == "attention"
+    return None if is_attention and precision == "tf32" else with_precision(now, precision)
 
 
 def _is_recurrent(table: TaskTable, op: int) -> bool:

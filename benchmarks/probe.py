@@ -1,0 +1,131 @@
+"""Cases that findings would have timed on a device, and timing all of them there at once.
+
+    python -m benchmarks.probe cases FILE... -o benchmarks/probe_cases.json.gz [--share 0.0015]
+    python -m benchmarks.probe time benchmarks/probe_cases.json.gz OUT.jsonl --budget 230
+    python -m benchmarks.probe host OUT.jsonl
+
+`cases` judges recordings and keeps every operator that a rule asked for and that is at least such
+a share of a recording's device time, the largest first. `time` and `host` need torch alone, and run
+on the device; what fails says so in its line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FIELDS = ("op", "dims", "types", "strides", "concrete")
+HOST = (
+    "eager-layer",
+    "eager-entry",
+    "graph-launch",
+    "graph-kernel",
+    "compiled-entry",
+    "compiled-parameter",
+    "compiled-launches",
+    "compiled-layer",
+)
+
+
+def shares_of(path: str) -> dict[str, float]:
+    """The cases that a recording's rules asked for, as JSON, each with its share of the recorded
+    device time of a step."""
+    import msgspec
+
+    from stepscope.core.probed import ProbedTimes
+    from stepscope.pipeline.contexts import RankContexts
+    from stepscope.pipeline.measure import measure_job
+    from stepscope.readers.inputs import find_sources
+    from stepscope.rules.verdict import diagnose_job
+
+    probed = ProbedTimes()
+    with find_sources([path]) as found:
+        contexts = RankContexts(use_cache=False, probed=lambda _: probed)
+        diagnose_job(measure_job(found.sources, contexts=contexts), every=True)
+        context = contexts.of(found.sources[0])
+    trace, steps = context.trace, max(len(context.cut.steps.windows), 1)
+    busy_ns = float(trace.dur_ns[trace.device_work].sum()) / steps
+    return {
+        msgspec.json.encode(case).decode(): weight / max(busy_ns, 1.0)
+        for case, weight in probed.asked.items()
+    }
+
+
+def collect(paths: Iterable[str], least_share: float) -> list[dict[str, Any]]:
+    """The cases of all recordings, each once."""
+    shares: dict[str, float] = {}
+    for path in paths:
+        for case, share in shares_of(path).items():
+            shares[case] = max(shares.get(case, 0.0), share)
+        print(Path(path).name, len(shares), flush=True)
+    ordered = sorted(shares, key=lambda case: -shares[case])
+    return [json.loads(case) for case in ordered if shares[case] >= least_share]
+
+
+def keep(cases: Iterable[dict[str, Any]], out: Path) -> None:
+    """Write them: a row per operator, with its places in the order among its ways."""
+    rows: dict[str, list[Any]] = {}
+    for place, case in enumerate(cases):
+        call = json.dumps([case["call"][name] for name in FIELDS], separators=(",", ":"))
+        rows.setdefault(call, [json.loads(call), []])[1].append([place, case["way"]])
+    text = json.dumps(list(rows.values()), separators=(",", ":"))
+    out.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    """The cases of such a file, in their order."""
+    placed = [
+        (place, {"call": dict(zip(FIELDS, call, strict=True)), "way": way})
+        for call, ways in json.loads(gzip.decompress(path.read_bytes()))
+        for place, way in ways
+    ]
+    return [case for _, case in sorted(placed, key=lambda pair: pair[0])]
+
+
+def run_worker(cases: list[dict[str, Any]], out: Path, budget_s: float) -> int:
+    """The worker over these cases; lines that OUT has already stay."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"budget_s": budget_s, "device": None, "cases": cases}, file)
+        file.flush()
+        command = [sys.executable, "-m", "stepscope.probe.job.worker", file.name, str(out)]
+        return subprocess.run(command, cwd=ROOT / "src", check=False).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    collecting = actions.add_parser("cases")
+    collecting.add_argument("paths", nargs="+")
+    collecting.add_argument("-o", "--out", type=Path, required=True)
+    collecting.add_argument("--share", type=float, default=0.0015)
+    timing = actions.add_parser("time")
+    timing.add_argument("cases", type=Path)
+    timing.add_argument("out", type=Path)
+    timing.add_argument("--budget", type=float, default=230.0, metavar="SECONDS")
+    host = actions.add_parser("host")
+    host.add_argument("out", type=Path)
+    host.add_argument("--budget", type=float, default=60.0, metavar="SECONDS")
+    arguments = parser.parse_args()
+    if arguments.action == "cases":
+        keep(collect(arguments.paths, arguments.share), arguments.out)
+        return 0
+    out = arguments.out.resolve()
+    if arguments.action == "time":
+        return run_worker(kept(arguments.cases), out, arguments.budget)
+    nothing: dict[str, Any] = {"dims": [], "types": [], "strides": [], "concrete": []}
+    cases = [{"call": {"op": f"host:{name}", **nothing}, "way": "asis"} for name in HOST]
+    return run_worker(cases, out, arguments.budget)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Times of operators that were measured on a device, and which of them are asked for.
+
+An operator is told by its name and recorded inputs; a way says how it is run: its precision, and
+what else is changed.
+
+    fp32, tf32, bf16, fp16    every floating tensor in that type (tf32: fp32 that is rounded)
+    +nhwc                     images with their channels innermost
+    +benchmark                `torch.backends.cudnn.benchmark = True`
+
+Whoever prices a change asks for the time; what is asked for and was not measured is remembered, so
+that one judging of a trace is the list of what is worth measuring on its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+Dims = tuple[int, ...] | tuple[tuple[int, ...], ...]
+
+HERE, ELSEWHERE, MODELLED = "measured here", "measured on another of its kind", "modelled"
+SOURCES = (HERE, ELSEWHERE, MODELLED)
+SCHEMA = "stepscope.probe/1"
+
+
+class OperatorCall(Struct, frozen=True, kw_only=True):
+    """An operator's name and inputs, one entry per argument; "" and () for what is no tensor."""
+
+    op: str
+    dims: tuple[Dims, ...]
+    types: tuple[str, ...]
+    """`fp32`, `bf16`, `int64`, ...; as recorded where it is no type of a tensor."""
+    strides: tuple[Dims, ...]
+    concrete: tuple[str, ...]
+
+
+class ProbeCase(Struct, frozen=True, kw_only=True):
+    """What is timed: an operator, and the way that it is run."""
+
+    call: OperatorCall
+    way: str
+
+
+class MeasuredTime(Struct, frozen=True, kw_only=True):
+    """One call's time on the device: the median of the samples, and where the middle four fifths
+    of them lie."""
+
+    ns: float
+    low_ns: float
+    high_ns: float
+    samples: int
+    host_ns: float | None = None
+    """What the host needs to launch it."""
+
+
+class ProbeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A case with its time, or why it has none."""
+
+    call: OperatorCall
+    way: str
+    time: MeasuredTime | None = None
+    problem: str | None = None
+    """The first line of the error."""
+
+    @property
+    def case(self) -> ProbeCase:
+        return ProbeCase(call=self.call, way=self.way)
+
+
+class ProbeFile(Struct, frozen=True, kw_only=True):
+    """What was measured on one device with one torch, as it is kept."""
+
+    device: str
+    torch: str
+    rows: tuple[ProbeRow, ...]
+    driver: str | None = None
+    date: str = ""
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedTimes:
+    """What may be asked: the times of one kind of device."""
+
+    here: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
+    """Measured on this machine."""
+    elsewhere: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
+    """Measured on another device of its kind."""
+    asked: dict[ProbeCase, float] = field(default_factory=dict, compare=False)
+    """What was asked for, with the device time in nanoseconds that hangs on it."""
+
+    def time(self, case: ProbeCase, weight_ns: float) -> MeasuredTime | None:
+        """The case's time; None where it was not measured. `weight_ns` is how much of the trace's
+        device time it is about."""
+        self.asked[case] = max(self.asked.get(case, 0.0), weight_ns)
+        return self.here.get(case) or self.elsewhere.get(case)
+
+    def source(self, case: ProbeCase) -> str:
+        """Where its time is from."""
+        if case in self.here:
+            return HERE
+        return ELSEWHERE if case in self.elsewhere else MODELLED

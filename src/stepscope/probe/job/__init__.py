@@ -1,0 +1,1 @@
+"""What runs in the job's own Python: torch and the standard library alone."""

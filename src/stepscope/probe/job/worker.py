@@ -1,0 +1,172 @@
+"""The process that times cases: standard library and torch alone, in the job's own Python.
+
+    python -c ... stepscope.probe.job.worker CASES OUT
+
+CASES is a JSON file: {"budget_s": 15, "device": null, "cases": [{"call": {...}, "way": "bf16"}]}.
+OUT gets a line of JSON for each case as it is done, first one about the device. What fails says so
+in its line; a device that is broken ends the process. It ends by itself when its budget is spent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from typing import IO, Any
+
+from stepscope.probe.job import host
+from stepscope.probe.job.operators import Way, make_call
+from stepscope.probe.job.tensors import Maker, UnbuildableError, stored_bytes
+from stepscope.probe.job.timing import DeviceTimer, HostTimer, warm_up
+
+GRACE_S = 10.0
+"""After the budget, for the case that runs then; what takes longer is cut off."""
+WARM_S = 0.5
+ROOM = 0.7
+"""Of the free memory that a case may take."""
+TIMES_STORED = 4.0
+"""Bytes that a case takes while it runs, over those of its recorded tensors: outputs, workspace,
+gradients."""
+MOST_COPIES = 8
+USUAL_CACHE_BYTES = 64 << 20
+BROKEN = ("CUDA error", "device-side assert", "an illegal memory access", "HIP error")
+
+
+def main(arguments: list[str]) -> int:
+    """Time the cases of a file, and write the lines."""
+    begun = time.monotonic()
+    cases_path, out_path = arguments
+    with open(cases_path, encoding="utf-8") as file:
+        asked = json.load(file)
+    budget_s = float(asked["budget_s"])
+    cutter = threading.Timer(budget_s + GRACE_S, os._exit, (3,))
+    cutter.daemon = True
+    cutter.start()
+    try:
+        with open(out_path, "a", encoding="utf-8") as out:
+            return Worker(asked, out, begun + budget_s).run()
+    finally:
+        cutter.cancel()
+
+
+class Worker:
+    """One device, and what is written about it."""
+
+    def __init__(self, asked: dict[str, Any], out: IO[str], deadline: float) -> None:
+        import torch
+
+        self.torch: Any = torch
+        self._asked, self._out, self._deadline = asked, out, deadline
+        has_gpu = bool(torch.cuda.is_available())
+        self.device = asked.get("device") or ("cuda" if has_gpu else "cpu")
+        self._timer: DeviceTimer | HostTimer = (
+            DeviceTimer(torch) if self.device == "cuda" else HostTimer()
+        )
+        self._maker = Maker(torch, self.device)
+
+    def run(self) -> int:
+        """All cases in their order, as far as the budget goes."""
+        self._say({"about": describe(self.torch, self.device)})
+        warm_up(self.torch, self.device, WARM_S)
+        done = 0
+        for index, case in enumerate(self._asked["cases"]):
+            if time.monotonic() >= self._deadline:
+                break
+            row: dict[str, Any] = {"index": index}
+            try:
+                row["time"] = self._time(case)
+            except Exception as problem:  # noqa: BLE001 - whatever an operator raises is what is said of its case
+                row["problem"] = first_line(problem)
+                self._say(row)
+                if any(word in str(problem) for word in BROKEN):
+                    return 4
+                continue
+            self._say(row)
+            done += 1
+        self._say({"done": done, "left": len(self._asked["cases"]) - done})
+        return 0
+
+    def _time(self, case: dict[str, Any]) -> dict[str, Any]:
+        call, way = case["call"], Way(case["way"])
+        if call["op"].startswith("host:"):
+            name = call["op"].removeprefix("host:")
+            return host.time_case(self.device, name)
+        size = stored_bytes(call)
+        needed, free = TIMES_STORED * size, ROOM * self._free_bytes()
+        if needed > free:
+            raise UnbuildableError(f"it needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} are free")
+        way.set_switches(self.torch)
+        copies = self._copies(size, free)
+        calls = []
+        try:
+            context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+            if not call["op"].endswith("_backward") or call["op"].startswith("aten::"):
+                context = self.torch.no_grad()
+            with context:
+                calls = [make_call(self._maker, call, way) for _ in range(copies)]
+                return self._timer.time(calls)
+        finally:
+            calls.clear()
+            if self.device == "cuda" and needed > 0.1 * free:
+                gc.collect()
+                self.torch.cuda.empty_cache()
+
+    def _copies(self, size: int, free: float) -> int:
+        """Of its tensors, so many that they are larger than the cache together."""
+        cache_bytes = USUAL_CACHE_BYTES
+        if self.device == "cuda":
+            properties = self.torch.cuda.get_device_properties(0)
+            cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or cache_bytes
+        wanted = 2 * cache_bytes // max(size, 1) + 1
+        return int(max(min(wanted, MOST_COPIES, free / max(TIMES_STORED * size, 1)), 1))
+
+    def _free_bytes(self) -> float:
+        if self.device == "cuda":
+            cached = self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()
+            return float(self.torch.cuda.mem_get_info(0)[0]) + float(cached)
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        return 1e9
+
+    def _say(self, row: dict[str, Any]) -> None:
+        self._out.write(json.dumps(row) + "\n")
+        self._out.flush()
+
+
+def describe(torch: Any, device: str) -> dict[str, Any]:
+    """The device and the torch that was measured with."""
+    about: dict[str, Any] = {"torch": str(torch.__version__), "kind": device}
+    if device == "cuda":
+        about["device"] = str(torch.cuda.get_device_name(0))
+        about["runtime"] = str(torch.version.cuda or torch.version.hip or "")
+        about["cudnn"] = torch.backends.cudnn.version()
+    else:
+        about["device"] = cpu_name()
+        about["threads"] = int(torch.get_num_threads())
+    return about
+
+
+def cpu_name() -> str:
+    """The processor's model."""
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file,
+    ):
+        for line in file:
+            if line.startswith(("model name", "CPU part")):
+                return line.partition(":")[2].strip()[:100]
+    return "cpu"
+
+
+def first_line(problem: BaseException) -> str:
+    """What an error says, in a line."""
+    lines = str(problem).strip().splitlines()
+    return (lines[0] if lines else type(problem).__name__)[:200]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
