@@ -42,6 +42,7 @@ from stepscope.rules.compute import (
     untuned_convolution,
 )
 from stepscope.rules.data import (
+    killed_workers,
     loader_respawn,
     page_cache_misses,
     serial_loader,
@@ -162,6 +163,7 @@ OURS: tuple[Rule, ...] = (
     idle_device.RULE,
     idle_tensor_cores.RULE,
     latency_bound.RULE,
+    killed_workers.RULE,
     low_l2_hits.RULE,
     low_occupancy.RULE,
     memory_stalls.RULE,

@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.job_output import (
     ATTENTION,
     FP32_PRODUCTS,
+    GRAPH_SIZES,
+    NO_FILE_NUMBERS,
+    NO_SHARED_MEMORY,
     PROFILER,
     THREADS,
     UNUSED_PARAMETERS,
+    WORKER_EXITED,
+    WORKER_KILLED,
     WORKERS,
     JobOutput,
 )
@@ -23,6 +29,7 @@ from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
 from stepscope.recordings.job_log.log import is_mine, read
 from stepscope.recordings.job_log.parser import MAX_SAID
+from stepscope.rules.data import killed_workers
 from tests.readers.test_formats import MEGATRON
 from tests.recording_texts import texts_of
 from tests.shared_data import SAMPLES
@@ -340,3 +347,51 @@ def samples() -> Iterator[tuple[str, str, bytes]]:
     texts = [LOADER, NEW_OOM, OLD_OOM]
     texts += [text.format(rank=1, last=1580) for text in (UNUSED, HUNG, DETECTED, SIGNALLED)]
     yield "job-log", "job.log", "".join(texts).encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. ", WORKER_KILLED),
+        (
+            (
+                "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is "
+                "possible that dataloader's workers are out of shared memory."
+            ),
+            NO_SHARED_MEMORY,
+        ),
+        (
+            (
+                "ERROR: Unexpected bus error encountered in worker. This might be caused by "
+                "insufficient shared memory (shm)."
+            ),
+            NO_SHARED_MEMORY,
+        ),
+        ("RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly", WORKER_EXITED),
+        (
+            (
+                "RuntimeError: unable to open shared memory object </torch_1_2_3> in read-write mode: "
+                "Too many open files (24)"
+            ),
+            NO_FILE_NUMBERS,
+        ),
+    ],
+)
+def test_workers_that_end_are_read_and_advised_on(tmp_path: Path, line: str, kind: str) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(f"epoch 1\n{line}\n")
+    log = read([Source(path=path, label="job.log")])
+    (said,) = log.outputs[0].said
+    assert (said.kind, said.line) == (kind, 2)
+    (advice,) = killed_workers.advise(Auxiliary(training=log))
+    assert said.text in advice.evidence[0]
+
+
+def test_graphs_of_many_sizes_are_counted(tmp_path: Path) -> None:
+    line = (
+        "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size. "
+        "Recording too many CUDAGraphs may lead to extra overhead. We have observed 9 distinct "
+        "sizes. Please consider the following options for better performance: a) padding inputs"
+    )
+    (said,) = output_of(tmp_path, line).said
+    assert (said.kind, said.numbers) == (GRAPH_SIZES, (9,))

@@ -227,6 +227,44 @@ WORDINGS = (
         "the setting has no effect here",
     ),
     _wording(
+        job_output.GRAPH_SIZES,
+        "Recording too many CUDAGraphs may lead to extra overhead. We have observed",
+        "a CUDA graph is recorded anew for each size of the inputs, and each keeps its memory",
+        r"CUDAGraph supports dynamic shapes by recording a new graph .{1,200}We have observed "
+        r"(\d{1,9}) distinct sizes",
+        is_one=True,
+    ),
+    _wording(
+        job_output.NO_SHARED_MEMORY,
+        "insufficient shared memory (shm)",
+        "batches come from workers through /dev/shm, which is full",
+        r"Unexpected bus error encountered in worker\.",
+    ),
+    _wording(
+        job_output.NO_SHARED_MEMORY,
+        "is killed by signal: Bus error",
+        "batches come from workers through /dev/shm, which is full",
+        r"DataLoader worker \(pid \d{1,9}\) is killed by signal: Bus error",
+    ),
+    _wording(
+        job_output.WORKER_KILLED,
+        "is killed by signal: Killed",
+        "the system ended a worker: host memory ran out, or the container's limit",
+        r"DataLoader worker \(pid \d{1,9}\) is killed by signal: Killed",
+    ),
+    _wording(
+        job_output.WORKER_EXITED,
+        "exited unexpectedly",
+        "a worker is gone, and nothing says why",
+        r"DataLoader worker \(pid\(s\) [\d, ]{1,300}\) exited unexpectedly",
+    ),
+    _wording(
+        job_output.NO_FILE_NUMBERS,
+        "unable to open shared memory object",
+        "each batch that workers hand over holds an open file",
+        r"unable to open shared memory object .{1,200}Too many open files",
+    ),
+    _wording(
         job_output.PROFILER,
         "Profiler clears events at the end of each cycle",
         "each trace holds its own cycle: nothing is wrong",

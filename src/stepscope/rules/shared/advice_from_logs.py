@@ -86,6 +86,14 @@ ADVICE: dict[str, tuple[Rule, str, str]] = {
         "CUDA graphs were asked for and not made: kernels are launched one by one.",
         "fix what the line names: inputs that are written to, work on the host, sizes that change",
     ),
+    said.GRAPH_SIZES: (
+        launch_overhead.RULE,
+        "A CUDA graph was recorded for each of {0} sizes of the inputs, and more will be.",
+        (
+            "pad or bucket the inputs to a few sizes; else "
+            "torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
+        ),
+    ),
     said.ANOMALY: (
         debug_mode.RULE,
         "Anomaly mode is on: every operator of the backward pass is checked.",
