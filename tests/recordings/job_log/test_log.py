@@ -370,7 +370,7 @@ def samples() -> Iterator[tuple[str, str, bytes]]:
         ("RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly", WORKER_EXITED),
         (
             (
-                "RuntimeError: unable to open shared memory object </torch_1_2_3> in read-write mode: "
+                "RuntimeError: unable to open shared memory object </torch_1_2_3> in read-write: "
                 "Too many open files (24)"
             ),
             NO_FILE_NUMBERS,

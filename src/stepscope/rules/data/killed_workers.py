@@ -33,7 +33,7 @@ WHY = {
     job_output.WORKER_KILLED: (
         "A DataLoader's worker was killed: host memory ran out, or its limit.",
         (
-            "fewer workers, or an index that they share: numpy or Arrow in place of lists and dicts; "
+            "fewer workers, or an index that they share: numpy or Arrow, not lists and dicts; "
             "dmesg or the container's events say who killed it"
         ),
     ),
