@@ -35,6 +35,14 @@ FORMATS: tuple[Format, ...] = (
         module="stepscope.recordings.nsys.stats",
     ),
     Format(
+        name="profiler-table",
+        words="what prof.key_averages().table() prints",
+        kind=KERNELS,
+        record='print(prof.key_averages().table(sort_by="self_cuda_time_total", row_limit=50))',
+        judges=("kernels", "operators"),
+        module="stepscope.recordings.printed.key_averages",
+    ),
+    Format(
         name="ncu-csv",
         words="Nsight Compute, --csv with --page raw or details",
         kind=KERNELS,

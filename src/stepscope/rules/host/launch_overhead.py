@@ -46,7 +46,7 @@ from stepscope.rules.shared.compiled_host import (
 )
 from stepscope.rules.shared.host_ranges import tasks_of
 from stepscope.rules.shared.kernel_metrics import NAME_CHARS
-from stepscope.rules.shared.totals import kernel_totals
+from stepscope.rules.shared.totals import has_only_operators, kernel_totals
 
 CODE = "launch-overhead"
 BOUND = "host"
@@ -219,9 +219,15 @@ def _evidence(graph: Graph, *, steady: bool, waits: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def advise(auxiliary: Auxiliary) -> Advice | None:
+def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
     """By totals alone: most launches are of kernels that are over before the host makes the
     next."""
+    if has_only_operators(auxiliary):
+        return Abstention(
+            code=CODE,
+            reason="the table has no time on a device",
+            needs="activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] for the profiler",
+        )
     rows = [row for row in kernel_totals(auxiliary) if row.count]
     short = [row for row in rows if row.total_ns / row.count < POLICY.quick_launch_ns]
     launches, short_launches = (sum(row.count for row in each) for each in (rows, short))

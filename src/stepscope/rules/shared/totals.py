@@ -25,6 +25,15 @@ def call_totals(auxiliary: Auxiliary) -> Sequence[KernelTotal]:
     return [row for other in others if not other.unit for row in other.rows if CALL.match(row.name)]
 
 
+def has_only_operators(auxiliary: Auxiliary) -> bool:
+    """Whether totals were given, and none of them is a device's."""
+    report = auxiliary.kernels
+    recordings = () if report is None else report.recordings
+    return any(each.others for each in recordings) and not any(
+        each.totals or each.kernels for each in recordings
+    )
+
+
 def calls_named(rows: Sequence[KernelTotal], pattern: re.Pattern[str]) -> tuple[int, float]:
     """How many calls of these names there were, and their time together."""
     found = [row for row in rows if pattern.search(row.name)]

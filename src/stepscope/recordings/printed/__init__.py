@@ -1,0 +1,1 @@
+"""Tables that libraries print, and people paste."""
