@@ -28,7 +28,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="nsys-stats",
-        words="tables of nsys stats (CSV)",
+        words="tables of nsys stats (text or CSV)",
         kind=KERNELS,
         record="nsys stats --format csv --report cuda_gpu_kern_sum,nvtx_gpu_proj_sum run.nsys-rep",
         judges=("kernels",),
@@ -183,6 +183,14 @@ FORMATS: tuple[Format, ...] = (
         record="nvidia-smi dmon -s pucvmet -o DT > dmon.txt",
         judges=("machine",),
         module="stepscope.recordings.system.nvidia_smi",
+    ),
+    Format(
+        name="nvidia-smi-table",
+        words="the table that nvidia-smi prints",
+        kind=SYSTEM,
+        record="nvidia-smi > smi.txt: one look; dmon for a run",
+        judges=("machine",),
+        module="stepscope.recordings.system.nvidia_smi_table",
     ),
     Format(
         name="rocm-smi",

@@ -224,5 +224,36 @@ def test_it_is_told_from_other_tables(tmp_path: Path) -> None:
 
 
 def samples() -> Iterator[tuple[str, str, bytes]]:
-    for number, text in enumerate((API, COPIES, PROJECTIONS, BY_GRID, OLD)):
+    for number, text in enumerate((API, COPIES, PROJECTIONS, BY_GRID, OLD, PRINTED)):
         yield "nsys-stats", f"stats{number}.csv", text.encode()
+
+
+PRINTED = """Processing [run.sqlite] with [/opt/nsys/reports/cuda_gpu_kern_sum.py]...
+
+ ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):
+
+ Time (%)  Total Time (ns)  Instances  Avg (ns)   Med (ns)                  Name
+ --------  ---------------  ---------  ---------  ---------  ---------------------------------
+     55.0      121,000,000        900  134,444.0  134,000.0  ampere_sgemm_128x64_tn
+     45.0       99,000,000     90,000    1,100.0    1,100.0  void add<(int)4>(float, float *)
+
+Processing [run.sqlite] with [/opt/nsys/reports/cuda_api_sum.py]...
+
+ ** CUDA API Summary (cuda_api_sum):
+
+ Time (%)  Total Time (ns)  Num Calls  Avg (ns)            Name
+ --------  ---------------  ---------  ---------  ---------------------
+     63.0      800,000,000        500  1,600,000.0  cudaStreamSynchronize
+"""
+
+
+def test_tables_as_text_are_read_as_those_with_commas_are(tmp_path: Path) -> None:
+    assert is_mine(PRINTED.encode(), "stats.txt")
+    (recording,) = table(PRINTED, tmp_path, "stats.txt").recordings
+    assert [(row.name, row.count, row.total_ns) for row in recording.totals] == [
+        ("ampere_sgemm_128x64_tn", 900, 121e6),
+        ("void add<(int)4>(float, float *)", 90000, 99e6),
+    ]
+    (calls,) = recording.others
+    assert [(row.name, row.count) for row in calls.rows] == [("cudaStreamSynchronize", 500)]
+    assert recording.notes == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,3 +102,7 @@ def test_a_table_that_breaks_off_is_read_or_refused(tmp_path: Path, size: int) -
     path.write_text(printed()[:size])
     with suppress(FormatError):
         assert read([Source(path=path, label="cut.txt")]).recordings
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "profiler-table", "table.txt", printed().encode()

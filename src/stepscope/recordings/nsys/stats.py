@@ -1,10 +1,11 @@
-"""Tables of `nsys stats --format csv`, one report or several in one output, into a KernelReport.
+"""Tables of `nsys stats`, one report or several in one output, into a KernelReport.
 
     Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...
     Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
 
-A table begins with its names, whatever stands before them; the names tell which report it is. Older
-releases write `Time(%)` and `Average`, and --timeunit another unit behind each name.
+Without `--format csv` the same columns stand under one another, two spaces apart. A table begins
+with its names, whatever stands before them; the names tell which report it is. Older releases
+write `Time(%)` and `Average`, and --timeunit another unit behind each name.
 """
 
 from __future__ import annotations
@@ -28,11 +29,22 @@ RECORD = (
     "nsys stats --format csv --report cuda_gpu_kern_sum,cuda_api_sum,nvtx_gpu_proj_sum run.nsys-rep"
 )
 
+NEXT = rb'"?(?:,|[ \t]{2,64})"?'
 HEADER = re.compile(
-    rb'^[ \t]{0,64}"?(?:Time ?\(%\)"?,"?Total Time|Range"?,"?Style"?,"?Total Proj Time'
-    rb'|Total(?: Size)? \([KMGT]?i?B\)"?,"?(?:Count|Operations))',
+    rb'^[ \t]{0,64}"?(?:Time ?\(%\)'
+    + NEXT
+    + rb"Total Time|Range"
+    + NEXT
+    + rb"Style"
+    + NEXT
+    + rb"Total Proj Time"
+    + rb"|Total(?: Size)? \([KMGT]?i?B\)"
+    + NEXT
+    + rb"(?:Count|Operations))",
     re.MULTILINE,
 )
+APART = re.compile(r"\s{2,}")
+RULE_LINE = re.compile(r"^\s*-{2,}(?:\s+-{2,})+\s*$")
 SUBJECT = re.compile(r"\[([^\[\]]{1,4096})\] with \[")
 """Of `Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...`: one output may be of several
 recordings."""
@@ -67,6 +79,8 @@ class Head:
     names: list[str]
     units: list[str]
     report: str
+    is_text: bool = False
+    """Columns stand under one another, with no commas between them."""
 
     def index_of(self, *wanted: str) -> int | None:
         return next((self.names.index(name) for name in wanted if name in self.names), None)
@@ -137,7 +151,7 @@ def _read_file(parsed: ParsedReports, source: Source) -> None:
             if not is_whole:
                 parsed.counts[f"line(s) longer than {MAX_LINE_BYTES >> 10} KiB were left out"] += 1
             elif HEADER.match(line.encode("utf-8", "replace")):
-                head = _head(csv_cells(line) or [], hint)
+                head = _head(line, hint)
                 if head is None:
                     parsed.counts["table(s) of a kind that is not read were left out"] += 1
                 elif (subject, head.report) in seen:
@@ -146,12 +160,16 @@ def _read_file(parsed: ParsedReports, source: Source) -> None:
                     head = None
                 else:
                     parsed.units.setdefault(head.report, _unit(head))
+            elif head is not None and head.is_text and RULE_LINE.match(line):
+                continue
             elif head is not None and (row := _row(head, line)) is not None:
                 parsed.add(head.report, row)
                 seen.add((subject, head.report))
                 num_rows += 1
             else:
-                is_damaged = head is not None and "," in line
+                is_damaged = (
+                    head is not None and ("," in line or head.is_text) and bool(line.strip())
+                )
                 parsed.counts["line(s) of a table were not understood"] += is_damaged
                 if line.strip():
                     hint = line
@@ -168,8 +186,10 @@ def _read_file(parsed: ParsedReports, source: Source) -> None:
         )
 
 
-def _head(cells: Sequence[str], hint: str) -> Head | None:
+def _head(line: str, hint: str) -> Head | None:
     """What a table's columns are; None where it is none of the reports that are read."""
+    is_text = "," not in line
+    cells = APART.split(line.strip()) if is_text else csv_cells(line) or []
     names, units = [], []
     for cell in cells:
         match = UNIT.match(cell.strip())
@@ -177,7 +197,7 @@ def _head(cells: Sequence[str], hint: str) -> Head | None:
         names.append(ALIKE.get(name.lower(), name.lower()))
         units.append(unit)
     report = _report(names, units, hint)
-    return None if report is None else Head(names, units, report)
+    return None if report is None else Head(names, units, report, is_text)
 
 
 def _report(names: list[str], units: list[str], hint: str) -> str | None:
@@ -211,7 +231,10 @@ def _unit(head: Head) -> str:
 
 def _row(head: Head, line: str) -> Row | None:
     """A row of the table; None for a line that is none."""
-    cells = csv_cells(line) or []
+    if head.is_text:
+        cells = APART.split(line.strip(), maxsplit=len(head.names) - 1)
+    else:
+        cells = csv_cells(line) or []
     name_index = head.index_of(*NAMES)
     total_index = head.index_of("total proj time", "total time", "total", "total size")
     if len(cells) != len(head.names) or name_index is None or total_index is None:

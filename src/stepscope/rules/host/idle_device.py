@@ -55,6 +55,12 @@ def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
             reason="the monitor did not record how busy the device was",
             needs="nvidia-smi dmon -s pucm, or utilization.gpu of nvidia-smi --query-gpu",
         )
+    if all(_num_samples(device) < POLICY.least_samples for device in devices):
+        return Abstention(
+            code=CODE,
+            reason="the monitor looked at the device fewer than five times",
+            needs="nvidia-smi dmon -s pucm for a minute, or stepscope run -- COMMAND",
+        )
     idle = [device for device in devices if is_idle(device)]
     if not idle or one_busy_core.advise(auxiliary) is not None:
         return None
@@ -74,13 +80,14 @@ def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
 
 
 def is_idle(device: DeviceSeries) -> bool:
-    samples, share = device.busy_run_share or device.busy_share, device.used_share
-    return (
-        samples is not None
-        and share is not None
-        and samples.num >= POLICY.least_samples
-        and share < POLICY.most_busy
-    )
+    share = device.used_share
+    enough = _num_samples(device) >= POLICY.least_samples
+    return enough and share is not None and share < POLICY.most_busy
+
+
+def _num_samples(device: DeviceSeries) -> int:
+    samples = device.busy_run_share or device.busy_share
+    return 0 if samples is None else samples.num
 
 
 def _line(device: DeviceSeries) -> str:
