@@ -58,10 +58,10 @@ def tables(recording: KernelRecording) -> Iterator[Table]:
                 right=(1, 2),
             )
         elif rows:
-            yield times(title, rows, has_shares=report not in (PROJECTIONS, RANGES))
+            yield _times(title, rows, has_shares=report not in (PROJECTIONS, RANGES))
 
 
-def times(title: str, rows: Sequence[KernelTotal], *, has_shares: bool) -> Table:
+def _times(title: str, rows: Sequence[KernelTotal], *, has_shares: bool) -> Table:
     """Ranges stand in one another: their shares would not add up."""
     whole = sum(row.total_ns for row in rows)
     cells = tuple(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from stepscope.api import KernelRecording, Table
+from stepscope.api import KernelRecording, Table, table
 from stepscope.core.recordings.kernels import KernelTotal
-from stepscope.recordings.nsys.words import times
 from stepscope.recordings.printed.key_averages import CALLS, COPIES, OPERATORS
 
+MAX_SHOWN = 50
 TITLES = {
     OPERATORS: "Operators: the host's own time",
     CALLS: "Calls into the device's runtime",
@@ -25,9 +25,24 @@ def lines(recording: KernelRecording) -> Iterator[tuple[str, str]]:
 
 def tables(recording: KernelRecording) -> Iterator[Table]:
     if recording.totals:
-        yield times("Kernels", recording.totals, has_shares=True)
+        yield _times("Kernels", recording.totals)
     for other in recording.others:
-        yield times(TITLES[other.of], other.rows, has_shares=True)
+        yield _times(TITLES[other.of], other.rows)
+
+
+def _times(title: str, rows: Sequence[KernelTotal]) -> Table:
+    whole = sum(row.total_ns for row in rows) or 1.0
+    cells = tuple(
+        (
+            row.name,
+            f"{row.total_ns / 1e6:.2f}",
+            f"{100 * row.total_ns / whole:.1f} %",
+            str(row.count),
+            "-" if row.mean_ns is None else f"{row.mean_ns / 1e3:.1f}",
+        )
+        for row in rows[:MAX_SHOWN]
+    )
+    return table(title, "name|>ms|>share|>calls|>mean us", cells)
 
 
 def _sum(rows: tuple[KernelTotal, ...]) -> str:
