@@ -26,9 +26,10 @@ pytest_plugins = ["tests.skipped"]
 Golden = Callable[[Path, str], None]
 
 # A busy machine is slow; that is no fault of what is tested. CI judges a change, and takes the same
-# examples each time; new ones are tried wherever else the tests run.
+# examples each time; new ones are tried wherever else the tests run. STEPSCOPE_EVERY=1 takes more.
 settings.register_profile(
     "stepscope",
+    max_examples=100 if os.environ.get("STEPSCOPE_EVERY") else 40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=bool(os.environ.get("CI")),

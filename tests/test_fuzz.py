@@ -13,7 +13,7 @@ from stepscope.readers.formats import FORMATS
 from tests.format_samples import BESIDES, Sample, samples
 from tests.fuzzing import ask, kinds, run_round, run_splice
 
-ROUNDS = 5 * int(os.environ.get("STEPSCOPE_FUZZ", "1"))
+ROUNDS = 3 * int(os.environ.get("STEPSCOPE_FUZZ", "1"))
 """Of each format. STEPSCOPE_FUZZ says how many times as many as in CI."""
 NEEDS_PACKAGE = "ncu-rep"
 """Read by NVIDIA's own package alone."""

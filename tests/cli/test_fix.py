@@ -17,8 +17,11 @@ from msgspec.structs import replace
 
 from stepscope.cli.fix import ask_first
 from stepscope.cli.main import main
+from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import UsageError
+from stepscope.pipeline import recording
+from stepscope.pipeline.options import Options
 from stepscope.protocol.made_here import marked
 from tests.live_runs import write_rank, write_run
 from tests.shared_data import DEMO
@@ -32,6 +35,25 @@ def run(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "run", exit_code=0)
     shutil.copy(DEMO, write_rank(folder, 0) / "window-20.pt.trace.json.gz")
     return folder
+
+
+_known: dict[Any, Diagnosis] = {}
+
+
+@pytest.fixture(autouse=True)
+def diagnosed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that hold the same have the same diagnosis."""
+
+    def diagnosed(folders: Sequence[str | Path], options: Options) -> Diagnosis:
+        (folder,) = map(Path, folders)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        held = tuple((str(path.relative_to(folder)), path.read_bytes()) for path in files)
+        if (held, repr(options)) not in _known:
+            _known[held, repr(options)] = diagnose([folder], options)
+        return _known[held, repr(options)]
+
+    diagnose = recording.diagnose
+    monkeypatch.setattr(recording, "diagnose", diagnosed)
 
 
 class Trials:

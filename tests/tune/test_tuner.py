@@ -3,6 +3,7 @@ wrong."""
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -413,13 +414,13 @@ def test_a_fifth_of_the_trials_comes_within_5_percent_of_exhaustive_search() -> 
     where = space(
         "num_workers=0..3", "num_threads=1..4", "prefetch_factor=1,4", "fused_optimizer=off,on"
     )
-    regrets = []
-    for seed in range(10):
+    regrets, num = [], 10 if os.environ.get("STEPSCOPE_EVERY") else 5
+    for seed in range(num):
         clock = landscape(seed)
         search = searched(where, Clocked(clock), num_trials=13)
         best = min(clock(where.change(cell)) for cell in where.cells())
         regrets.append(clock(where.change(search.ranked()[0][0])) / best - 1)
-    assert sum(regret <= 0.05 for regret in regrets) >= 8
+    assert sum(regret <= 0.05 for regret in regrets) >= 0.8 * num
     assert max(regrets) < 0.10
     assert sum(regrets) / len(regrets) < 0.02
 

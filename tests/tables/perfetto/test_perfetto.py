@@ -7,9 +7,10 @@ import json
 import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,36 @@ from tests.wording import mentions
 
 Slice = tuple[str, int, int, str]
 """Name, start, length, track."""
+Texts = dict[tuple[int, int, int], str]
+"""What was interned: of a sequence, of a kind, by number."""
 
 
-def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def fields(data: bytes) -> list[tuple[int, int | bytes]]:
     """A message's fields by the protobuf encoding: number and value."""
+    found: list[tuple[int, int | bytes]] = []
     at, end = 0, len(data)
     while at < end:
-        key, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
+        key = data[at]
+        at += 1
+        if key > 127:
+            key, at = varint(data, at - 1)
         kind = key & 7
         if kind == 1:
-            yield key >> 3, data[at : (at := at + 8)]
+            found.append((key >> 3, data[at : at + 8]))
+            at += 8
             continue
-        value, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
+        value = data[at]
+        at += 1
+        if value > 127:
+            value, at = varint(data, at - 1)
         if kind == 0:
-            yield key >> 3, value
+            found.append((key >> 3, value))
         else:
             assert kind == 2, f"wire type {kind}"
             assert at + value <= end, "cut off"
-            yield key >> 3, data[at : (at := at + value)]
+            found.append((key >> 3, data[at : at + value]))
+            at += value
+    return found
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -60,6 +73,26 @@ def as_dict(data: Any) -> dict[int, list[Any]]:
     return found
 
 
+class Args(Mapping[str, Any]):
+    """What a slice tells, decoded when somebody asks: there are hundreds of thousands."""
+
+    def __init__(self, raw: list[bytes], sequence: int, texts: Texts) -> None:
+        self.raw, self.sequence, self.texts = raw, sequence, texts
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        return dict(_arg(as_dict(raw), self.sequence, self.texts) for raw in self.raw)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.told[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.told)
+
+    def __len__(self) -> int:
+        return len(self.told)
+
+
 @dataclass
 class Read:
     """What a viewer would see of a file."""
@@ -67,7 +100,7 @@ class Read:
     tracks: dict[int, str] = field(default_factory=dict)
     processes: dict[int, str] = field(default_factory=dict)
     of_process: dict[int, int] = field(default_factory=dict)
-    slices: list[tuple[int, str, int, int, dict[str, Any], list[int], list[int]]] = field(
+    slices: list[tuple[int, str, int, int, Mapping[str, Any], list[int], list[int]]] = field(
         default_factory=list
     )
     """Track, name, start, end, args, arrows that begin here, arrows that end here."""
@@ -88,7 +121,7 @@ def read_proto(path: Path) -> Read:
     """Packets in the order of their times, equal ones as they stand; slices open and close on their
     track's stack."""
     read, events = Read(), []
-    texts: dict[tuple[int, int, int], str] = {}
+    texts: Texts = {}
     for number, packet in fields(path.read_bytes()):
         assert number == 1
         told = as_dict(packet)
@@ -109,9 +142,7 @@ def read_proto(path: Path) -> Read:
         if one[9] == [1]:
             name = one[23][0].decode() if one[23] else texts[sequence, 2, one[10][0]]
             arrows = [[struct.unpack("<q", raw)[0] for raw in one[which]] for which in (47, 48)]
-            stacks[track].append(
-                (name, time, dict(_arg(as_dict(raw), sequence, texts) for raw in one[4]), *arrows)
-            )
+            stacks[track].append((name, time, Args(one[4], sequence, texts), *arrows))
         elif one[9] == [2]:
             name, start, *rest = stacks[track].pop()
             read.slices.append((track, name, start, time, *rest))
@@ -133,9 +164,7 @@ def _describe(read: Read, told: dict[int, list[Any]]) -> None:
     read.tracks[uuid] = (as_dict(told[4][0])[5][0] if told[4] else told[2][0]).decode()
 
 
-def _arg(
-    told: dict[int, list[Any]], sequence: int, texts: dict[tuple[int, int, int], str]
-) -> tuple[str, Any]:
+def _arg(told: dict[int, list[Any]], sequence: int, texts: Texts) -> tuple[str, Any]:
     name = told[10][0].decode() if told[10] else texts[sequence, 3, told[1][0]]
     if told[12]:
         return name, [as_dict(one)[6][0].decode() for one in told[12]]
@@ -340,13 +369,13 @@ def _parsed(key: str, value: Any) -> Any:
 
 
 def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> None:
-    pair = [lab_trace(f"ranks2/fsdp_even.slow.rank{rank}") for rank in (0, 1)]
+    pair = [lab_trace(f"ranks2/ddp_even.slow.rank{rank}") for rank in (0, 1)]
     off, num = re.subn(
         r'(?<="ts": )\d+',
         lambda us: str(int(us[0]) + 7500),
         unpacked(pair[1]).decode(),
     )
-    assert num > 10_000
+    assert num > 5_000
     paths = [pair[0], write(tmp_path / pair[1].name.removesuffix(".zst"), off)]
     read = read_proto(export(tmp_path / "two.pftrace", *paths))
     shifts, ends = [], []
@@ -366,7 +395,7 @@ def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> Non
             sorted(
                 ns(record["ts"]) + ns(record["dur"]) + shifts[-1]
                 for record in events
-                if "ReduceScatter" in record["name"]
+                if "AllReduce" in record["name"]
             )
         )
     apart = [a - b for a, b in zip(*ends, strict=True)]
@@ -377,7 +406,8 @@ def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> Non
     )
     distance = f"moved by {(shifts[1] - shifts[0]) / 1000:+,.1f} us"
     assert any(mentions(note, "2 ranks", distance) for note in notes)
-    assert -10_000_000 < shifts[1] - shifts[0] < -7_000_000
+    # But for what the two clocks were apart when they were recorded.
+    assert -10_000_000 < shifts[1] - shifts[0] < -5_000_000
 
 
 def steps(*more: dict[str, Any]) -> str:
