@@ -18,7 +18,7 @@ from stepscope.cli.main import main
 from stepscope.core.contract.codec import decode, plain, schema_of
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.schema import DOCUMENTS
-from stepscope.live.contract.documents import DOCUMENTS as OF_LIVE
+from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
 from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
 from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
 from tests.shared_data import DEMO, ROOT

@@ -33,13 +33,10 @@ from stepscope.core.experiments.trials import Change
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.saved import side_of_json
-from stepscope.live.contract.alert import AlertContract
-from stepscope.live.contract.documents import DOCUMENTS as OF_LIVE
-from stepscope.live.contract.triage import TriageContract
 from stepscope.live.judge.judge import judge
-from stepscope.live.report.triage import to_json as triage_json
-from stepscope.live.report.watch.alert_json import alert_contract
-from stepscope.live.shapes.live import Alert
+from stepscope.live.shapes.alert import Alert, Measured
+from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
+from stepscope.live.shapes.triage import Triage
 from stepscope.plan.contract.check import CheckContract
 from stepscope.plan.contract.collective import CollectiveContract
 from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
@@ -57,7 +54,15 @@ from tests.shared_data import DEMO, ROOT
 from tests.triage_cases import device, host, rank, seen, worker
 
 ALERT = Alert(
-    kind="late-rank", ranks=(1,), step=9, words="late", at_wall_ns=5, number=1, after=2.5, unit="ms"
+    kind="late-rank",
+    ranks=(1,),
+    step=9,
+    words="late",
+    at_wall_ns=5,
+    number=1,
+    measured=Measured(before=None, after=2.5, unit="ms"),
+    run="runs/a",
+    text="late",
 )
 GAP = Gap(num=3, largest=math.inf, is_number=False, at_step=1, first_step=1)
 SIDE = SideSummary(num_runs=4, ms=2.0, run_spread=0.01, mean_ms=2.1)
@@ -121,10 +126,10 @@ def _comparison() -> str:
 MADE: dict[type[Contract], Callable[[], str]] = {
     Comparisons: _comparison,
     DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
-    AlertContract: lambda: encode(alert_contract(ALERT, "runs/a")),
+    Alert: lambda: encode(ALERT),
     Fixed: lambda: encode(FIXED),
     ScalingContract: lambda: scaling_json(next(iter(SERIES.values()))),
-    TriageContract: lambda: triage_json(judge(seen(device(), host(rank(), worker())))),
+    Triage: lambda: encode(judge(seen(device(), host(rank(), worker())))),
     Tuning: lambda: encode(TUNING),
     Verified: lambda: encode(VERIFIED),
 }

@@ -16,7 +16,6 @@ from stepscope.plan.collective import (
     SIMPLE,
     Asked,
     Collective,
-    Measured,
     advice,
     collective,
     links_of_group,
@@ -25,6 +24,7 @@ from stepscope.plan.collective import (
 )
 from stepscope.plan.collective_ranges import REACHED, REACHED_IN_ORDER, span_of
 from stepscope.plan.constants import DEFAULT
+from stepscope.plan.contract.collective import Measurement
 from stepscope.plan.network import Group, Network
 from tests.shared_data import SAMPLES
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused(word: str, kind: str, ranks: int, message: st
         collective(parse_cluster(word), asked_of(kind, MB, ranks))
 
 
-# Measured.
+# Measurement.
 
 
 def fit_of(
@@ -188,7 +188,7 @@ def fit_of(
     )  # fmt: skip
 
 
-def timed(name: str, bandwidth: float, misfit: float = 1.05, size: int = 8) -> Measured:
+def timed(name: str, bandwidth: float, misfit: float = 1.05, size: int = 8) -> Measurement:
     asked = asked_of("all_reduce", 100 * MB, 8)
     measured = measured_of(name, (fit_of(bandwidth, size, misfit),), asked, 8)
     assert measured is not None
@@ -197,15 +197,15 @@ def timed(name: str, bandwidth: float, misfit: float = 1.05, size: int = 8) -> M
 
 def test_advice_is_given_only_where_a_measurement_supports_it() -> None:
     own = timed("own", 300e9)
-    assert advice(own, []) is None
-    assert advice(None, [timed("Tree", 400e9)]) is None
-    said = advice(own, [timed("Tree", 400e9), timed("Ring/LL128", 420e9)])
+    assert advice(own, [], 8) is None
+    assert advice(None, [timed("Tree", 400e9)], 8) is None
+    said = advice(own, [timed("Tree", 400e9), timed("Ring/LL128", 420e9)], 8)
     assert said is not None
     assert said.startswith("NCCL_ALGO=Ring NCCL_PROTO=LL128: 1.")
     # Less than the fits are off, or over another number of ranks: nothing is proved.
-    assert advice(own, [timed("Tree", 400e9, misfit=1.5)]) is None
-    assert advice(own, [timed("Tree", 305e9)]) is None
-    assert advice(own, [timed("Tree", 400e9, size=4)]) is None
+    assert advice(own, [timed("Tree", 400e9, misfit=1.5)], 8) is None
+    assert advice(own, [timed("Tree", 305e9)], 8) is None
+    assert advice(own, [timed("Tree", 400e9, size=4)], 8) is None
 
 
 def test_a_measurement_of_another_tier_is_none() -> None:
@@ -213,7 +213,7 @@ def test_a_measurement_of_another_tier_is_none() -> None:
     assert measured_of("own", (fit_of(300e9),), asked, 8) is None
     across = measured_of("own", (fit_of(40e9, 64, tier="world"),), asked, 8)
     assert across is not None
-    assert across.is_within
+    assert across.group_size == 64
 
 
 def test_four_fifths_of_the_published_lie_in_the_range() -> None:

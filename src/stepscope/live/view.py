@@ -20,7 +20,8 @@ from stepscope.analyses.run.samples import (
 from stepscope.live.alarms.loss import losses_of
 from stepscope.live.alarms.steps import StepTable
 from stepscope.live.liveness import liveness
-from stepscope.live.shapes.live import RUNS, Alert, LiveView, RankGroup, RankLive
+from stepscope.live.shapes.alert import Alert
+from stepscope.live.shapes.live import RUNS, LiveView, RankGroup, RankLive
 from stepscope.protocol.untrusted import whole
 from stepscope.readers.run_folder.tail import RankTail, RunTail
 from stepscope.readers.run_folder.values import Row

@@ -19,7 +19,7 @@ from stepscope.errors import UsageError
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.collective_ranges import reached_words, span_of, span_words
 from stepscope.plan.constants import DEFAULT, MICRO, Constants
-from stepscope.plan.contract.collective import Way
+from stepscope.plan.contract.collective import Crossover, Measurement, Way
 from stepscope.plan.network import TREE_CHUNKS, TREE_SHARE, TREE_WAITS, Network, merged
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
@@ -77,14 +77,6 @@ PROTOCOLS = (
 )
 """hwLatencies of a ring over NVLINK (0.6, 1.9, 3.4 us) and NET (2.7, 4.0, 14 us); 8 of 16 and 120
 of 128 bytes are data."""
-
-
-class Crossover(Struct, frozen=True, kw_only=True):
-    """From this size on another way is the fastest."""
-
-    size_bytes: float
-    before: str
-    after: str
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -416,24 +408,9 @@ def _notes(asked: Asked, links: Links, vendor: str) -> Iterator[str]:
 # What was measured.
 
 
-class Measured(Struct, frozen=True, kw_only=True):
-    """The same collective from a calibration."""
-
-    name: str
-    """NCCL's own choice, or the NCCL_ALGO that it was measured under."""
-    seconds: float
-    bus_bytes_per_s: float
-    misfit: float
-    """Larger over smaller of a fitted and a measured time at worst; 1 is none."""
-    group_size: int
-    """Ranks that it was measured over."""
-    is_within: bool
-    """Whether it was measured over so many ranks."""
-
-
 def measured_of(
     name: str, fits: Sequence[CollectiveFit], asked: Asked, per_node: int
-) -> Measured | None:
+) -> Measurement | None:
     """The fit of the same kind over the nearest number of ranks; None where there is none."""
     wanted = ("node",) if asked.num_ranks <= per_node else ("world", "across")
     near = [fit for fit in fits if fit.kind == asked.kind and fit.tier in wanted]
@@ -442,25 +419,21 @@ def measured_of(
         return None
     seconds = fit.resized(asked.num_ranks).seconds(asked.size_bytes)
     moved = asked.size_bytes * bus_factor(asked.kind, asked.num_ranks)
-    return Measured(
+    return Measurement(
         name=name,
         seconds=seconds,
         bus_bytes_per_s=moved / seconds,
         misfit=fit.worst_misfit,
         group_size=fit.group_size,
-        is_within=fit.group_size == asked.num_ranks,
     )
 
 
-def advice(own: Measured | None, others: Sequence[Measured]) -> str | None:
-    """An NCCL_ALGO that was measured to be faster than NCCL's own choice, by more than either fit
-    is off; None where no measurement says so."""
-    if own is None or not own.is_within:
-        return None
-    best = min(
-        (other for other in others if other.is_within), key=lambda each: each.seconds, default=None
-    )
-    if best is None:
+def advice(own: Measurement | None, others: Sequence[Measurement], num_ranks: int) -> str | None:
+    """An NCCL_ALGO that was measured over so many ranks to be faster than NCCL's own choice, by
+    more than either fit is off; None where no measurement says so."""
+    alike = [other for other in others if other.group_size == num_ranks]
+    best = min(alike, key=lambda each: each.seconds, default=None)
+    if own is None or own.group_size != num_ranks or best is None:
         return None
     gain = own.seconds / best.seconds
     if gain <= max(own.misfit, best.misfit):

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.core.constraints import Count
+
 Ints = npt.NDArray[np.int64]
 
 RECOMPUTE = ("none", "selective", "full")
@@ -26,24 +28,24 @@ class Layout:
     Devices: tp x cp x pp x dp; the batch: dp x micro_batch x num_micro.
     """
 
-    tp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    dp: int = 1
-    cp: int = 1
-    ep: int = 1
+    tp: Count = 1
+    pp: Count = 1
+    vpp: Count = 1
+    dp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
     """Experts are spread over so many ranks of the data and context width."""
-    micro_batch: int = 1
-    num_micro: int = 1
+    micro_batch: Count = 1
+    num_micro: Count = 1
     """Micro-batches of a step, on each data rank."""
-    zero_stage: int = 0
+    zero_stage: Count = 0
     """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too,
     3 weights too (FSDP)."""
-    shard: int = 0
+    shard: Count = 0
     """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
     is_sequence_parallel: bool = False
     recompute: str = "none"
-    recompute_layers: int = 0
+    recompute_layers: Count = 0
     """Layers of each stage that `full` recomputes; 0 is all of them."""
     schedule: str = "1f1b"
     offload: str = "none"

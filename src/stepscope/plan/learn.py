@@ -7,7 +7,7 @@ efficiencies that datasheets do not give; what overlaps is planned anew with the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 from msgspec import structs
 
@@ -16,7 +16,6 @@ from stepscope.plan.catalog import find_model
 from stepscope.plan.choice import choice_of
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.constants import Constants
-from stepscope.plan.contract.plan import Layout as DescribedLayout
 from stepscope.plan.contract.plan import PlanContract
 from stepscope.plan.contract.plan_calibration import LEAST, MOST, Factors
 from stepscope.plan.devices import make_cluster
@@ -226,16 +225,15 @@ def rebuilt(plan: PlanContract) -> TrainingJob | None:
     )
 
 
-def layout_of(described: DescribedLayout, job: TrainingJob) -> Layout | None:
+def layout_of(layout: Layout, job: TrainingJob) -> Layout | None:
     """The plan's layout; None where a stranger's file has one that cannot be."""
-    values = structs.asdict(described)
+    values = asdict(layout)
     degrees = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "num_micro")
     words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
     is_sound = all(1 <= values[name] <= MOST_DEGREE for name in degrees)
     is_known = all(values[name] in known for name, known in words.items())
-    if not (is_sound and is_known and 0 <= described.zero_stage <= 3):
+    if not (is_sound and is_known and 0 <= layout.zero_stage <= 3):
         return None
-    layout = Layout(**values)
     return None if problems(job, layout) else layout
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.plan.contract.check import Range
 from stepscope.plan.job import TrainingJob
 
 VALIDATED = frozenset(
@@ -34,23 +35,13 @@ class Span:
     def around(self, value: float) -> tuple[float, float]:
         return self.low * value, self.high * value
 
+    def range_of(self, value: float) -> Range:
+        low, high = self.around(value)
+        return Range(value=value, low=low, high=high)
+
     def of_rate(self, value: float) -> tuple[float, float]:
         """Of what goes with one over the time."""
         return value / self.high, value / self.low
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """A figure, and between what four fifths of such figures lie."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, value: float, span: Span) -> Range:
-        low, high = span.around(value)
-        return cls(value=value, low=low, high=high)
 
 
 STEP_DENSE = Span(low=0.90, high=1.18)

@@ -13,7 +13,7 @@ from stepscope.live.alarms.episode import Trouble
 from stepscope.live.alarms.episodes import Episodes
 from stepscope.live.alarms.loss import LossSpikes, RankLoss, losses_of
 from stepscope.live.alarms.memory import NUM_SAMPLES, WARM_UP_S, RankMemory
-from stepscope.live.shapes.live import OVER, RAISED
+from stepscope.live.shapes.alert import OVER, RAISED
 from tests.wording import mentions
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -10,7 +10,8 @@ from rich.cells import cell_len
 
 from stepscope.live.report.watch.prometheus import exposition
 from stepscope.live.report.watch.view import live_document
-from stepscope.live.shapes.live import SILENT, Alert, LiveView, RankLive
+from stepscope.live.shapes.alert import Alert
+from stepscope.live.shapes.live import SILENT, LiveView, RankLive
 from stepscope.live.view import grouped
 from stepscope.report.document.terminal import to_text
 from tests.conftest import Golden

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.live.shapes.live import Alert
+from stepscope.live.shapes.alert import Alert
 from stepscope.live.watch.alerting import Sinks, read_alerts
 from stepscope.live.watch.beside_job import Options, Watching
 from stepscope.live.watch.prometheus import Metrics

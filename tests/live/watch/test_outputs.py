@@ -6,18 +6,17 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from msgspec.structs import replace
 
 from stepscope.core.contract.schema import json_schema
-from stepscope.live.contract.alert import AlertContract
 from stepscope.live.report.watch.alert_json import alert_json, alert_of
 from stepscope.live.report.watch.prometheus import exposition
-from stepscope.live.shapes.live import OVER, RAISED, RECORDED, Alert
+from stepscope.live.shapes.alert import OVER, RAISED, RECORDED, Alert, Measured
 from stepscope.live.watch.alerting import Sinks, read_alerts
 from stepscope.live.watch.evidence import BETWEEN_S, Evidence
 from stepscope.live.watch.otlp import Otlp, headers_of
@@ -39,9 +38,7 @@ ALERT = Alert(
     at_wall_ns=20_000_000_000,
     number=3,
     began_wall_ns=12_000_000_000,
-    before=80.0,
-    after=120.0,
-    unit="ms",
+    measured=Measured(before=80.0, after=120.0, unit="ms"),
     action="Look at its host.",
 )
 
@@ -65,10 +62,10 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_an_alert_is_read_as_it_was_written_and_fits_its_schema() -> None:
-    validator = Draft202012Validator(json_schema(AlertContract))
+    validator = Draft202012Validator(json_schema(Alert))
     over = replace(ALERT, state=OVER, action="", ended_wall_ns=30_000_000_000)
     recorded = replace(ALERT, state=RECORDED, evidence=("rank-1/window-3.pt.trace.json",))
-    for alert in (ALERT, over, recorded, replace(ALERT, unit=None, before=None, after=None)):
+    for alert in (ALERT, over, recorded, replace(ALERT, measured=None)):
         validator.validate(json.loads(json.dumps(alert_json(alert))))
         assert alert_of(alert_json(alert)) == alert
     validator.validate(json.loads(json.dumps(alert_json(ALERT, "runs/a"))))

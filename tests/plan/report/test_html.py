@@ -9,8 +9,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
-from stepscope.plan.report.account import Variant
+from stepscope.plan.contract.plan import Variant
 from stepscope.plan.report.html import page_of, plan_html
 from tests.plan.report.test_text import JOB, plan_of
 from tests.report.test_html import HOSTILE, Reader
@@ -64,7 +65,7 @@ def test_a_strangers_name_stays_text() -> None:
 def test_a_scaling_curve_has_a_dot_for_each_width_that_fits() -> None:
     best = plan_of().best
     assert best is not None
-    twice = replace(best, tokens_per_s=1.8 * best.tokens_per_s)
+    twice = structs.replace(best, tokens_per_s=1.8 * best.tokens_per_s)
     points = (
         Variant(name="4", num_devices=4, best=None),
         Variant(name="8", num_devices=8, best=best),

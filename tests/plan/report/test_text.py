@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from stepscope.plan.catalog import find_model
 from stepscope.plan.choice import choice_of, choices_of
 from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.contract.plan import Variant
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout, Layouts
-from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of
+from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan, account_of
 from stepscope.plan.report.explain import explained
 from stepscope.plan.report.json import plan_contract
 from stepscope.plan.report.text import plan_document
@@ -31,7 +33,7 @@ def plan_of(job: TrainingJob = JOB, **more: object) -> Plan:
     first, second = (
         account_of(job, choice) for choice in choices_of(job, Layouts.of([BEST, OTHER]))
     )
-    second = replace(second, why="recomputation +0.40 s")
+    second = structs.replace(second, why="recomputation +0.40 s")
     return Plan(job=job, best=first, layouts=(first, second), counts={"tried": 2, "fit": 2}, **more)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,11 @@ None is "not measured"; cores are of time on a core, a second.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Struct, field
+
+from stepscope.core.constraints import Count, one_of
 
 RANK, WORKER, COMPILER, HELPER, PROCESS = "rank", "worker", "compiler", "helper", "process"
 ROLES = (RANK, WORKER, COMPILER, HELPER, PROCESS)
@@ -14,14 +18,17 @@ something else for the job; or nothing says which."""
 
 
 class ProcessUse(Struct, frozen=True, kw_only=True):
+    """One process of the job, over the time it was looked at."""
+
     pid: int
-    role: str
+    role: Annotated[str, one_of(*ROLES)]
+    """process where nothing says what it does for the job."""
     name: str
     parent: int | None = None
     """The rank that it belongs to, by its number in the system."""
     rank: int | None = None
     """Its number in the job, where its environment has one."""
-    num_threads: int | None = None
+    num_threads: int | None = field(default=None, name="threads")
     cores: float | None = None
     """On average over its threads together."""
     queued_cores: float | None = None
@@ -50,9 +57,9 @@ class HostUse(Struct, frozen=True, kw_only=True):
     """The processes of one job, and the machine around them."""
 
     seconds: float | None
-    num_looks: int
+    num_looks: Count = field(name="looks")
     processes: tuple[ProcessUse, ...]
-    num_cores: float | None = None
+    num_cores: float | None = field(default=None, name="cores")
     """That the job may use: its affinity and its control group's quota."""
     quota_cores: float | None = None
     """What the control group's quota alone grants; None where there is none."""

@@ -18,7 +18,8 @@ from stepscope.live.alarms.memory import RankMemory
 from stepscope.live.alarms.slow import SlowSteps
 from stepscope.live.alarms.steps import StepTable, wall_s
 from stepscope.live.liveness import liveness
-from stepscope.live.shapes.live import RUNS, SILENT, STALLED, SWITCHED_OFF, Alert
+from stepscope.live.shapes.alert import Alert
+from stepscope.live.shapes.live import RUNS, SILENT, STALLED, SWITCHED_OFF
 from stepscope.readers.run_folder.tail import RankTail, RunTail
 
 IDLER = 0.2

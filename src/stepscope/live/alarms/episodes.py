@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.core.numbers import number_ranges
 from stepscope.live.alarms.episode import Trouble
-from stepscope.live.shapes.live import OVER, RAISED, Alert
+from stepscope.live.shapes.alert import OVER, RAISED, Alert, Measured
 
 ACTIONS = {
     "late-rank": (
@@ -142,6 +142,9 @@ def _alert(episode: _Episode, state: str, now_s: float, ended_s: float | None = 
         words = f"over after {max(ended_s - trouble.since_s, 0):.0f} s. {words}"
     elif state == OVER:
         words = f"over. {words}"
+    measured = None
+    if trouble.unit is not None:
+        measured = Measured(before=trouble.before, after=trouble.after, unit=trouble.unit)
     return Alert(
         kind=trouble.kind,
         ranks=ranks,
@@ -152,8 +155,6 @@ def _alert(episode: _Episode, state: str, now_s: float, ended_s: float | None = 
         state=state,
         began_wall_ns=None if trouble.since_s is None else round(trouble.since_s * 1e9),
         ended_wall_ns=None if ended_s is None else round(ended_s * 1e9),
-        before=trouble.before,
-        after=trouble.after,
-        unit=trouble.unit,
+        measured=measured,
         action="" if state == OVER else ACTIONS[trouble.kind],
     )

@@ -56,10 +56,11 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.live.report.triage import to_json, triage_document
+    from stepscope.core.contract.codec import encode
+    from stepscope.live.report.triage import triage_document
 
     triage = answer(options.targets, options.seconds, options.flame)
-    print_answer(triage, options.format, to_json, triage_document)
+    print_answer(triage, options.format, encode, triage_document)
     return 0
 
 

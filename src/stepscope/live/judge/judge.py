@@ -34,6 +34,7 @@ from stepscope.live.judge.job import (
     while_devices,
     with_workers,
 )
+from stepscope.live.judge.lines import device_line, functions_of
 from stepscope.live.judge.policy import LARGER_QUOTA, POLICY, RECORD, Answer
 from stepscope.live.judge.waiting import own_batches, waiting
 from stepscope.live.shapes.triage import (
@@ -73,9 +74,9 @@ def judge(
         summary=answer.summary,
         first=answer.first,
         also=(*_of_devices(devices, used), *_also(answer.state, job))[:8],
-        devices=devices,
+        devices=tuple(map(device_line, devices)),
         hosts=system.hosts,
-        stacks=system.stacks,
+        functions=functions_of(system.stacks),
         not_measured=tuple(dict.fromkeys(missing)),
     )
 

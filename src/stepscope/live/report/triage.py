@@ -5,17 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from stepscope.core.contract.codec import encode, filled
 from stepscope.core.recordings.processes import PROCESS, HostUse, ProcessUse
-from stepscope.core.recordings.system import IDLE, DeviceSeries, HotSpot, Spread
-from stepscope.live.contract.triage import (
-    TriageContract,
-    TriagedDevice,
-    TriagedFunction,
-    TriagedHost,
-    TriagedProcess,
-)
-from stepscope.live.shapes.triage import Triage
+from stepscope.core.recordings.system import IDLE
+from stepscope.live.shapes.triage import Triage, TriagedDevice
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -32,7 +24,6 @@ from stepscope.report.document.blocks import (
 
 MOST_ROWS = 24
 UNITS = "queued: threads ready and without a core; read (from disks), written: MB/s"
-MOST_FUNCTIONS = 8
 
 
 @as_document
@@ -44,11 +35,10 @@ def triage_document(triage: Triage) -> Iterator[Block]:
     if triage.devices:
         yield Section(title="Devices", blocks=(_device_table(triage.devices),))
     yield from map(_host_section, triage.hosts)
-    functions = _functions(triage)
-    if functions:
+    if triage.functions:
         names = {process.pid: process for host in triage.hosts for process in host.processes}
         rows = tuple(
-            (_whose(pid, names), f"{spot.total_share:.0%}", spot.label) for pid, spot in functions
+            (_whose(spot.pid, names), f"{spot.share:.0%}", spot.name) for spot in triage.functions
         )
         columns = (
             Column(title="process", fit="shorten"),
@@ -60,7 +50,7 @@ def triage_document(triage: Triage) -> Iterator[Block]:
         yield Section(title="Not measured", blocks=(Items(triage.not_measured),))
 
 
-def _device_table(devices: Sequence[DeviceSeries]) -> Table:
+def _device_table(devices: Sequence[TriagedDevice]) -> Table:
     columns = (
         Column(title="device", fit="shorten"),
         *numbers("busy", "median", "power", "clock", "heat"),
@@ -69,29 +59,29 @@ def _device_table(devices: Sequence[DeviceSeries]) -> Table:
     return Table(columns=columns, rows=tuple(map(_device_row, devices[:MOST_ROWS])))
 
 
-def _device_row(device: DeviceSeries) -> tuple[str, ...]:
-    busy = device.busy_run_share or device.busy_share
+def _device_row(device: TriagedDevice) -> tuple[str, ...]:
+    busy, median = device.busy_share, device.busy_median_share
     held = [
         f"{reason} {share:.0%}"
         for reason, share in (device.throttled or {}).items()
         if reason != IDLE
     ]
     return (
-        device.label,
-        "-" if busy is None or busy.mean is None else f"{busy.mean:.0%}",
-        "-" if busy is None else f"{busy.median:.0%}",
-        _of(device.power_working_w or device.power_w, device.power_limit_w, "W"),
-        _of(device.sm_clock_working_mhz or device.sm_clock_mhz, device.max_sm_clock_mhz, "MHz"),
+        device.device,
+        "-" if busy is None else f"{busy:.0%}",
+        "-" if median is None else f"{median:.0%}",
+        _of(device.power_w, device.power_limit_w, "W"),
+        _of(device.sm_clock_mhz, device.max_sm_clock_mhz, "MHz"),
         _of(device.temperature_c, None, "C"),
         "-" if device.throttled is None else ", ".join(held[:2]) or "nothing",
     )
 
 
-def _of(spread: Spread | None, limit: float | None, unit: str) -> str:
-    if spread is None:
+def _of(value: float | None, limit: float | None, unit: str) -> str:
+    if value is None:
         return "-"
     most = "" if limit is None else f" of {limit:.0f}"
-    return f"{spread.median:.0f}{most} {unit}"
+    return f"{value:.0f}{most} {unit}"
 
 
 def _host_section(host: HostUse) -> Section:
@@ -154,64 +144,7 @@ def _rate(value: float) -> str:
     return f"{value / 1e6:.1f}"
 
 
-def _functions(triage: Triage) -> tuple[tuple[int | None, HotSpot], ...]:
-    """With the process in which it was seen; None for a file's."""
-    spots = [
-        (stacks.pid, spot)
-        for stacks in triage.stacks
-        for spot in stacks.training or stacks.functions
-    ]
-    return tuple(sorted(spots, key=lambda spot: -spot[1].total_share)[:MOST_FUNCTIONS])
-
-
 def _whose(pid: int | None, names: Mapping[int, ProcessUse]) -> str:
     if pid is None:
         return "-"
     return f"{_name(names[pid])}, {pid}" if pid in names else str(pid)
-
-
-def to_json(triage: Triage) -> str:
-    return encode(
-        filled(
-            TriageContract,
-            triage,
-            devices=tuple(map(_device, triage.devices)),
-            hosts=tuple(map(_host, triage.hosts)),
-            functions=tuple(
-                TriagedFunction(name=spot.label, share=spot.total_share, pid=pid)
-                for pid, spot in _functions(triage)
-            ),
-        )
-    )
-
-
-def _device(device: DeviceSeries) -> TriagedDevice:
-    busy = device.busy_run_share or device.busy_share
-    return filled(
-        TriagedDevice,
-        device,
-        device=device.label,
-        samples=device.num_samples,
-        busy_share=None if busy is None else busy.mean,
-        busy_median_share=_median(busy),
-        power_w=_median(device.power_working_w or device.power_w),
-        sm_clock_mhz=_median(device.sm_clock_working_mhz or device.sm_clock_mhz),
-        temperature_c=_median(device.temperature_c),
-    )
-
-
-def _median(spread: Spread | None) -> float | None:
-    return None if spread is None else spread.median
-
-
-def _host(host: HostUse) -> TriagedHost:
-    return filled(
-        TriagedHost,
-        host,
-        looks=host.num_looks,
-        cores=host.num_cores,
-        processes=tuple(
-            filled(TriagedProcess, process, threads=process.num_threads)
-            for process in host.processes
-        ),
-    )

@@ -7,58 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.live.shapes.alert import OVER, RAISED, Alert
+
 RUNS, SILENT, STALLED, SWITCHED_OFF = "runs", "silent", "stalled", "switched off"
 """silent: its process tells nothing any more; stalled: it tells, but makes no steps; switched off:
 the capture in it gave up."""
-
-
-KINDS = (
-    "late-rank",
-    "slow-group",
-    "step-time",
-    "busy-machine",
-    "loader",
-    "bandwidth",
-    "clock",
-    "utilisation",
-    "loss-nan",
-    "loss-spike",
-    "host-memory",
-    "device-memory",
-    "silent",
-    "stalled",
-)
-RAISED, RECORDED, OVER = "raised", "recorded", "over"
-"""Of an alert: something is wrong; what was recorded of it is there; it is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """Something that changed for the worse: once when it is seen, and once when it is over."""
-
-    kind: str
-    """One of KINDS."""
-    ranks: tuple[int, ...]
-    step: int | None
-    """The first one concerned, where that is known."""
-    words: str
-    at_wall_ns: int
-    """When it was told."""
-    number: int = 0
-    """The same in all that is told of one fault, from 1 on."""
-    state: str = RAISED
-    began_wall_ns: int | None = None
-    """When it began, as far as the numbers say."""
-    ended_wall_ns: int | None = None
-    """When it was over."""
-    before: float | None = None
-    after: float | None = None
-    """What was measured, in `unit`."""
-    unit: str | None = None
-    action: str = ""
-    """What to do."""
-    evidence: tuple[str, ...] = ()
-    """Files of the run folder that show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,16 @@
-"""What limits a job right now, by what can be seen from outside."""
+"""`stepscope.triage/1`, what `stepscope triage --format json` prints: what limits a job right now,
+seen from outside."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from stepscope.core.constraints import one_of
+from stepscope.core.constraints import Count, one_of
+from stepscope.core.contract.codec import Contract
 from stepscope.core.recordings.processes import HostUse
-from stepscope.core.recordings.system import DeviceSeries, HostStacks
 
 GPU, UNDERLOADED, THROTTLED = "gpu", "gpu-underloaded", "throttled"
 INPUT_IO, INPUT_CPU, HOST = "input-io", "input-cpu", "host"
@@ -20,8 +22,36 @@ STATES = (
 )  # fmt: skip
 
 
-class Triage(Struct, frozen=True, kw_only=True):
-    """The answer, and what it rests on."""
+class TriagedDevice(Struct, frozen=True, kw_only=True):
+    """One device, over its samples."""
+
+    device: str
+    name: str | None
+    num_samples: Count = field(name="samples")
+    busy_share: float | None
+    """Of the time with a kernel running: the mean."""
+    busy_median_share: float | None
+    power_w: float | None
+    """While at work, at the median."""
+    power_limit_w: float | None
+    sm_clock_mhz: float | None
+    max_sm_clock_mhz: float | None
+    temperature_c: float | None
+    throttled: Mapping[str, float] | None
+    """By reason, share of the samples at work."""
+
+
+class TriagedFunction(Struct, frozen=True, kw_only=True):
+    """Where threads stood most."""
+
+    name: str
+    share: float
+    pid: int | None = None
+    """The process that was looked into; null for a file's."""
+
+
+class Triage(Contract, frozen=True, kw_only=True, tag="stepscope.triage/1"):
+    """What limits a running job, seen from outside. null is 'not measured'."""
 
     state: Annotated[str, one_of(*STATES)]
     summary: str
@@ -29,7 +59,8 @@ class Triage(Struct, frozen=True, kw_only=True):
     """What to do first."""
     also: tuple[str, ...] = ()
     """What else was seen."""
-    devices: tuple[DeviceSeries, ...] = ()
+    devices: tuple[TriagedDevice, ...] = ()
     hosts: tuple[HostUse, ...] = ()
-    stacks: tuple[HostStacks, ...] = ()
+    functions: tuple[TriagedFunction, ...] = ()
+    """By py-spy or perf: the hottest calls of the training code."""
     not_measured: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from stepscope.protocol.json_text import json_text
 from stepscope.protocol.run_folder import ALERTS_FILE
 
 if TYPE_CHECKING:
-    from stepscope.live.shapes.live import Alert
+    from stepscope.live.shapes.alert import Alert
     from stepscope.live.watch.otlp import Otlp
 
 MOST_KEPT = 10_000

@@ -21,7 +21,7 @@ from stepscope.live.watch.poster import http_url
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.live.shapes.live import Alert
+    from stepscope.live.shapes.alert import Alert
 
 LOOK_S = 1.0
 MOST_ALERTS = 1_000

@@ -19,7 +19,8 @@ from stepscope.live.watch.otlp import Otlp, collector
 
 if TYPE_CHECKING:
     from stepscope.live.alarms.alarms import JobAlarms
-    from stepscope.live.shapes.live import Alert, LiveView
+    from stepscope.live.shapes.alert import Alert
+    from stepscope.live.shapes.live import LiveView
     from stepscope.readers.run_folder.tail import Follower
 
 REFRESH_S = 1.0

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.live.shapes.live import RECORDED, Alert
+from msgspec.structs import replace
+
+from stepscope.live.shapes.alert import RECORDED, Alert
 from stepscope.process.control import ask_recording
 from stepscope.protocol.run_folder import WINDOW_NAME
 

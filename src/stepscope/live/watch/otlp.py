@@ -13,7 +13,8 @@ from stepscope.cli import options as declare
 from stepscope.live.watch.poster import Poster, http_url
 
 if TYPE_CHECKING:
-    from stepscope.live.shapes.live import Alert, LiveView
+    from stepscope.live.shapes.alert import Alert
+    from stepscope.live.shapes.live import LiveView
 
 EVERY_S = 10.0
 """Between two looks at the numbers; alerts go at once."""

@@ -11,11 +11,12 @@ from stepscope.plan import validate, what_if
 from stepscope.plan.choice import Choice, choice_of, why
 from stepscope.plan.cli.job import job_of
 from stepscope.plan.cli.options import Options, Pins
+from stepscope.plan.contract.plan import Account, Variant
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.emit import restricted
 from stepscope.plan.layout import OFFLOAD, Layout
 from stepscope.plan.layout_parse import parse_layout
-from stepscope.plan.report.account import MEMORY_WORDS, Account, Plan, Variant, account_of
+from stepscope.plan.report.account import MEMORY_WORDS, Plan, account_of
 from stepscope.plan.report.words import gib, short_count
 from stepscope.plan.search import SearchResult, search
 from stepscope.plan.space import Space
@@ -145,7 +146,7 @@ def largest_of(job: TrainingJob, largest: what_if.Largest) -> Variant:
         )
     shape = f"{largest.model.layers} layers of {largest.model.hidden}"
     named = (
-        ""
+        None
         if largest.named is None
         else f"of the built-in ones {largest.named.name}, {short_count(largest.named.num_params)}"
     )

@@ -9,7 +9,8 @@ from stepscope.errors import UsageError
 from stepscope.plan.cli.options import Options
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.cluster_parse import parse_cluster
-from stepscope.plan.collective import Asked, Measured, advice, collective, measured_of
+from stepscope.plan.collective import Asked, advice, collective, measured_of
+from stepscope.plan.contract.collective import Measurement
 from stepscope.plan.report.collective import collective_document, collective_json
 from stepscope.readers.hardware_file import read_hardware
 
@@ -35,7 +36,7 @@ def run_collective(options: Options, kind: str) -> int:
     measured = read_measured(options, asked, cluster.devices_per_node)
     own = next((each for each in measured if each.name == OWN), None)
     others = [each for each in measured if each is not own]
-    said = advice(own, others)
+    said = advice(own, others, asked.num_ranks)
     shown = (cluster, result, measured, said, (*notes, *cluster.notes))
     if output.format == "json":
         put_or_write(collective_json(*shown) + "\n", output.out)
@@ -54,7 +55,7 @@ def _cluster(options: Options) -> tuple[Cluster, tuple[str, ...]]:
     return parse_cluster(word), (f"no --cluster was given: {word}",)
 
 
-def read_measured(options: Options, asked: Asked, per_node: int) -> tuple[Measured, ...]:
+def read_measured(options: Options, asked: Asked, per_node: int) -> tuple[Measurement, ...]:
     """NCCL's own choice from --hardware, others from --measured ALGO=FILE."""
     files: list[tuple[str, Path]] = []
     if options.hardware is not None:

@@ -11,9 +11,10 @@ from stepscope.errors import UsageError
 from stepscope.plan.choice import choice_of
 from stepscope.plan.cli.answer import answer
 from stepscope.plan.cli.options import Options
+from stepscope.plan.contract.plan import Account
 from stepscope.plan.launch.emit import TARGETS, launch_of
 from stepscope.plan.launch.files import Launch
-from stepscope.plan.report.account import Account, Plan
+from stepscope.plan.report.account import Plan
 from stepscope.plan.report.launch import launch_document, launch_json
 from stepscope.plan.report.text import plan_document
 

@@ -74,7 +74,7 @@ def learned(
     account = plan.explained or plan.best
     if account is None:
         raise UsageError(f"{name}: no layout fits there, so there is nothing to hold a run against")
-    times = account.time_parts_s.values()
+    times = account.time.values()
     if not account.step_s > 0 or not all(value >= 0 for value in times):
         raise InputError(f"{name}: the plan's step is no time; make the plan again")
     job = measure(runs, reading)
@@ -82,7 +82,7 @@ def learned(
     if run.parts_ns is None or run.step.ns is None:
         raise InputError(f"{runs[0]}: no whole step was recorded, so there is nothing to compare")
     parts_s = {part: ns / 1e9 for part, ns in run.parts_ns.items() if ns is not None}
-    planned, measured = planned_parts(account.time_parts_s), measured_parts(parts_s)
+    planned, measured = planned_parts(account.time), measured_parts(parts_s)
     step_s = run.step.ns / 1e9
     again, recalibrated_s = rebuilt(plan), None
     other = _other_work(again, run.flops)
@@ -114,7 +114,7 @@ def _other_work(job: TrainingJob | None, flops: float | None) -> str | None:
 
 def _memory(account: Account, job: Job) -> tuple[float, float | None]:
     """What the allocator was planned to reserve, and the most that it did."""
-    parts = account.memory_parts_bytes
+    parts = account.memory
     planned = account.memory_bytes - parts.get("context", 0.0)
     auxiliary = job.facts.auxiliary
     report = None if auxiliary is None else auxiliary.memory

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN, MemoryReport
 from stepscope.errors import InputError
-from stepscope.plan.contract.plan import RecordedMemory, RecordedMemoryRow
+from stepscope.plan.contract.plan import Account, RecordedMemory, RecordedMemoryRow
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.memory import state_widths
 from stepscope.plan.recorded_rows import (
@@ -21,7 +21,7 @@ from stepscope.plan.recorded_rows import (
     compare_with_plan,
     memory_row,
 )
-from stepscope.plan.report.account import Account, Plan
+from stepscope.plan.report.account import Plan
 from stepscope.plan.report.words import gib
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.format import MEMORY

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stepscope.core.constraints import AtLeastZero, one_of
 from stepscope.core.contract.codec import Contract
 
+ERROR, SLOW, MEMORY, NOTE = "error", "slow", "memory", "note"
 
-class Ranged(Struct, frozen=True, kw_only=True):
+
+class Range(Struct, frozen=True, kw_only=True):
     """A planned figure, and where four fifths of published results lie around such figures."""
 
     value: AtLeastZero
@@ -22,13 +24,13 @@ class Fault(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, the errors first, then the most costly."""
 
     code: str
-    kind: Annotated[str, one_of("error", "slow", "memory", "note")]
+    kind: Annotated[str, one_of(ERROR, SLOW, MEMORY, NOTE)]
     """error: it does not run as it is; note: it may be meant."""
     what: str
     fix: str
-    seconds: float | None
+    seconds: float | None = None
     """Of a step that the fix gives, as planned; null where the planner cannot say."""
-    bytes: float | None
+    num_bytes: float | None = field(default=None, name="bytes")
     """Of a device's memory that is missing, or that the fix frees."""
 
 
@@ -46,9 +48,9 @@ class CheckContract(Contract, frozen=True, kw_only=True, tag="stepscope.check/1"
     framework: str
     layout: str | None
     layout_words: str | None
-    step_s: Ranged | None
+    step_s: Range | None
     """null where model, cluster or sequence are not known, or it cannot run."""
-    memory_bytes: Ranged | None
+    memory_bytes: Range | None
     mfu: float | None
     faults: tuple[Fault, ...]
     missing: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stepscope.core.constraints import AboveZero, Count, one_of
 from stepscope.core.contract.codec import Contract
@@ -26,7 +26,7 @@ class Way(Struct, frozen=True, kw_only=True):
 class Crossover(Struct, frozen=True, kw_only=True):
     """From this size on another way is the fastest by estimate."""
 
-    bytes: AboveZero
+    size_bytes: AboveZero = field(name="bytes")
     before: str
     after: str
 
@@ -35,11 +35,12 @@ class Measurement(Struct, frozen=True, kw_only=True):
     """The same from a calibration."""
 
     name: str
+    """NCCL's own choice, or the NCCL_ALGO that it was measured under."""
     seconds: AboveZero
     bus_bytes_per_s: AboveZero
     misfit: float
     """Larger over smaller of a fitted and a measured time at worst; 1 is none."""
-    ranks: Count
+    group_size: Count = field(name="ranks")
     """That it was measured over."""
 
 

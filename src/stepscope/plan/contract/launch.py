@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stepscope.core.constraints import AtLeastZero, one_of
 from stepscope.core.contract.codec import Contract
 
 
-class LaunchedFile(Struct, frozen=True, kw_only=True):
+class LaunchFile(Struct, frozen=True, kw_only=True):
     """One file that starts the layout."""
 
     name: str
     text: str
-    executable: bool
+    is_executable: bool = field(default=False, name="executable")
 
 
 class LaunchContract(Contract, frozen=True, kw_only=True, tag="stepscope.launch/1"):
@@ -37,7 +37,7 @@ class LaunchContract(Contract, frozen=True, kw_only=True, tag="stepscope.launch/
     fits: bool
     command: str
     """The line that starts it on one node."""
-    files: tuple[LaunchedFile, ...]
+    files: tuple[LaunchFile, ...]
     folder: str | None
     """Where they were written; null where they were not."""
     skipped: tuple[str, ...]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from stepscope.core.constraints import AtLeastZero, Count, one_of
 from stepscope.core.contract.codec import Contract
+from stepscope.plan.layout import Layout
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -65,34 +66,6 @@ class Job(Struct, frozen=True, kw_only=True):
     """Whether adapters (LoRA) are trained, and the model's weights stay."""
 
 
-class Layout(Struct, frozen=True, kw_only=True):
-    """One way to cut the job. Devices: tp x cp x pp x dp; the batch: dp x micro_batch x
-    num_micro."""
-
-    tp: Count
-    pp: Count
-    vpp: Count
-    dp: Count
-    cp: Count
-    ep: Count
-    """Experts are spread over so many ranks of the data and context width."""
-    micro_batch: Count
-    num_micro: Count
-    """Micro-batches of a step, on each data rank."""
-    zero_stage: Count
-    """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too, 3 weights too
-    (FSDP)."""
-    shard: Count
-    """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
-    is_sequence_parallel: bool
-    recompute: str
-    schedule: str
-    offload: str
-    is_flash: bool
-    recompute_layers: Count = 0
-    """Layers of each stage that a full recomputation repeats; 0 is all of them."""
-
-
 class Account(Struct, frozen=True, kw_only=True):
     """One layout's figures."""
 
@@ -108,11 +81,11 @@ class Account(Struct, frozen=True, kw_only=True):
     memory_bytes: AtLeastZero
     """Of the device that holds most."""
     fits: bool
-    memory_parts_bytes: Mapping[str, float]
+    memory: Mapping[str, float] = field(name="memory_parts_bytes")
     """They add up to memory_bytes."""
-    time_parts_s: Mapping[str, float]
+    time: Mapping[str, float] = field(name="time_parts_s")
     """They add up to step_s."""
-    why: str | None
+    why: str | None = None
     """Why it loses against the best."""
     ranges: Mapping[str, tuple[float, float]] | UnsetType = UNSET
     """By figure, from where to where 80 % of what others measured lies around such plans; left out
@@ -126,7 +99,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     num_devices: Count
     best: Account | None
     """null where none fits."""
-    note: str | None
+    note: str | None = None
 
 
 class Budget(Struct, frozen=True, kw_only=True):

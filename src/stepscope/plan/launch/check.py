@@ -12,12 +12,13 @@ from dataclasses import replace
 from msgspec import Struct
 
 from stepscope.plan.choice import Choice, choice_of
+from stepscope.plan.contract.check import ERROR, MEMORY, NOTE, SLOW, Fault, Range
 from stepscope.plan.framework import Framework
 from stepscope.plan.job import VALUE_BYTES, TrainingJob
 from stepscope.plan.launch.settings import Settings
 from stepscope.plan.layout import Layout
 from stepscope.plan.network import Group, Network
-from stepscope.plan.ranges import Range, ranges_of
+from stepscope.plan.ranges import ranges_of
 from stepscope.plan.validate import memory_fit, problems
 from stepscope.plan.what_if import fastest
 
@@ -33,21 +34,6 @@ SAME_FIELDS = (
     "recompute_layers", "schedule", "offload", "is_flash",
 )  # fmt: skip
 """Of settings, which a layout has too."""
-ERROR, SLOW, MEMORY, NOTE = "error", "slow", "memory", "note"
-
-
-class Fault(Struct, frozen=True, kw_only=True):
-    """One thing that is wrong."""
-
-    code: str
-    kind: str
-    """error: it does not run; slow; memory; note: it may be meant."""
-    what: str
-    fix: str
-    seconds: float | None = None
-    """Of a step that the fix gives; None where the planner cannot say."""
-    num_bytes: float | None = None
-    """Of a device's memory that is missing, or that the fix frees."""
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -127,8 +113,8 @@ def check(settings: Settings, job: TrainingJob | None) -> Checked:
         job=job,
         layout=layout,
         choice=choice,
-        step=Range.around(choice.step_s + lost_s, spans.step),
-        memory=Range.around(choice.memory_bytes, spans.memory),
+        step=spans.step.range_of(choice.step_s + lost_s),
+        memory=spans.memory.range_of(choice.memory_bytes),
         faults=tuple(faults),
         notes=settings.notes,
     )

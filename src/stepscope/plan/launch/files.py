@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from stepscope.errors import UsageError
 from stepscope.plan.cluster import Cluster
+from stepscope.plan.contract.launch import LaunchFile
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout
 from stepscope.plan.layout_words import spelled_out
@@ -23,14 +24,6 @@ SETTINGS = "layout.json"
 WIDTH = 72
 STARTS = ("torchrun ", "deepspeed ")
 """Lines that may be long and hold no text in quotes with spaces."""
-
-
-class LaunchFile(Struct, frozen=True, kw_only=True):
-    """One file of a launch."""
-
-    name: str
-    text: str
-    is_executable: bool = False
 
 
 class Launch(Struct, frozen=True, kw_only=True):

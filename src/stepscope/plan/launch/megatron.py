@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterator
 
 from stepscope.plan.choice import Choice
+from stepscope.plan.contract.launch import LaunchFile
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch.files import Launch, LaunchFile, refuse, shell_file, torchrun_line
+from stepscope.plan.launch.files import Launch, refuse, shell_file, torchrun_line
 from stepscope.plan.layout import Layout
 from stepscope.plan.model import Model
 

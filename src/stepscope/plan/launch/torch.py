@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.plan.choice import Choice
+from stepscope.plan.contract.launch import LaunchFile
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.files import (
     SCRIPT,
     SETTINGS,
     Launch,
-    LaunchFile,
     cuts_beyond_data,
     json_file,
     refuse,

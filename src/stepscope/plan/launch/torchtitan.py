@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stepscope.plan.choice import Choice
+from stepscope.plan.contract.launch import LaunchFile
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch.files import (
-    Launch,
-    LaunchFile,
-    about,
-    refuse,
-    shell_file,
-    torchrun_line,
-)
+from stepscope.plan.launch.files import Launch, about, refuse, shell_file, torchrun_line
 from stepscope.plan.layout import Layout
 
 CONFIG = "train.toml"

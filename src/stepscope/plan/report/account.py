@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from msgspec import Struct
+from msgspec import UNSET
 
 from stepscope.plan.choice import Choice
-from stepscope.plan.contract.plan import Budget
+from stepscope.plan.contract.plan import Account, Budget, Variant
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.layout import Layout
 from stepscope.plan.ranges import ranges_of
 
 MEMORY_WORDS = {
@@ -48,39 +47,6 @@ FULL_RECOMPUTE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """One layout's figures."""
-
-    layout: Layout
-    step_s: float
-    tokens_per_s: float
-    """Of the whole cluster."""
-    mfu: float
-    hfu: float
-    memory_bytes: float
-    """Of the device that holds most."""
-    fits: bool
-    memory: Mapping[str, float]
-    """Bytes by part; they add up to `memory_bytes`."""
-    time: Mapping[str, float]
-    """Seconds by part; they add up to `step_s`."""
-    why: str = ""
-    """Why it loses against the best; empty for the best."""
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By figure, from where to where 80 % of what was measured lies."""
-
-
-class Variant(Struct, frozen=True, kw_only=True):
-    """The best layout of the same job with one thing changed, or at another width; None where none
-    fits."""
-
-    name: str
-    num_devices: int
-    best: Account | None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All that one command answers."""
 
@@ -114,16 +80,18 @@ def account_of(job: TrainingJob, choice: Choice) -> Account:
     if layout.recompute_layers:
         again *= min(1.0, layout.recompute_layers * layout.pp / job.model.layers)
     return Account(
-        layout=choice.layout,
+        name=str(layout),
+        layout=layout,
         step_s=choice.step_s,
         tokens_per_s=choice.tokens_per_s,
+        tokens_per_s_per_device=choice.tokens_per_s / layout.num_devices,
         mfu=choice.mfu,
         hfu=choice.mfu * (1 + again),
         memory_bytes=choice.memory_bytes,
         fits=choice.memory_bytes <= job.cluster.usable_bytes,
         memory=choice.memory,
         time=choice.times,
-        why=choice.why,
+        why=choice.why or None,
         ranges=ranges_of(job).of(
             step_s=choice.step_s,
             memory_bytes=choice.memory_bytes,
@@ -133,5 +101,6 @@ def account_of(job: TrainingJob, choice: Choice) -> Account:
                 "mfu": choice.mfu,
                 "hfu": choice.mfu * (1 + again),
             },
-        ),
+        )
+        or UNSET,
     )

@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.core.contract.codec import encode, filled
-from stepscope.plan.contract.check import CheckContract, Fault, Ranged
-from stepscope.plan.launch.check import ERROR, Checked
-from stepscope.plan.launch.check import Fault as Priced
+from stepscope.plan.contract.check import ERROR, CheckContract, Fault, Range
+from stepscope.plan.launch.check import Checked
 from stepscope.plan.layout_words import spelled_out
-from stepscope.plan.ranges import Range
 from stepscope.plan.report.text import name_section
 from stepscope.plan.report.words import gib, job_words, seconds
 from stepscope.report.document.blocks import (
@@ -70,7 +68,7 @@ def _about(checked: Checked) -> str:
     return f"{where}." if checked.job is None else f"{where}: {job_words(checked.job)}"
 
 
-def _line(fault: Priced) -> str:
+def _line(fault: Fault) -> str:
     price = ""
     if fault.seconds is not None:
         price = f" ({seconds(fault.seconds)} a step)"
@@ -99,13 +97,8 @@ def check_json(checked: Checked, missing: tuple[str, ...]) -> str:
             framework=checked.settings.framework,
             layout=None if layout is None else str(layout),
             layout_words=None if layout is None else spelled_out(layout),
-            step_s=_ranged(checked.step),
-            memory_bytes=_ranged(checked.memory),
-            faults=tuple(filled(Fault, fault, bytes=fault.num_bytes) for fault in checked.faults),
+            step_s=checked.step,
+            memory_bytes=checked.memory,
             missing=missing,
         )
     )
-
-
-def _ranged(figure: Range | None) -> Ranged | None:
-    return None if figure is None else filled(Ranged, figure)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.contract.codec import encode, filled
+from stepscope.core.contract.codec import encode
 from stepscope.plan.cluster import Cluster
-from stepscope.plan.collective import Collective, Measured
-from stepscope.plan.contract import collective as contract
+from stepscope.plan.collective import Collective
+from stepscope.plan.contract.collective import CollectiveContract, Measurement, Way
 from stepscope.plan.report.words import seconds
 from stepscope.report.document.blocks import (
     Block,
@@ -37,7 +37,7 @@ EQUAL = (
 def collective_document(
     cluster: Cluster,
     result: Collective,
-    measured: Sequence[Measured],
+    measured: Sequence[Measurement],
     said: str | None,
     notes: Sequence[str],
 ) -> Iterator[Block]:
@@ -53,8 +53,9 @@ def collective_document(
     yield Headline(command="stepscope plan", text=text, about=(f"{cluster.name}.",))
     if measured:
         rows = tuple(
-            (each.name, seconds(each.seconds), _rate(each.bus_bytes_per_s), _over(each))
+            (each.name, seconds(each.seconds), _rate(each.bus_bytes_per_s), over)
             for each in measured
+            for over in [_over(each, asked.num_ranks)]
         )
         columns = (Column(), *numbers("time", "bus bandwidth"), Column())
         yield Section(title="As measured", blocks=(Table(columns=columns, rows=rows),))
@@ -91,12 +92,12 @@ def _crossovers(result: Collective) -> Section:
     return Section(title="Crossover sizes", aside="estimated", blocks=(Items(lines),))
 
 
-def _name(way: contract.Way) -> str:
+def _name(way: Way) -> str:
     return f"{way.algorithm} ({way.protocol})"
 
 
-def _over(each: Measured) -> str:
-    return "" if each.is_within else f"measured over {each.group_size} ranks"
+def _over(each: Measurement, num_ranks: int) -> str:
+    return "" if each.group_size == num_ranks else f"measured over {each.group_size} ranks"
 
 
 def _rate(value: float) -> str:
@@ -113,12 +114,12 @@ def size_words(size: float) -> str:
 def collective_json(
     cluster: Cluster,
     result: Collective,
-    measured: Sequence[Measured],
+    measured: Sequence[Measurement],
     said: str | None,
     notes: Sequence[str],
 ) -> str:
     return encode(
-        contract.CollectiveContract(
+        CollectiveContract(
             kind=result.asked.kind,
             bytes=result.asked.size_bytes,
             ranks=result.asked.num_ranks,
@@ -126,13 +127,8 @@ def collective_json(
             ways=result.ways,
             picked=result.picked,
             range_s=result.range_s,
-            crossovers=tuple(
-                filled(contract.Crossover, each, bytes=each.size_bytes)
-                for each in result.crossovers
-            ),
-            measured=tuple(
-                filled(contract.Measurement, each, ranks=each.group_size) for each in measured
-            ),
+            crossovers=result.crossovers,
+            measured=tuple(measured),
             advice=said,
             notes=(*result.notes, *notes),
         )

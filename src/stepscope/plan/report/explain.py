@@ -11,13 +11,14 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from stepscope.plan.contract.plan import Account
 from stepscope.plan.flops import attention_flops_per_token, product_flops_per_token
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layouts
 from stepscope.plan.network import Group, Network
 from stepscope.plan.parameters import fullest_stage, parameters
 from stepscope.plan.rates import rates_of
-from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Account
+from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS
 from stepscope.plan.report.words import gib, seconds, short_count
 from stepscope.plan.step_time import stalled_s
 from stepscope.report.units import NBSP, fixed, number, percent

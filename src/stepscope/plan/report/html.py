@@ -14,8 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from stepscope import __version__
-from stepscope.plan.contract.plan import RecordedMemory
-from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
+from stepscope.plan.contract.plan import Account, RecordedMemory, Variant
+from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan
 from stepscope.plan.report.measured_memory import measured_memory_section
 from stepscope.plan.report.text import (
     answer_sections,

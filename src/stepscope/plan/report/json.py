@@ -9,7 +9,7 @@ from stepscope.plan.contract import plan as document
 from stepscope.plan.contract.plan import PlanContract, RecordedMemory
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout_words import spelled_out
-from stepscope.plan.report.account import Account, Plan, Variant
+from stepscope.plan.report.account import Plan
 
 
 def plan_json(plan: Plan, measured: RecordedMemory | None = None) -> str:
@@ -24,14 +24,6 @@ def plan_contract(plan: Plan, measured: RecordedMemory | None = None) -> PlanCon
         PlanContract,
         plan,
         job=_job(plan.job),
-        best=_account_or_none(plan.best),
-        layouts=tuple(map(_account, plan.layouts)),
-        pareto=tuple(map(_account, plan.pareto)),
-        explained=_account_or_none(plan.explained),
-        what_ifs=tuple(map(_variant, plan.what_ifs)),
-        scaling=tuple(map(_variant, plan.scaling)),
-        largest=None if plan.largest is None else _variant(plan.largest),
-        smallest=None if plan.smallest is None else _variant(plan.smallest),
         judged_by=document.JudgedBy(
             kind="calibrated" if plan.is_calibrated else "datasheet",
             hardware=plan.hardware or None,
@@ -61,31 +53,4 @@ def _job(job: TrainingJob) -> document.Job:
         framework=job.framework.name,
         optimizer=job.optimizer.name,
         adapters=job.is_adapter,
-    )
-
-
-def _account_or_none(account: Account | None) -> document.Account | None:
-    return None if account is None else _account(account)
-
-
-def _account(account: Account) -> document.Account:
-    return filled(
-        document.Account,
-        account,
-        name=str(account.layout),
-        layout=filled(document.Layout, account.layout),
-        tokens_per_s_per_device=account.tokens_per_s / account.layout.num_devices,
-        memory_parts_bytes=account.memory,
-        time_parts_s=account.time,
-        why=account.why or None,
-        ranges=account.ranges or UNSET,
-    )
-
-
-def _variant(variant: Variant) -> document.Variant:
-    return filled(
-        document.Variant,
-        variant,
-        best=_account_or_none(variant.best),
-        note=variant.note or None,
     )

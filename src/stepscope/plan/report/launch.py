@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.contract.codec import encode, filled
-from stepscope.plan.contract.launch import LaunchContract, LaunchedFile
+from stepscope.plan.contract.launch import LaunchContract
+from stepscope.plan.contract.plan import Account
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.files import Launch, broken
 from stepscope.plan.layout_words import spelled_out
-from stepscope.plan.report.account import Account
 from stepscope.plan.report.text import name_section
 from stepscope.plan.report.words import gib, job_words, seconds
 from stepscope.report.document.blocks import (
@@ -65,10 +65,6 @@ def launch_json(
             step_s=account.step_s,
             memory_bytes=account.memory_bytes,
             fits=account.fits,
-            files=tuple(
-                LaunchedFile(name=file.name, text=file.text, executable=file.is_executable)
-                for file in launch.files
-            ),
             folder=None if folder is None else str(folder),
             skipped=skipped,
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from stepscope.plan.contract.plan import Budget, RecordedMemory
+from stepscope.plan.contract.plan import Account, Budget, RecordedMemory, Variant
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout
 from stepscope.plan.layout_words import name_parts
-from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
+from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan
 from stepscope.plan.report.measured_memory import measured_memory_section
 from stepscope.plan.report.words import (
     asked_words,
@@ -143,7 +143,7 @@ def _layouts_table(
         # Of variants that take as long the plainest is the best: another may be a hair faster.
         slower = max(account.step_s / fastest - 1, 0.0)
         loss = "best" if is_best else f"{slower * 100:+.1f}{NBSP}%"
-        why = account.why if has_why and not is_best else ""
+        why = (account.why or "") if has_why and not is_best else ""
         figures = (seconds(account.step_s), loss, percent(account.mfu), gib(account.memory_bytes))
         rows.append((*figures, Cell(str(account.layout), note=why)))
     return Table(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stepscope.plan.contract.plan import Account
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.ranges import ranges_of
-from stepscope.plan.report.account import Account, Plan
+from stepscope.plan.report.account import Plan
 from stepscope.report.units import NBSP, fixed, number, percent, plural, scaled
 
 GIB = 2**30
@@ -85,7 +86,7 @@ def verdict_words(plan: Plan) -> str:
 
 def range_words(account: Account) -> str:
     """From where to where a step of such a plan lies in four cases of five."""
-    if "step_s" not in account.ranges:
+    if not account.ranges or "step_s" not in account.ranges:
         return ""
     low, high = account.ranges["step_s"]
     return f" ({seconds(low)} to {seconds(high)})"
@@ -93,7 +94,7 @@ def range_words(account: Account) -> str:
 
 def memory_range_words(account: Account) -> str:
     """The same of its memory."""
-    if "memory_bytes" not in account.ranges:
+    if not account.ranges or "memory_bytes" not in account.ranges:
         return ""
     low, high = account.ranges["memory_bytes"]
     return f" ({gib(low)} to {gib(high)})"

@@ -9,7 +9,8 @@ from typing import Any
 from stepscope import __version__
 from stepscope.live.report.watch.alert_json import alert_line
 from stepscope.live.report.watch.prometheus import METRICS
-from stepscope.live.shapes.live import OVER, RAISED, Alert, LiveView
+from stepscope.live.shapes.alert import OVER, RAISED, Alert
+from stepscope.live.shapes.live import LiveView
 
 SEVERITY = {RAISED: (13, "WARN")}
 """Number and name; the rest is information."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from stepscope.live.shapes.live import RAISED, RUNS, LiveView, RankLive
+from stepscope.live.shapes.alert import RAISED
+from stepscope.live.shapes.live import RUNS, LiveView, RankLive
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from stepscope.core.numbers import number_ranges
-from stepscope.live.shapes.live import RUNS, SILENT, STALLED, Alert, LiveView, RankGroup, RankLive
+from stepscope.live.shapes.alert import Alert
+from stepscope.live.shapes.live import RUNS, SILENT, STALLED, LiveView, RankGroup, RankLive
 from stepscope.report.document.blocks import (
     Block,
     Cell,

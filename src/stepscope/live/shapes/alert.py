@@ -8,7 +8,25 @@ from msgspec import UNSET, Struct, UnsetType
 
 from stepscope.core.constraints import Count, one_of
 from stepscope.core.contract.codec import Contract
-from stepscope.live.shapes.live import KINDS, OVER, RAISED, RECORDED
+
+KINDS = (
+    "late-rank",
+    "slow-group",
+    "step-time",
+    "busy-machine",
+    "loader",
+    "bandwidth",
+    "clock",
+    "utilisation",
+    "loss-nan",
+    "loss-spike",
+    "host-memory",
+    "device-memory",
+    "silent",
+    "stalled",
+)
+RAISED, RECORDED, OVER = "raised", "recorded", "over"
+"""Of an alert: something is wrong; what was recorded of it is there; it is over."""
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -20,7 +38,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     """ms of a step, bytes, MHz, s, share of the time; empty for a loss."""
 
 
-class AlertContract(Contract, frozen=True, kw_only=True, tag="stepscope.alert/1"):
+class Alert(Contract, frozen=True, kw_only=True, tag="stepscope.alert/1"):
     """One thing told of a running job. Of a fault there is a line when it is seen, one when what
     was recorded of it is there, and one when it is over."""
 

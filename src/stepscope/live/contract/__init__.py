@@ -1,1 +1,0 @@
-"""The JSON of alerts and of triage."""
