@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -42,7 +43,9 @@ def test_few_tests_need_what_a_clone_has_not() -> None:
 
 
 def test_which_cases_a_test_has_is_not_a_matter_of_what_lies_beside_the_clone() -> None:
-    asked = [name for name, mark in marks() if "shared_traces(" in mark or "SHARED" in mark]
+    asked = [
+        name for name, mark in marks() if "shared_traces(" in mark or re.search(r"\bSHARED\b", mark)
+    ]
     asked += [
         f"{name}:{node.lineno}"
         for name, node in users()

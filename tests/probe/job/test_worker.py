@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from stepscope.probe.job import timing, worker
+from tests.installed import package
 
-torch = pytest.importorskip("torch")
+torch = package("torch")
 
 
 def call(op: str, dims: list[Any], types: list[str], concrete: list[str]) -> dict[str, Any]:

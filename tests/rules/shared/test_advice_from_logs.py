@@ -17,6 +17,7 @@ from stepscope.recordings.job_log import log as job_log
 from stepscope.recordings.job_log.lines import MEANS
 from stepscope.rules.advice import advise, joined
 from stepscope.rules.comms import slow_link
+from stepscope.rules.data import killed_workers
 from stepscope.rules.registry import RULES
 from stepscope.rules.shared import advice_from_logs as job_words
 from tests.recording_texts import system_report, texts_of, training_log
@@ -65,7 +66,8 @@ def test_a_warning_is_advice_with_its_line_and_no_weight(kind: str) -> None:
 
 
 def test_what_is_no_fault_is_no_advice() -> None:
-    quiet = [kind for kind in KINDS if kind not in job_words.ADVICE]
+    advised = {*job_words.ADVICE, *killed_workers.WHY}
+    quiet = [kind for kind in KINDS if kind not in advised]
     assert (
         advise(
             beside_of(*(Said(kind=kind, text="x", line=1, num=1, numbers=(1,)) for kind in quiet))

@@ -22,6 +22,7 @@ from stepscope.probe.job import host
 from stepscope.probe.job.operators import Way, make_call
 from stepscope.probe.job.tensors import Maker, UnbuildableError, stored_bytes
 from stepscope.probe.job.timing import DeviceTimer, HostTimer, warm_up
+from stepscope.protocol.json_text import json_text
 
 GRACE_S = 10.0
 """After the budget, for the case that runs then; what takes longer is cut off."""
@@ -133,7 +134,7 @@ class Worker:
         return 1e9
 
     def _say(self, row: dict[str, Any]) -> None:
-        self._out.write(json.dumps(row) + "\n")
+        self._out.write(json_text(row) + "\n")
         self._out.flush()
 
 
