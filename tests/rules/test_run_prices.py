@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from stepscope.core.run import (
@@ -19,9 +20,15 @@ from stepscope.rules.without_trace import diagnose_without_trace
 from tests.rules.timed import timed_steps
 
 MS = 1_000_000
-PART = RunPart(what="saves", dur_ns=1000 * MS, num=10)
+PART = RunPart(what="saves", seconds=1, share=0.1, num=10)
 RUN = WholeRun(
-    rank=0, dur_ns=10_000 * MS, parts=(PART,), step_ns=50 * MS, num_clean=90, num_steps=100
+    rank=0,
+    seconds=10,
+    productive_share=0.9,
+    parts=(PART,),
+    step_ms=50,
+    num_clean_steps=90,
+    num_steps=100,
 )
 SAVES = Saves(num=10, once_ns=100 * MS, cpu_ns=50 * MS, size_bytes=50_000_000)
 ROOMY = RankMetadata(rank=0, cores=4, cores_used=1.0, other_cores=0.0, saves=SAVES)
@@ -30,29 +37,29 @@ ROOMY = RankMetadata(rank=0, cores=4, cores_used=1.0, other_cores=0.0, saves=SAV
 def price(mine: RankMetadata, run: WholeRun = RUN) -> RunPrice:
     found = price_of_saves(run, PART, mine)
     assert found is not None
-    assert 0 <= found.low_ns <= found.dur_ns <= found.high_ns <= PART.dur_ns
+    assert 0 <= found.low_seconds <= found.seconds <= found.high_seconds <= PART.seconds
     return found
 
 
 def test_with_a_free_core_only_the_copy_stays() -> None:
     copied_ns = POLICY.copy_ns + SAVES.size_bytes / POLICY.copy
-    assert price(ROOMY).dur_ns == PART.dur_ns - round(10 * copied_ns)
+    assert price(ROOMY).seconds == pytest.approx(PART.seconds - 10 * copied_ns / 1e9)
 
 
 def test_with_no_free_core_the_writer_takes_from_the_steps() -> None:
     full = replace(ROOMY, cores_used=4.0)
     taken_ns = 10 * (POLICY.writer_ns + SAVES.cpu_ns) / 4
-    assert price(full).dur_ns == price(ROOMY).dur_ns - round(taken_ns)
-    assert price(full).high_ns == price(ROOMY).high_ns
+    assert price(full).seconds == pytest.approx(price(ROOMY).seconds - taken_ns / 1e9)
+    assert price(full).high_seconds == price(ROOMY).high_seconds
 
 
 def test_a_thread_that_waits_for_its_core_copies_longer() -> None:
-    assert price(replace(ROOMY, queued_share=0.5)).dur_ns < price(ROOMY).dur_ns
+    assert price(replace(ROOMY, queued_share=0.5)).seconds < price(ROOMY).seconds
 
 
 def test_what_does_not_fit_between_two_saves_is_waited_for() -> None:
     often = replace(RUN, num_steps=10)
-    assert price(ROOMY, often).dur_ns == price(ROOMY).dur_ns - 10 * 50 * MS
+    assert price(ROOMY, often).seconds == pytest.approx(price(ROOMY).seconds - 0.5)
 
 
 def test_without_the_sizes_or_the_cores_there_is_no_price() -> None:
@@ -66,10 +73,10 @@ def test_the_first_batch_stays_of_an_epoch_start() -> None:
         rank=0, steps=timed_steps(20), loader=LoaderKnobs(num_workers=2), children_cores=0.5
     )
     found = price_of_kept_workers(PART, mine)
-    assert found == RunPrice(dur_ns=900 * MS, low_ns=600 * MS, high_ns=1000 * MS)
+    assert found == RunPrice(seconds=0.9, low_seconds=0.6, high_seconds=1)
     unseen = price_of_kept_workers(PART, replace(mine, children_cores=None))
     assert unseen is not None
-    assert unseen.dur_ns == 800 * MS
+    assert unseen.seconds == 0.8
 
 
 def test_saves_that_a_full_machine_has_no_core_for_are_to_be_fewer() -> None:
@@ -83,4 +90,4 @@ def test_saves_that_a_full_machine_has_no_core_for_are_to_be_fewer() -> None:
         (advice,) = whole.advice
         assert ("async_save" in advice.action, advice.likely is not None) == (is_beside, is_beside)
         assert "less often" in advice.action
-        assert advice.dur_ns == PART.dur_ns
+        assert advice.seconds == PART.seconds

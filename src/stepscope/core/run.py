@@ -7,9 +7,11 @@ A field is None when it was not recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Struct
 
+from stepscope.core.constraints import AtLeastZero, Count, Share, one_of
 from stepscope.core.out_of_memory import RecordedFailure
 from stepscope.core.recordings.system import PortSeries
 
@@ -123,97 +125,106 @@ class Saves(Struct, frozen=True, kw_only=True):
 
 
 class SlowSteps(Struct, frozen=True, kw_only=True):
-    """Steps that took longer than the usual one and held nothing that was seen to be the reason;
-    or for one and the same reason."""
+    """Slow steps of one kind: they held nothing that was seen to be the reason, or waited for
+    input."""
 
-    cause: str | None = None
-    """`input`: their wait for a batch was that much longer. None: not known."""
-    every: int | None = None
-    """Steps from one to the next, where they come in turn."""
-    num: int
-    once_ns: int
-    """What one of them takes longer, in the median."""
-    dur_ns: int
+    cause: Annotated[str, one_of("input")] | None = None
+    """`input`: they waited that much longer for a batch. None: not known."""
+    every_steps: Count | None = None
+    """From one to the next, where they come in turn."""
+    num: Count
+    once_seconds: AtLeastZero
+    """What one of them takes longer than a clean step, in the median."""
+    seconds: AtLeastZero
     """What all of them take longer."""
-    lines: Mapping[str, float] = {}
-    """Where the training thread was seen meanwhile, and how often of all times, the most first."""
+    lines: Mapping[str, Share] = {}
+    """Where the training thread was seen in them, and how often of all times, the most first."""
 
 
 class RunPart(Struct, frozen=True, kw_only=True):
     """What the run spent on one thing."""
 
-    what: str
-    """One of RUN_PARTS."""
-    dur_ns: int
-    num: int | None = None
-    """How often, where it is counted."""
-    of_it: Mapping[str, int] = {}
-    """Nanoseconds of it that are known by a name."""
+    what: Annotated[str, one_of(*RUN_PARTS)]
+    seconds: AtLeastZero
+    share: Share
+    """Of the run."""
+    num: Count | None = None
+    """How often; null where that is not counted."""
+    of_it: Mapping[str, AtLeastZero] = {}
+    """Seconds of it that are known by a name."""
+
+    @property
+    def dur_ns(self) -> int:
+        return in_ns(self.seconds)
 
 
 class RunPrice(Struct, frozen=True, kw_only=True):
-    """What a run would likely be shorter, and between what that lies."""
+    """What would likely be saved, less what stays, and between what that lies."""
 
-    dur_ns: int
-    low_ns: int
-    high_ns: int
+    seconds: AtLeastZero
+    """Of this run."""
+    low_seconds: AtLeastZero
+    high_seconds: AtLeastZero
+    hours_a_day: AtLeastZero | None = None
+    """Of a day of such steps; null as in the advice."""
 
 
 class RunAdvice(Struct, frozen=True, kw_only=True):
     """What would shorten the run, and by how much at most."""
 
-    what: str
-    """The part that it is about, one of RUN_PARTS."""
+    what: Annotated[str, one_of(*RUN_PARTS)]
     action: str
-    dur_ns: int
-    """What this run could have been shorter."""
-    hours_a_day: float | None
-    """What a day of such steps could be shorter; None for what a run pays once, and for what was
-    seen once."""
+    seconds: AtLeastZero
+    """Of this run."""
+    hours_a_day: AtLeastZero | None
+    """Of a day of such steps; null for what a run pays once, and what was seen once."""
     likely: RunPrice | None = None
-    """Less what stays; None where that is not known."""
+    """null where it is not known how much of the part would stay."""
 
     @property
-    def likely_ns(self) -> int:
-        return self.dur_ns if self.likely is None else self.likely.dur_ns
+    def likely_seconds(self) -> float:
+        return self.seconds if self.likely is None else self.likely.seconds
 
 
 class RunPhase(Struct, frozen=True, kw_only=True):
     """Steps that are alike, and unlike those before: a larger batch, longer sequences."""
 
-    first_step: int
-    num_clean: int
-    step_ns: int
+    first_step: Count
+    num_clean_steps: Count
+    step_ms: AtLeastZero
     """The mean of its clean steps."""
 
 
 class WholeRun(Struct, frozen=True, kw_only=True):
     """One rank's run from the start of its command to the end, on the host's clock; its parts sum
-    to `dur_ns`."""
+    to its seconds."""
 
-    rank: int
-    dur_ns: int
+    seconds: AtLeastZero
+    productive_share: Share
+    """Of `steady`: what clean steps take."""
+    rank: Count
+    """The one with the median productive share."""
     parts: tuple[RunPart, ...]
     """Those that took any time, in the order of RUN_PARTS."""
-    slow: tuple[SlowSteps, ...] = ()
+    stalls: tuple[SlowSteps, ...] = ()
     """What the part `stalls` is made of, the longest first."""
-    over_time: tuple[Mapping[str, int], ...] = ()
-    """Its equal stretches, each by part in nanoseconds."""
-    step_ns: int
-    """The mean of the clean steps."""
-    num_clean: int
-    """Steps with no profiler about that held nothing beside what all of them do."""
-    num_steps: int
-    phases: tuple[RunPhase, ...] = ()
-    """One after the other, where there is more than one."""
     advice: tuple[RunAdvice, ...] = ()
     """The most that can be saved first."""
+    over_time: tuple[Mapping[str, AtLeastZero], ...] = ()
+    """Seconds by part in equal stretches of the run, one after the other."""
+    step_ms: AtLeastZero
+    """The mean clean step."""
+    num_clean_steps: Count
+    """Steps with no profiler about that held nothing beside what all of them do."""
+    num_steps: Count
+    phases: tuple[RunPhase, ...] = ()
+    """One after the other, where there is more than one; all of them are `steady`."""
     is_over: bool = True
     """Whether the end of the run was seen; else it is accounted for up to the last that was."""
 
     @property
-    def productive_share(self) -> float:
-        return self.ns_of("steady") / self.dur_ns
+    def dur_ns(self) -> int:
+        return in_ns(self.seconds)
 
     def ns_of(self, *names: str) -> int:
         return sum(part.dur_ns for part in self.parts if part.what in names)
@@ -221,9 +232,15 @@ class WholeRun(Struct, frozen=True, kw_only=True):
     def self_check(self) -> None:
         assert sum(part.dur_ns for part in self.parts) == self.dur_ns
         assert all(part.dur_ns > 0 for part in self.parts)
-        assert sum(each.dur_ns for each in self.slow) == self.ns_of("stalls")
+        assert sum(in_ns(each.seconds) for each in self.stalls) == self.ns_of("stalls")
         if self.over_time:
-            assert sum(sum(stretch.values()) for stretch in self.over_time) == self.dur_ns
+            stretches = (in_ns(s) for stretch in self.over_time for s in stretch.values())
+            assert sum(stretches) == self.dur_ns
+
+
+def in_ns(seconds: float) -> int:
+    """Whole nanoseconds, exact for runs of up to a hundred days."""
+    return round(seconds * 1e9)
 
 
 class LoaderKnobs(Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ def price_of_saves(run: WholeRun, part: RunPart, mine: RankMetadata | None) -> R
     if cores is None or free is None:
         return None
     saves, stretch = mine.saves, _stretch(mine)
-    between_ns = run.step_ns * run.num_steps / part.num
+    between_ns = run.step_ms * 1e6 * run.num_steps / part.num
     writer_ns = POLICY.writer_ns + saves.cpu_ns
     beside_ns = max(saves.once_ns, writer_ns * stretch)
 
@@ -82,7 +82,7 @@ def _price(part: RunPart, *, most: float, likely: float, least: float) -> RunPri
     low, middle, high = (
         max(part.dur_ns - round((part.num or 0) * stays), 0) for stays in (most, likely, least)
     )
-    return RunPrice(dur_ns=middle, low_ns=low, high_ns=high)
+    return RunPrice(seconds=middle / 1e9, low_seconds=low / 1e9, high_seconds=high / 1e9)
 
 
 def _stretch(mine: RankMetadata) -> float:

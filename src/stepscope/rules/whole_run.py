@@ -19,6 +19,7 @@ from stepscope.core.run import (
     RunPrice,
     SlowSteps,
     WholeRun,
+    in_ns,
 )
 from stepscope.rules.run_prices import price_of_kept_workers, price_of_saves
 
@@ -41,7 +42,9 @@ def with_whole_run(diagnosis: Diagnosis, run: WholeRun | None) -> Diagnosis:
     if run is None:
         return diagnosis
     advice = tuple(
-        sorted(_advice(run, diagnosis.facts.run), key=lambda each: each.likely_ns, reverse=True)
+        sorted(
+            _advice(run, diagnosis.facts.run), key=lambda each: each.likely_seconds, reverse=True
+        )
     )
     return replace(diagnosis, facts=replace(diagnosis.facts, whole_run=replace(run, advice=advice)))
 
@@ -66,12 +69,12 @@ def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:
     for part in run.parts:
         if part.what in actions:
             price, action = _price(run, part, mine), actions[part.what]
-            if price is not None and part.what == "saves" and not _is_worth(run, price.dur_ns):
+            if price is not None and part.what == "saves" and not _is_worth(run, price.seconds):
                 # What the writer takes from the steps is all that it spares them.
                 price, action = None, "Save less often"
-            yield from _priced(run, part.what, action, part.dur_ns, part.num, price)
-    for slow in run.slow:
-        yield from _priced(run, "stalls", _slow(slow), slow.dur_ns, slow.num)
+            yield from _priced(run, part.what, action, part.seconds, part.num, price)
+    for slow in run.stalls:
+        yield from _priced(run, "stalls", _slow(slow), slow.seconds, slow.num)
 
 
 def _price(run: WholeRun, part: RunPart, mine: RankMetadata | None) -> RunPrice | None:
@@ -87,20 +90,22 @@ def _priced(
     run: WholeRun,
     what: str,
     action: str,
-    dur_ns: int,
+    seconds: float,
     num: int | None,
     likely: RunPrice | None = None,
 ) -> Iterator[RunAdvice]:
-    if not _is_worth(run, dur_ns):
+    if not _is_worth(run, seconds):
         return
     hours = None
     if what not in ONCE and num != 1:
-        hours = HOURS_A_DAY * dur_ns / (run.dur_ns - run.ns_of(*ONCE))
-    yield RunAdvice(what=what, action=action, dur_ns=dur_ns, hours_a_day=hours, likely=likely)
+        hours = HOURS_A_DAY * in_ns(seconds) / (run.dur_ns - run.ns_of(*ONCE))
+    if likely is not None and hours is not None:
+        likely = replace(likely, hours_a_day=hours * likely.seconds / seconds)
+    yield RunAdvice(what=what, action=action, seconds=seconds, hours_a_day=hours, likely=likely)
 
 
-def _is_worth(run: WholeRun, dur_ns: int) -> bool:
-    return dur_ns >= POLICY.least_share * run.dur_ns
+def _is_worth(run: WholeRun, seconds: float) -> bool:
+    return seconds >= POLICY.least_share * run.seconds
 
 
 def _saves(num_ranks: int) -> str:
@@ -128,8 +133,8 @@ def _epochs(loader: LoaderKnobs | None) -> str:
 
 def _slow(slow: SlowSteps) -> str:
     which = "the steps that are slow now and then"
-    if slow.every is not None:
-        which = f"every {ordinal(slow.every)} step"
+    if slow.every_steps is not None:
+        which = f"every {ordinal(slow.every_steps)} step"
     if slow.cause == "input":
         return f"Deepen the loader's prefetch, or even out its batches: {which} waits for input"
     return f"Take out of the loop, or do beside it, what makes {which} slow"

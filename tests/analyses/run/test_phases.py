@@ -58,11 +58,11 @@ def test_steps_of_both_phases_are_steady_and_stalls_are_measured_from_their_own(
     run = accounted(record(rows, first_ns=0), tail_ns=0)
     assert run.ns_of("stalls") == 10 * 600 * MS
     assert run.ns_of("steady") == 160 * 30 * MS + 40 * 60 * MS
-    assert [(each.first_step, each.num_clean, each.step_ns) for each in run.phases] == [
-        (0, 152, 30 * MS),
-        (161, 38, 60 * MS),
+    assert [(each.first_step, each.num_clean_steps, each.step_ms) for each in run.phases] == [
+        (0, 152, 30),
+        (161, 38, 60),
     ]
-    assert run.step_ns == 36 * MS
+    assert run.step_ms == 36
 
 
 def test_a_pause_before_the_first_step_of_a_phase_is_none_of_it() -> None:
@@ -114,4 +114,4 @@ def test_a_long_runs_stretches_have_phases_too() -> None:
     assert [phase.first_step for phase in phases.each] == [0, 1401]
     run = accounted(made, tail_ns=now - (made.rows[-1]["end_ns"] or 0))
     assert run.ns_of("stalls") == S
-    assert [each.step_ns for each in run.phases] == [30 * MS, 50 * MS]
+    assert [each.step_ms for each in run.phases] == [30, 50]

@@ -62,16 +62,20 @@ def rank_whole_run(
     if own is not None and own.step_ns:
         waits = round(parts["steady"] * max(1 - own.own_ns / own.step_ns, 0.0))
         parts.update({"steady": -waits, "waits": waits})
+    dur_ns = spans[-1].end_ns - spans[0].begin_ns
     found = WholeRun(
         rank=record.rank,
-        dur_ns=spans[-1].end_ns - spans[0].begin_ns,
+        seconds=dur_ns / 1e9,
+        productive_share=parts["steady"] / dur_ns,
         parts=tuple(
-            _part(what, parts[what], spans, record, ends) for what in RUN_PARTS if parts[what] > 0
+            _part(what, parts[what], parts[what] / dur_ns, spans, record, ends)
+            for what in RUN_PARTS
+            if parts[what] > 0
         ),
-        slow=_slow(spans, turns, record.events),
+        stalls=_slow(spans, turns, record.events),
         over_time=_over_time(spans),
-        step_ns=phases.step_ns,
-        num_clean=phases.num,
+        step_ms=phases.step_ns / 1e6,
+        num_clean_steps=phases.num,
         phases=_phases(phases),
         num_steps=_num_steps(record),
         is_over=ends.is_over,
@@ -86,7 +90,9 @@ def _phases(phases: Phases) -> tuple[RunPhase, ...]:
         return ()
     return tuple(
         RunPhase(
-            first_step=phase.first_step, num_clean=phase.usual.num, step_ns=phase.usual.step_ns
+            first_step=phase.first_step,
+            num_clean_steps=phase.usual.num,
+            step_ms=phase.usual.step_ns / 1e6,
         )
         for phase in phases.each
     )
@@ -108,7 +114,7 @@ def _slow(
         key = (turn, turn is None and is_input)
         groups.setdefault(key, []).append((step, ns, is_input))
     found = [_group(turn, members, events) for (turn, _), members in groups.items()]
-    return tuple(sorted(found, key=lambda each: -each.dur_ns))
+    return tuple(sorted(found, key=lambda each: -each.seconds))
 
 
 def _group(
@@ -122,10 +128,10 @@ def _group(
     by_input = sum(ns for _, ns, is_input in members if is_input)
     return SlowSteps(
         cause="input" if 2 * by_input > total else None,
-        every=None if turn is None else turn.every,
+        every_steps=None if turn is None else turn.every,
         num=len(members),
-        once_ns=round(statistics.median(ns for _, ns, _ in members)),
-        dur_ns=total,
+        once_seconds=round(statistics.median(ns for _, ns, _ in members)) / 1e9,
+        seconds=total / 1e9,
         lines={line: num / seen.total() for line, num in seen.most_common(MOST_LINES)},
     )
 
@@ -139,7 +145,7 @@ def _lines(events: Sequence[Mapping[str, Any]], steps: Collection[int]) -> Count
     )
 
 
-def _over_time(spans: Sequence[Span]) -> tuple[Mapping[str, int], ...]:
+def _over_time(spans: Sequence[Span]) -> tuple[Mapping[str, float], ...]:
     """Equal stretches. In which order a span's parts came is not known: each has its share of
     every moment of it."""
     begun_ns, dur_ns = spans[0].begin_ns, spans[-1].end_ns - spans[0].begin_ns
@@ -156,11 +162,16 @@ def _over_time(spans: Sequence[Span]) -> tuple[Mapping[str, int], ...]:
                 stretches[index][what] += ns - done[what]
             done = Counter(reached)
             index += span.begin_ns + done_ns == ends[index] and index + 1 < num
-    return tuple(+stretch for stretch in stretches)
+    return tuple({what: ns / 1e9 for what, ns in (+each).items()} for each in stretches)
 
 
 def _part(
-    what: str, dur_ns: int, spans: Sequence[Span], record: RankRecord, ends: RunEnds
+    what: str,
+    dur_ns: int,
+    share: float,
+    spans: Sequence[Span],
+    record: RankRecord,
+    ends: RunEnds,
 ) -> RunPart:
     num = sum(bool(span.parts.get(what)) for span in spans) if what in COUNTED else None
     of_it: Mapping[str, int] = {}
@@ -168,7 +179,8 @@ def _part(
         of_it = _start_up(record, ends.begun_ns, dur_ns)
     elif what == "idle":
         of_it = _idle(spans, record.events)
-    return RunPart(what=what, dur_ns=dur_ns, num=num, of_it=of_it)
+    of_it_s = {name: ns / 1e9 for name, ns in of_it.items()}
+    return RunPart(what=what, seconds=dur_ns / 1e9, share=share, num=num, of_it=of_it_s)
 
 
 def _start_up(record: RankRecord, begun_ns: int, dur_ns: int) -> dict[str, int]:

@@ -12,7 +12,6 @@ from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import AtLeastZero, Count, Gain
 from stepscope.core.contract.codec import Contract, decode
 from stepscope.core.contract.nccl import Nccl
-from stepscope.core.contract.whole_run import WholeRun
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import DeviceTotals
 from stepscope.core.gate import Gate
@@ -21,7 +20,7 @@ from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.peak import PeakWaterfall
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.flight import Hang
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RunFacts, WholeRun
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import read_regular
 

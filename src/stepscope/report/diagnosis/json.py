@@ -13,7 +13,6 @@ from stepscope.core.facts import RankFacts
 from stepscope.protocol.json_text import finite, json_text, not_finite
 from stepscope.report.diagnosis.auxiliary import recording_contract
 from stepscope.report.diagnosis.nccl import nccl_contract
-from stepscope.report.diagnosis.whole_run import whole_run_contract
 from stepscope.report.recording_text import recording_texts
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         ranks=tuple(_rank(rank) for rank in facts.ranks),
         peak_waterfall=UNSET if facts.peak_waterfall is None else facts.peak_waterfall,
         run=UNSET if facts.run is None else facts.run,
-        whole_run=UNSET if facts.whole_run is None else whole_run_contract(facts.whole_run),
+        whole_run=UNSET if facts.whole_run is None else facts.whole_run,
         memory=facts.memory or UNSET,
         out_of_memory=facts.out_of_memory or UNSET,
         nccl=UNSET if facts.nccl is None else nccl_contract(facts.nccl),

@@ -34,7 +34,6 @@ from stepscope.report.diagnosis.view import (
 from stepscope.report.diagnosis.whole_run import (
     phases_words,
     price_words,
-    whole_run_contract,
     whole_run_words,
 )
 from stepscope.report.document.blocks import (
@@ -109,8 +108,8 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     yield from _end(diagnosis)
     yield headline(diagnosis, is_tight=True)
     yield Prose(time_words(diagnosis))
-    if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
-        run = whole_run_contract(facts.whole_run)
+    run = facts.whole_run
+    if run is not None and run.productive_share < MOST_STEADY:
         yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet", most=2)
         if run.phases:
             yield Line(text=phases_words(run.phases), tone="quiet")

@@ -29,7 +29,7 @@ from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.diagnosis.ranks import ranks_section
 from stepscope.report.diagnosis.run import run_section
 from stepscope.report.diagnosis.step import device_sections, step_section
-from stepscope.report.diagnosis.whole_run import whole_run_contract, whole_run_section
+from stepscope.report.diagnosis.whole_run import whole_run_section
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -106,7 +106,7 @@ def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Iterat
         yield gate_section(gate)
     yield from out_of_memory_sections(facts.out_of_memory)
     if facts.whole_run is not None:
-        yield whole_run_section(whole_run_contract(facts.whole_run))
+        yield whole_run_section(facts.whole_run)
     if facts.ranks:
         yield from _rank_blocks(diagnosis)
     else:

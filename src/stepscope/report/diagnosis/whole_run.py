@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core import run as core
-from stepscope.core.contract.codec import filled
-from stepscope.core.contract.whole_run import (
-    WholeRun,
-    WholeRunAdvice,
-    WholeRunPart,
-    WholeRunPhase,
-    WholeRunPrice,
-    WholeRunStall,
-)
 from stepscope.core.numbers import ordinal, times
+from stepscope.core.run import RunAdvice, RunPart, RunPhase, SlowSteps, WholeRun
 from stepscope.report.document.blocks import (
     Bar,
     Block,
@@ -110,11 +101,11 @@ def _table(run: WholeRun) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def shown_parts(run: WholeRun) -> list[WholeRunPart]:
+def shown_parts(run: WholeRun) -> list[RunPart]:
     return [part for part in run.parts if part.share >= LEAST_SHOWN]
 
 
-def part_note(run: WholeRun, part: WholeRunPart) -> str:
+def part_note(run: WholeRun, part: RunPart) -> str:
     if part.what == "steady":
         words = f"{plural(run.num_clean_steps, 'clean step')} of {ms(run.step_ms * 1e6)}"
         return f"{words} in the mean of {len(run.phases)} phases" if run.phases else words
@@ -126,7 +117,7 @@ def part_note(run: WholeRun, part: WholeRunPart) -> str:
     return ", ".join(f"{seconds(s)} {name}" for name, s in known)
 
 
-def phases_words(phases: Sequence[WholeRunPhase]) -> str:
+def phases_words(phases: Sequence[RunPhase]) -> str:
     """`2 phases, each steady: 30.0 ms a step, 60.1 ms from step 101 on`."""
     first, *later = phases
     lengths = [f"{ms(first.step_ms * 1e6)} a step"]
@@ -134,7 +125,7 @@ def phases_words(phases: Sequence[WholeRunPhase]) -> str:
     return f"{plural(len(phases), 'phase')}, each steady: {', '.join(lengths)}."
 
 
-def stall_words(stall: WholeRunStall) -> str:
+def stall_words(stall: SlowSteps) -> str:
     """`Every 20th step takes 600 ms longer (10 times, 6.01 s); seen at train.py(28)`."""
     which, how_often = "A step now and then", f" ({times(stall.num)}, {seconds(stall.seconds)})"
     if stall.every_steps is not None:
@@ -149,11 +140,11 @@ def stall_words(stall: WholeRunStall) -> str:
     return f"{words}."
 
 
-def advice_words(advice: WholeRunAdvice) -> str:
+def advice_words(advice: RunAdvice) -> str:
     return f"{advice.action}: {price_words(advice)}."
 
 
-def price_words(advice: WholeRunAdvice) -> str:
+def price_words(advice: RunAdvice) -> str:
     """`up to 10.5 s of this run, 8.93 h of a day`; `1.20 s (0.61 s to 1.90 s) of this run`."""
     likely, hours = advice.likely, advice.hours_a_day
     price = f"up to {seconds(advice.seconds)} of this run"
@@ -173,62 +164,3 @@ def seconds(whole: float) -> str:
     if minutes < 120:
         return f"{minutes}{NBSP}min {rest:02d}{NBSP}s"
     return f"{fixed(minutes // 60, 0)}{NBSP}h {minutes % 60:02d}{NBSP}min"
-
-
-def whole_run_contract(run: core.WholeRun) -> WholeRun:
-    """As it is shown, and kept: in seconds."""
-    return filled(
-        WholeRun,
-        run,
-        seconds=run.dur_ns / 1e9,
-        parts=tuple(
-            filled(
-                WholeRunPart,
-                part,
-                seconds=part.dur_ns / 1e9,
-                share=part.dur_ns / run.dur_ns,
-                of_it={name: ns / 1e9 for name, ns in part.of_it.items()},
-            )
-            for part in run.parts
-        ),
-        stalls=tuple(
-            filled(
-                WholeRunStall,
-                slow,
-                every_steps=slow.every,
-                once_seconds=slow.once_ns / 1e9,
-                seconds=slow.dur_ns / 1e9,
-            )
-            for slow in run.slow
-        ),
-        advice=tuple(
-            filled(WholeRunAdvice, advice, seconds=advice.dur_ns / 1e9, likely=_likely(advice))
-            for advice in run.advice
-        ),
-        over_time=tuple(
-            {what: ns / 1e9 for what, ns in stretch.items()} for stretch in run.over_time
-        ),
-        phases=tuple(
-            filled(
-                WholeRunPhase,
-                phase,
-                num_clean_steps=phase.num_clean,
-                step_ms=phase.step_ns / 1e6,
-            )
-            for phase in run.phases
-        ),
-        step_ms=run.step_ns / 1e6,
-        num_clean_steps=run.num_clean,
-    )
-
-
-def _likely(advice: core.RunAdvice) -> WholeRunPrice | None:
-    price, hours = advice.likely, advice.hours_a_day
-    if price is None:
-        return None
-    return WholeRunPrice(
-        seconds=price.dur_ns / 1e9,
-        low_seconds=price.low_ns / 1e9,
-        high_seconds=price.high_ns / 1e9,
-        hours_a_day=None if hours is None else hours * price.dur_ns / advice.dur_ns,
-    )

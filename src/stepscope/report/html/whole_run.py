@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stepscope.core.contract.whole_run import WholeRun
-from stepscope.core.run import RUN_PARTS
+from stepscope.core.run import RUN_PARTS, WholeRun
 from stepscope.report.diagnosis.whole_run import (
     PART_WORDS,
     part_note,
