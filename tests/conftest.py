@@ -17,6 +17,7 @@ from stepscope.capture.guard import Guard
 from stepscope.pipeline import measure, recording
 from stepscope.rules import judge_job as judge_job_module
 from stepscope.rules import verdict
+from tests.capture import jobs
 from tests.measured import MeasuredOnce
 from tests.quick import LEFT_BY_CUT_OFF, Quick
 from tests.workers import Workers
@@ -99,6 +100,12 @@ def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_process_stays() -> Iterator[None]:
+    yield
+    jobs.let_go()
 
 
 _folders: list[Path] = []

@@ -37,8 +37,7 @@ for words, is_job in commands:
     os.environ.pop("PYTHONPATH", None)
     if not is_job:
         os.environ["PYTHONPATH"] = traps
-    if words[0] == "calibrate":
-        # The kernel that is tuned has the whole torch.
+    if words[0] == "calibrate" or words[:2] == ["tune", "kernel"]:
         sys.path.insert(0, light)
     try:
         code = main(words)
@@ -53,12 +52,15 @@ json.dump([answers, started], open(sys.argv[2], "w"))
 """In place of the script that pip makes: its name is stepscope, and it stands in a folder of its
 own. All commands share a process: what one imports, another has not to."""
 KERNEL = """
-import torch
+import subprocess, sys, torch
+for program in (["sh", "-c", ":"], [sys.executable, "-c", "import json"]):
+    subprocess.run(program, check=True)
 def double(x):
     return x + x
 def stepscope_inputs(shape, dtype, device):
     return (torch.ones(shape, dtype=dtype, device=device),)
 """
+"""It starts what torch does where it compiles: a program by its name, and a Python."""
 FEW_SIZES = """
 sweep = sys.modules.get("stepscope.calibrate.sweep")
 if sweep:
@@ -168,7 +170,7 @@ def commands(traps: Traps, out: Path) -> list[tuple[list[str], bool]]:
          "--plot", str(out / "plot.svg"), "--out", hardware],
         ["tune", "kernel", "my_kernels:double", "--reference", "my_kernels:double", "--shapes",
          "4x4", "--edges", "none", "--budget", "60", "--device", "cpu", "--no-gradients",
-         "--config", "mode=default"],
+         "--config", "mode=eager"],
     ]  # fmt: skip
     with_job = [
         ["run", "--out", run, "--", sys.executable, str(job)],

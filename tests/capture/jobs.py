@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.readers.run_folder.folder import RunRecord, read_run
+from tests.forked_jobs import Forked
 from tests.waiting import LONGEST_S
 
 LIGHT = (Path(__file__).parents[1] / "light_torch.py").read_text(encoding="utf-8")
@@ -121,22 +122,43 @@ def record(
     env: dict[str, str] | None = None,
 ) -> Ended:
     """Run the loop with `text` after it, to its end."""
+    """Run the loop with `text` after it, to its end: without a start where it has LIGHT."""
     path, kept = script(folder, text, before=before), out or folder / "run"
-    words = [
-        "run",
-        "--out",
-        str(kept),
-        *([] if diagnose else ["--no-diagnose"]),
-        *options,
-        "--",
-        sys.executable,
-        str(path),
-    ]
-    done = subprocess.run(
+    words = ["run", "--out", str(kept), *options, "--", sys.executable, str(path)]
+    if not diagnose:
+        words.insert(1, "--no-diagnose")
+    is_light, where = before.startswith(LIGHT), environment(**(env or {}))
+    done = run_light(*words, env=where) if is_light else run_to_end(*words, env=where)
+    return Ended(code=done.returncode, out=done.stdout, err=done.stderr.decode(), folder=kept)
+
+
+def run_to_end(
+    *words: str, env: dict[str, str], cwd: Path | None = None, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
         stepscope(*words),
+        input=stdin,
         capture_output=True,
         timeout=LONGEST_S,
         check=False,
-        env=environment(**(env or {})),
+        env=env,
+        cwd=cwd,
     )
-    return Ended(code=done.returncode, out=done.stdout, err=done.stderr.decode(), folder=kept)
+
+
+def run_light(
+    *words: str, env: dict[str, str], cwd: Path | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """As above, where the job is a script that begins with LIGHT."""
+    if not _forked:
+        _forked.append(Forked(environment()))
+    return _forked[0].run(words, env, cwd or Path.cwd(), LONGEST_S)
+
+
+_forked: list[Forked] = []
+"""One for each process of tests, from its first such job on."""
+
+
+def let_go() -> None:
+    while _forked:
+        _forked.pop().close()

@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
-from tests.capture.jobs import LOOP, environment, script, stepscope, torchrun
+from tests.capture.jobs import (
+    LOOP,
+    environment,
+    run_light,
+    run_to_end,
+    script,
+    torchrun,
+)
 from tests.installed import package
-from tests.waiting import LONGEST_S
 
 torch = package("torch")
 
@@ -32,19 +38,14 @@ def run(
     told: tuple[str, ...] = QUIET,
 ) -> RunRecord:
     """The command's run folder, once its output and exit code are seen to be its own."""
-    words = stepscope("run", "--out", "kept", *told, "--", *command)
-    ours = subprocess.run(
-        words,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_S,
-        check=False,
-        cwd=where,
-        env=environment(),
-    )
-    assert (ours.returncode, ours.stdout) == (code, out), ours.stderr
-    assert "Traceback" not in ours.stderr, ours.stderr
+    words = ["run", "--out", "kept", *told, "--", *command]
+    if stdin is None:
+        ours = run_light(*words, env=environment(), cwd=where)
+    else:
+        ours = run_to_end(*words, env=environment(), cwd=where, stdin=stdin.encode())
+    err = ours.stderr.decode()
+    assert (ours.returncode, ours.stdout.decode()) == (code, out), err
+    assert "Traceback" not in err, err
     kept = read_run(where / "kept")
     assert [rank.problem for rank in kept.ranks] == [None] * len(kept.ranks)
     return kept

@@ -1,0 +1,264 @@
+"""Runs of stepscope whose job is a script with the torch of light_torch.py, forked and not started.
+
+To start a Python and to import torch is most of what a small job takes. So one process, which has
+no part in any of them, has torch, and forks for both `stepscope` and its job: each has its own
+number, parent, signals, output, environment and end, and `import torch` finds its modules loaded,
+after whatever waits for it. What is not as after a start: modules of the standard library that
+torch needs are there from the beginning, and the script's frames stand on others. Where that or the
+start matters, a job is started.
+
+    python forked_jobs.py FD    serves the socket's other end, a run at a time
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    # Modules have names that a job's own may have; this folder has tests.
+    del sys.path[0]
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+HERE = Path(__file__).absolute()
+MOST_BYTES = 1 << 20
+"""Of a request: words and an environment."""
+Modules = dict[str, ModuleType]
+
+
+class Forked:
+    """The process that has torch, as a test has it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE), str(theirs.fileno())],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_s: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """`stepscope WORDS` in the folder, to its end."""
+        asked = json.dumps([list(words), dict(environment), str(folder)])
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            socket.send_fds(self._socket, [asked.encode()], [out.fileno(), err.fileno()])
+            process_id = self._number()
+            self._socket.settimeout(timeout_s)
+            try:
+                code = self._number()
+            except TimeoutError:
+                os.kill(process_id, signal.SIGKILL)
+                raise
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
+
+    def _number(self) -> int:
+        return int(self._socket.recv(64))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+def serve(asking: socket.socket) -> None:
+    torch = _torch()
+    # What every run would import first of all.
+    import stepscope.cli.main
+    import stepscope.cli.run  # noqa: F401
+
+    gc.freeze()
+    while True:
+        request, files, _, _ = socket.recv_fds(asking, MOST_BYTES, 2)
+        if not request:
+            return
+        process_id = os.fork()
+        if process_id == 0:
+            asking.close()
+            for number, file in enumerate(files, 1):
+                os.dup2(file, number)
+            _become_stepscope(torch, *json.loads(request))
+        for file in files:
+            os.close(file)
+        asking.send(b"%d" % process_id)
+        asking.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1]))
+
+
+def _torch() -> Modules:
+    """Its modules, imported, and nowhere to be found."""
+    runpy.run_path(str(HERE.with_name("light_torch.py")))
+    # What leaves out parts of it; a job brings its own.
+    del sys.meta_path[0]
+    return {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if name.partition(".")[0] in ("torch", "torchgen")
+    }
+
+
+def _become_stepscope(
+    torch: Modules, words: list[str], environment: dict[str, str], folder: str
+) -> NoReturn:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["stepscope", *words]
+    _fork_scripts(torch)
+
+    def main() -> None:
+        from stepscope.cli.main import main as stepscope
+
+        sys.exit(stepscope())
+
+    code = _code_of(main)
+    # To take torch apart, as Python does at its end, would take longer than all of the above.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _fork_scripts(torch: Modules) -> None:
+    """From now on this process forks where it would start a Python for a script."""
+    is_old = not hasattr(subprocess, "_fork_exec")
+    place: Any = sys.modules["_posixsubprocess"] if is_old else subprocess
+    name = "fork_exec" if is_old else "_fork_exec"
+    fork_exec, register = getattr(place, name), atexit.register
+    handlers: list[Callable[..., object]] = []
+
+    def registered(handler: Callable[..., object], *args: Any, **more: Any) -> Any:
+        handlers.append(handler)
+        return register(handler, *args, **more)
+
+    def start(args: Sequence[Any], *more: Any) -> int:
+        command = [os.fsdecode(word) for word in args]
+        if command[0] != sys.executable or not command[1].endswith(".py"):
+            process_id: int = fork_exec(args, *more)
+            return process_id
+        # What is buffered is this process's own to write.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process_id = os.fork()
+        if process_id == 0:
+            vars(atexit)["register"] = register
+            for handler in handlers:
+                atexit.unregister(handler)
+            setattr(place, name, fork_exec)
+            _become_job(torch, command[1:], *more)
+        return process_id
+
+    vars(atexit)["register"] = registered
+    setattr(place, name, start)
+
+
+def _become_job(
+    torch: Modules,
+    words: list[str],
+    executables: object,
+    close_fds: bool,
+    pass_fds: object,
+    folder: object,
+    environment: list[bytes],
+    *more: Any,
+) -> NoReturn:
+    """As `_posixsubprocess.fork_exec` has it from its caller, as far as jobs are given it."""
+    assert close_fds
+    assert folder is None
+    to_stdin, _, _, to_stdout, _, to_stderr, _, _, _, new_session = more[:10]
+    for number, file in enumerate((to_stdin, to_stdout, to_stderr)):
+        if file != -1:
+            os.dup2(file, number)
+    os.closerange(3, 1024)
+    if new_session:
+        os.setsid()
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            is_key = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_key else signal.SIG_DFL)
+    os.environ.clear()
+    for name, _, value in (each.partition(b"=") for each in environment):
+        os.environb[name] = value
+    for own in list(sys.modules):
+        if own.partition(".")[0] in ("stepscope", "sitecustomize"):
+            del sys.modules[own]
+    sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.meta_path.insert(0, Loaded(torch))
+    with suppress(ImportError):
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    sys.path.insert(0, os.path.dirname(words[0]))
+    sys.argv = words
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = words[0]
+
+    def main() -> None:
+        exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), vars(module))  # noqa: S102
+
+    # The end of a Python: threads are waited for, handlers run, modules and libraries let go.
+    ctypes.pythonapi.Py_Exit(ctypes.c_int(_code_of(main)))
+    raise AssertionError
+
+
+class Loaded:
+    """Finds torch, and loads it: by its names."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._modules = modules
+        self._spec, self._loader = modules["torch"].__spec__, modules["torch"].__loader__
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, _: ModuleSpec) -> ModuleType:
+        return self._modules["torch"]
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.meta_path.remove(self)
+        module.__spec__, module.__loader__ = self._spec, self._loader
+        sys.modules.update(self._modules)
+
+
+def _code_of(main: Callable[[], object]) -> int:
+    """What a Python ends with whose program this is."""
+    try:
+        main()
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        sys.stderr.write(f"{stop.code}\n")
+        return 1
+    except BaseException as problem:  # noqa: BLE001 - the outermost of all
+        outermost = problem.__traceback__
+        assert outermost is not None
+        assert outermost.tb_next is not None
+        # Without this function and `main`; and a debugger is told of it, too.
+        problem = problem.with_traceback(outermost.tb_next.tb_next)
+        told = type(problem), problem, problem.__traceback__
+        sys.last_type, sys.last_value, sys.last_traceback = told
+        sys.excepthook(*told)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,52 @@
+"""A job that is forked sees what one sees that is started, and ends alike."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from tests.capture.jobs import LIGHT, environment, run_light, run_to_end, script
+from tests.installed import need
+
+need("torch")
+
+SEES = """
+import atexit, json, os, signal
+before = sorted(name for name in sys.modules if name.partition(".")[0] in ("torch", "stepscope"))
+"""
+TELLS = """
+atexit.register(print, "at the end")
+print(json.dumps({
+    "before": before, "argv": sys.argv, "path": sys.path, "name": __name__, "file": __file__,
+    "folder": os.getcwd(), "umask": os.umask(0o22), "session": os.getsid(0),
+    "environment": {k: v for k, v in sorted(os.environ.items()) if k != "STEPSCOPE_JOB"},
+    "handlers": {n: str(signal.getsignal(n)).partition(" at ")[0] for n in signal.valid_signals()},
+    "finders": [each.__name__ for each in sys.meta_path if isinstance(each, type)],
+    "torch": [torch.__file__, torch.__spec__.name, torch.__spec__.origin],
+    "is main": sys.modules["__main__"].__dict__ is globals(),
+    "files": sorted(os.listdir("/dev/fd")),
+    "hooked": torch.optim.Optimizer.profile_hook_step.__module__,
+}))
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("raise ValueError('planted')", 1)])
+def test_a_forked_job_is_as_a_started_one(tmp_path: Path, end: str, code: int) -> None:
+    path, run = script(tmp_path, TELLS + end, before="import sys" + SEES + LIGHT), tmp_path / "run"
+    words = ["run", "--no-diagnose", "--out", str(run), "--", sys.executable, str(path), "word"]
+    where = environment(STEPSCOPE_TOLD="given")
+    started = run_to_end(*words, env=where, cwd=tmp_path)
+    rmtree(run)
+    forked = run_light(*words, env=where, cwd=tmp_path)
+    assert (forked.returncode, forked.stderr) == (started.returncode, started.stderr)
+    assert started.returncode == code
+    (told, last), (same, and_last) = (
+        each.stdout.decode().splitlines() for each in (started, forked)
+    )
+    assert json.loads(same) == json.loads(told)
+    assert and_last == last == "at the end"
+    assert json.loads(told)["environment"]["STEPSCOPE_TOLD"] == "given"
