@@ -123,6 +123,15 @@ def test_work_that_ends_after_it_was_waited_for_is_a_clock_that_is_behind(name: 
     assert mentions(notes(late), "waited for")
 
 
+def test_work_whose_launches_are_all_missing_says_nothing_of_the_clock() -> None:
+    events = waited("cudaDeviceSynchronize")
+    other = [
+        replace(each, correlation=each.correlation + 10_000) if each.stream == 7 else each
+        for each in events
+    ]
+    assert "waited for" not in notes(trace_of(*other))
+
+
 @pytest.mark.parametrize(
     ("name", "is_late"), [("cudaDeviceSynchronize", True), ("cudaStreamSynchronize", False)]
 )

@@ -170,7 +170,7 @@ def _late_ns(trace: Trace, work: Int64, launch: Int64) -> int:
     the work of every stream must end after it.
     """
     waits = np.flatnonzero(trace.is_kind(Kind.RUNTIME) & matching(trace, SYNCHRONIZE))
-    if len(waits) < LEAST_WAITS:
+    if len(work) == 0 or len(waits) < LEAST_WAITS:
         return 0
     streams = np.unique(trace.stream[work])
     ends = np.stack(
