@@ -22,37 +22,13 @@ from stepscope.readers.kineto.json_chunks import Feed
 from stepscope.readers.kineto.json_skip import Skimmer
 from stepscope.recordings.rocm import json_walk as rocprof_walk
 from stepscope.recordings.rocm.json_walk import Walk, WalkError
+from tests.counting import CountedPattern, sized
 
 HALF = 60_000
 BLOCK = 1 << 13
 HEAD = b'{"traceEvents":['
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1},'
 ROCPROF = b'{"rocprofiler-sdk-tool":[{"buffer_records":{"kernel_dispatch":['
-
-
-class Counted:
-    """A pattern that adds up how much text it has looked at."""
-
-    def __init__(self, pattern: re.Pattern[Any], work: list[int]) -> None:
-        self._pattern, self._work = pattern, work
-
-    def search(self, text: Any, at: int = 0, stop: int = sys.maxsize) -> Any:
-        found = self._pattern.search(text, at, stop)
-        self._work[0] += (min(len(text), stop) if found is None else found.end()) - at + 1
-        return found
-
-    def match(self, text: Any, at: int = 0, stop: int = sys.maxsize) -> Any:
-        found = self._pattern.match(text, at, stop)
-        self._work[0] += 1 if found is None else found.end() - at + 1
-        return found
-
-    def finditer(self, text: Any, at: int = 0) -> Any:
-        self._work[0] += len(text) - at
-        return self._pattern.finditer(text, at)
-
-    def sub(self, new: Any, text: Any) -> Any:
-        self._work[0] += len(text)
-        return self._pattern.sub(new, text)
 
 
 class CountedDecoder:
@@ -81,7 +57,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for module in modules:
         for name, value in vars(module).items():
             if isinstance(value, re.Pattern):
-                monkeypatch.setattr(module, name, Counted(value, counted))
+                monkeypatch.setattr(module, name, CountedPattern(value, counted))
     monkeypatch.setattr(rescue, "_decoder", CountedDecoder(rescue._decoder, counted))
     sized(monkeypatch, Skimmer, "_in_window", counted, lambda _self, window: len(window))
     sized(monkeypatch, rescue, "_walk", counted, lambda page, *_, **__: len(page))
@@ -89,18 +65,6 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sized(monkeypatch, Feed, "_enter_events", counted, lambda self, _: len(self._buffer))
     sized(monkeypatch, Feed, "_leave_events", counted, lambda self, _: len(self._buffer))
     return counted
-
-
-def sized(
-    patch: pytest.MonkeyPatch, owner: Any, name: str, counted: list[int], size: Callable[..., int]
-) -> None:
-    real = getattr(owner, name)
-
-    def wrapped(*args: Any, **more: Any) -> Any:
-        counted[0] += size(*args, **more)
-        return real(*args, **more)
-
-    patch.setattr(owner, name, wrapped)
 
 
 def blocks(text: bytes) -> Iterator[bytes]:

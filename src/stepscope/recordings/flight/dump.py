@@ -258,6 +258,10 @@ class _DumpParser:
         if config is None and (name == "0" or desc == "default_pg"):
             config = self.configs.get("")
         given = None if config is None else config.get("ranks")
+        ranks: tuple[int, ...] | None = self._shared("ranks", given, self._numbers)
+        return ranks
+
+    def _numbers(self, given: Any) -> tuple[int, ...] | None:
         if isinstance(given, str):
             given = [int(text) for text in re.findall(r"\d{1,9}", given[: 8 * MAX_RANKS])]
         ranks = [

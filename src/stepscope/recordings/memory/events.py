@@ -7,6 +7,10 @@
      "allocator_settings": {...}, "external_annotations": [{"name", "stage", "device", "time_us"}]}
 
 Before torch 2.1 a snapshot was the list of segments alone.
+
+A pickle may name one object a million times, for two bytes each. In a snapshot stacks are shared;
+every segment, block, event and annotation is an object of its own, and one that is named again
+makes no sense: the work is bounded by the file.
 """
 
 from __future__ import annotations
@@ -22,9 +26,6 @@ MAX_SIZE = 1 << 62
 MAX_DEVICES = 64
 MAX_EVENTS = 4_000_000
 """Of a device, the newest."""
-MAX_BLOCKS = 2_000_000
-"""Of all segments. A pickle may name one list a million times: two bytes there, and a million
-blocks to look at here."""
 ALLOC, FREE, FREED = "alloc", "free_requested", "free_completed"
 SEGMENT = "segment_alloc"
 SEGMENT_FREE = "segment_free"
@@ -76,7 +77,7 @@ class DeviceHistory:
     recorded."""
     settings: dict[str, Any]
     num_bad: int = 0
-    """Events and blocks that make no sense."""
+    """Segments, events and blocks that make no sense."""
     left_out: int = 0
     """Events before the newest MAX_EVENTS."""
 
@@ -92,29 +93,24 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
         )
     by_device: dict[int, DeviceHistory] = {}
     settings = as_object(snapshot.get("allocator_settings"))
-    if (
-        sum(1 + len(_list(as_object(segment).get("blocks"))) for segment in snapshot["segments"])
-        > MAX_BLOCKS
-    ):
-        raise FormatError(
-            f"{label}: its segments name more than {MAX_BLOCKS:,} blocks: no device has as many"
-        )
+    once = _Once()
     num_lost = 0
     for segment in snapshot["segments"]:
         device = _int(segment.get("device", 0)) if isinstance(segment, dict) else None
-        if device is None or device >= MAX_DEVICES:
+        if device is None or device >= MAX_DEVICES or not once.is_first(segment):
             num_lost += 1
             continue
         history = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
-        _take_segment(history, segment)
+        _take_segment(history, segment, once)
     for device, trace in enumerate(_list(snapshot.get("device_traces"))[:MAX_DEVICES]):
-        if isinstance(trace, list) and trace:
+        if isinstance(trace, list) and trace and once.is_first(trace):
             history = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
             history.left_out = max(0, len(trace) - MAX_EVENTS)
-            history.events = list(_events(history, trace[history.left_out :]))
+            history.events = list(_events(history, trace[history.left_out :], once))
+    ends = _optimizer_ends(snapshot.get("external_annotations"), once)
     for device, history in by_device.items():
         history.num_bad += num_lost
-        history.optimizer_ends = _optimizer_ends(snapshot.get("external_annotations"), device)
+        history.optimizer_ends = sorted(ends.get(None, []) + ends.get(device, []))
     used = [
         by_device[device]
         for device in sorted(by_device)
@@ -128,7 +124,19 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
     return used
 
 
-def _take_segment(history: DeviceHistory, entry: dict[Any, Any]) -> None:
+class _Once:
+    """Which objects of a snapshot were met. It outlives this, and with it every identity."""
+
+    def __init__(self) -> None:
+        self._met: set[int] = set()
+
+    def is_first(self, value: Any) -> bool:
+        num_met = len(self._met)
+        self._met.add(id(value))
+        return len(self._met) > num_met
+
+
+def _take_segment(history: DeviceHistory, entry: dict[Any, Any], once: _Once) -> None:
     addr, size = _int(entry.get("address", 0)), _int(entry.get("total_size"))
     if addr is None or size is None:
         history.num_bad += 1
@@ -139,10 +147,14 @@ def _take_segment(history: DeviceHistory, entry: dict[Any, Any]) -> None:
     )
     segment = Segment(addr, size, entry.get("is_expandable") is True, has_own_pool=has_own_pool)
     end = addr
-    for each in _list(entry.get("blocks")):
+    blocks = _list(entry.get("blocks"))
+    if blocks and not once.is_first(blocks):
+        history.num_bad += 1
+        return
+    for each in blocks:
         block = as_object(each)
         length, start = _int(block.get("size")), _int(block.get("address", end))
-        if length is None or start is None:
+        if length is None or start is None or not once.is_first(block):
             history.num_bad += 1
             continue
         end = start + length
@@ -161,9 +173,9 @@ def _history_frames(block: dict[Any, Any]) -> list[Any]:
     return _list(as_object(history[0]).get("frames")) if history else NO_FRAMES
 
 
-def _events(history: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
+def _events(history: DeviceHistory, trace: list[Any], once: _Once) -> Iterator[Event]:
     for entry in trace:
-        if not isinstance(entry, dict):
+        if not isinstance(entry, dict) or not once.is_first(entry):
             history.num_bad += 1
             continue
         action, size, addr = entry.get("action"), entry.get("size"), entry.get("addr")
@@ -186,20 +198,22 @@ def _events(history: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
                 history.num_bad += 1
 
 
-def _optimizer_ends(annotations: Any, device: int) -> list[int]:
-    ends = []
+def _optimizer_ends(annotations: Any, once: _Once) -> dict[int | None, list[int]]:
+    """By device; None where an annotation tells none."""
+    ends: dict[int | None, list[int]] = {}
     for each in _list(annotations):
         annotation = as_object(each)
         name, time_us = annotation.get("name"), _int(annotation.get("time_us"))
-        is_end = annotation.get("stage") == "END" and annotation.get("device", device) == device
         if (
-            is_end
+            annotation.get("stage") == "END"
             and time_us is not None
             and isinstance(name, str)
             and name.startswith("Optimizer.step")
+            and once.is_first(annotation)
         ):
-            ends.append(time_us)
-    return sorted(ends)
+            device = _int(annotation["device"]) if "device" in annotation else None
+            ends.setdefault(device, []).append(time_us)
+    return ends
 
 
 def _int(value: Any) -> int | None:

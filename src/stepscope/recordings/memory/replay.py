@@ -230,9 +230,12 @@ def _retries(history: DeviceHistory, events: list[Event]) -> int | None:
     if history.settings.get("garbage_collection_threshold") not in (None, 0, 0.0):
         return None
     count, given_back, by_nobody, is_known = 0, False, False, True
+    asked_by_stack: dict[int, bool | None] = {}
     for event in events:
         if event.action in (SEGMENT_FREE, UNMAP):
-            asked = _is_asked(event.frames)
+            if id(event.frames) not in asked_by_stack:
+                asked_by_stack[id(event.frames)] = _is_asked(event.frames)
+            asked = asked_by_stack[id(event.frames)]
             given_back, by_nobody = given_back or asked is False, by_nobody or asked is None
         else:
             follows = event.action in (SEGMENT, MAP, OOM)

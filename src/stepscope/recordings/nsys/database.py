@@ -60,6 +60,8 @@ class Database:
     """Views and virtual tables: named, never read."""
     notes: list[str] = field(default_factory=list)
     _left: int = 0
+    _unkeyed: dict[int, str] | None = None
+    """All of StringIds, where it has no key."""
 
     def has(self, table: str, *columns: str) -> bool:
         return table in self.tables and all(column in self.tables[table] for column in columns)
@@ -122,12 +124,12 @@ class Database:
         what = f'"id", substr("value", 1, {MAX_NAME_LENGTH})'
         strings: dict[int, str] = {}
         if not columns["id"]:
-            # No key: one pass over all, rather than one for each block of numbers.
-            for rows in self.rows("StringIds", what):
-                strings.update(
-                    (i, text) for i, text in rows if i in wanted and isinstance(text, str)
-                )
-            return strings
+            # No key: one pass over all, once.
+            if self._unkeyed is None:
+                self._unkeyed = {}
+                for rows in self.rows("StringIds", what):
+                    self._unkeyed.update((i, text) for i, text in rows if isinstance(text, str))
+            return {i: self._unkeyed[i] for i in wanted & self._unkeyed.keys()}
         ordered = sorted(wanted)
         for first in range(0, len(ordered), IDS_AT_ONCE):
             some = ordered[first : first + IDS_AT_ONCE]

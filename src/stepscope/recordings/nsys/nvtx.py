@@ -15,6 +15,7 @@ import json
 import re
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,6 +201,7 @@ class Operator(NamedTuple):
     sizes: str | None = None
 
 
+@lru_cache(maxsize=1 << 12)
 def operator_of(text: str) -> Operator | None:
     """The operator that a range is of; None for a range that somebody named."""
     usual = USUAL.match(text)

@@ -49,10 +49,11 @@ class Track:
         """What waits, by time. At one moment what was open before ends first, then what begins
         does; what began at that moment may end at it too. To be asked while each is dealt with."""
         self.waiting.sort(key=itemgetter(0))
-        for time_ns, group in groupby(self.waiting, key=itemgetter(0)):
+        for _, group in groupby(self.waiting, key=itemgetter(0)):
             at_once = list(group)
             ends = [each for each in at_once if each[1] is None]
-            num_before = min(len(ends), sum(began[0] < time_ns for began in self.open))
+            # What is open now began earlier.
+            num_before = min(len(ends), len(self.open))
             yield from ends[:num_before]
             yield from (each for each in at_once if each[1] is not None)
             yield from ends[num_before:]
