@@ -48,31 +48,25 @@ class TorchFinder:
             spec = sys.modules["_frozen_importlib"]._find_spec(name, path, target)  # noqa: SLF001
         finally:
             self._is_asking = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = Then(spec.loader, self)
+        if spec is not None:
+            hook_up_after(spec.loader, self)
         return spec
 
 
-class Then:
-    """A loader that does what the real one does, and then hooks up."""
+def hook_up_after(loader: "Any", finder: TorchFinder) -> None:
+    """Has the loader import torch as it would, and then hooks up. It stays the object that it is:
+    who only asks where torch is sees nothing else."""
 
-    def __init__(self, loader: "Any", finder: TorchFinder) -> None:
-        self._loader, self._finder = loader, finder
+    def exec_module(module: "ModuleType") -> None:
+        del loader.exec_module
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        loader.exec_module(module)
+        hook_up(finder)
 
-    def create_module(self, spec: "Any") -> "Any":
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: "ModuleType") -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        self._loader.exec_module(module)
-        hook_up(self._finder)
-
-    def __getattr__(self, name: str) -> "Any":
-        return getattr(self._loader, name)
+    # One may be asked twice, or be none that Python made.
+    if "exec_module" not in getattr(loader, "__dict__", ("exec_module",)):
+        loader.exec_module = exec_module
 
 
 def hook_up(finder: TorchFinder) -> None:
