@@ -7,7 +7,8 @@ Run it from the root of the repository, with stepscope installed. Each fault of
 tests/capture/fault_job.py, or with `--gpu` each job of benchmarks/gpu_jobs.py and with `--odd` of
 benchmarks/odd_jobs.py, runs once plain, then `--times` times recorded; exit code and stdout must
 be the same, stderr too but for our own lines, files left in the folder for temporary ones and
-processes left too, and the job must end. A job of `--gpu` must also
+processes left too, and the job must end; what a second plain run does differently too is none. A
+job of `--gpu` must also
 have been recorded: the capture may not have switched itself off. OPTIONs are those of `stepscope
 run`. Prints a line per job: runs, runs that differed, runs that hung, and what differed first.
 """
@@ -23,11 +24,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from benchmarks import gpu_jobs, odd_jobs
@@ -48,8 +49,6 @@ class Outcome:
     err: bytes
     left: tuple[str, ...] = ()
     """Files in the job's folders and processes, less what names at random."""
-    varying: tuple[str, ...] = ()
-    """Folders in which two plain runs of it leave files of other names: caches of compilers."""
 
 
 def fault_command(name: str) -> list[str]:
@@ -58,12 +57,7 @@ def fault_command(name: str) -> list[str]:
 
 def plain(command: Sequence[str]) -> Outcome:
     outcome = _run([*command])
-    varying: set[str] = set()
-    if outcome.left:
-        unlike = set(outcome.left) ^ set(_run([*command]).left)
-        varying = {str(Path(name).parent) if "/" in name else name for name in unlike}
-    err = _without_times(outcome.err)
-    return replace(outcome, err=err, varying=tuple(sorted(varying)))
+    return replace(outcome, err=_without_times(outcome.err))
 
 
 def recorded(command: Sequence[str], options: Sequence[str], *, must_record: bool) -> Outcome:
@@ -96,24 +90,47 @@ def _without_times(err: bytes) -> bytes:
     return re.sub(rb"[\d.]+ ([KMG]iB|bytes)", b"#", text)
 
 
-def difference(before: Outcome, now: Outcome) -> str | None:
-    """What a recorded run did differently, where it did."""
+def difference(before: Outcome, now: Outcome, again: Callable[[], Outcome]) -> str | None:
+    """What a recorded run did differently, where it did and a second plain one does not."""
     if now.code is None:
         return "hung"
-    # A shell's number for a signal: the launcher has no other way to pass it on.
-    code = 128 - before.code if before.code is not None and before.code < 0 else before.code
-    if now.code != code:
-        return f"exit code {now.code}, not {code}: {now.err[-300:]!r}"
-    if now.out != before.out:
-        return f"stdout {now.out[-300:]!r}, not {before.out[-300:]!r}"
-    if now.err != before.err:
-        return f"stderr {now.err[-300:]!r}, not {before.err[-300:]!r}"
-    unlike = set(now.left) ^ set(before.left)
-    left = [name for name in unlike if not _is_in(name, before.varying)]
+    found = _unlike(before, now)
+    varies = _unlike(before, again()) if found else {}
+    # Caches of compilers: in these folders no two runs leave files of the same names.
+    folders = [Path(name).parent if "/" in name else Path(name) for name in varies.pop("left", ())]
+    left = [name for name in found.pop("left", ()) if not _is_in(name, folders)]
+    for what, (was, instead) in found.items():
+        if what not in varies:
+            return f"{what} {instead}, not {was}"
     return f"left {sorted(left)}" if left else None
 
 
-def _is_in(name: str, folders: Sequence[str]) -> bool:
+def _unlike(before: Outcome, now: Outcome) -> dict[str, Sequence[str]]:
+    """Before and now, and names of what is left in one alone."""
+    unlike: dict[str, Sequence[str]] = {}
+    if _shell_code(before.code) != _shell_code(now.code):
+        unlike["exit code"] = (str(before.code), f"{now.code} ({now.err[-300:]!r})")
+    if before.out != now.out:
+        unlike["stdout"] = _from_where_they_differ(before.out, now.out)
+    if before.err != now.err:
+        unlike["stderr"] = _from_where_they_differ(before.err, now.err)
+    left = sorted(set(now.left) ^ set(before.left))
+    return unlike | {"left": left} if left else unlike
+
+
+def _shell_code(code: int | None) -> int | None:
+    """With a shell's number for a signal: the launcher has no other way to pass it on."""
+    return 128 - code if code is not None and code < 0 else code
+
+
+def _from_where_they_differ(before: bytes, now: bytes) -> tuple[str, str]:
+    pairs = enumerate(zip(before, now, strict=False))
+    same = next((at for at, (was, instead) in pairs if was != instead), min(len(before), len(now)))
+    first = max(same - 40, 0)
+    return repr(before[first:][:300]), repr(now[first:][:300])
+
+
+def _is_in(name: str, folders: Sequence[Path]) -> bool:
     return any(Path(name).is_relative_to(folder) for folder in folders)
 
 
@@ -183,7 +200,7 @@ def main() -> int:
     if arguments.odd:
         names, command = odd_jobs.names(), odd_jobs.command
         for name, package in odd_jobs.left_out():
-            print(f"{name:22} left out: {package} is not installed")
+            print(f"{name:42} left out: {package} is not installed")
     record = partial(recorded, options=arguments.options, must_record=arguments.gpu)
     chosen = [text.partition("=") for text in arguments.only or names]
     worst = 0
@@ -195,12 +212,13 @@ def main() -> int:
         ]
         for (name, _, _), first_plain, runs in zip(chosen, before, now, strict=True):
             num = len(runs)
-            found = Counter(difference(first_plain.result(), run.result()) for run in runs)
+            again = cache(partial(plain, command(name)))
+            found = Counter(difference(first_plain.result(), run.result(), again) for run in runs)
             differed = num - found[None]
             worst = max(worst, differed)
             first = next((text for text in found if text is not None), "")
             print(
-                f"{name:22} {num:4} runs  {differed:3} differed  {found['hung']:3} hung  {first}",
+                f"{name:42} {num:4} runs  {differed:3} differed  {found['hung']:3} hung  {first}",
                 flush=True,
             )
     return 1 if worst else 0
