@@ -38,8 +38,9 @@ settings.register_profile(
 settings.load_profile("stepscope")
 
 # A test's trace is many small objects, and next to none of them garbage: python's own pace, made
-# for few, is a tenth of the time.
+# for few, is a tenth of the time. Of what is collected nothing is.
 gc.set_threshold(50_000, 20, 10)
+gc.disable()
 
 # Hundreds of tests start a python of their own: what one has compiled, the next need not, however
 # the tests were started.
@@ -67,6 +68,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--workers", type=int, default=1, metavar="N", help="run the tests in N forked processes"
     )
     parser.addoption("--quick", action="store_true", help="leave out tests that start a process")
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

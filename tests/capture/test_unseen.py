@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.losses import LossSampler, _unscaled, remember_unscaled
-from tests.capture.jobs import WHOLE_LOOP, record
+from tests.capture.jobs import record
 
 WATCHFUL = """
 import threading
@@ -44,7 +44,7 @@ train(1)
 
 
 def test_a_job_sees_no_operator_no_thread_and_no_frame_of_ours(tmp_path: Path) -> None:
-    ended = record(tmp_path, WATCHFUL, "--start-step", "6", "--steps", "4", before=WHOLE_LOOP)
+    ended = record(tmp_path, WATCHFUL, "--start-step", "6", "--steps", "4")
     assert (ended.code, ended.out) == (1, b"operators a step 1\n"), ended.err
     printed = ended.err[ended.err.index("Traceback") : ended.err.index("RuntimeError: in the job")]
     assert "stepscope/capture" not in printed

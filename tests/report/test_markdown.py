@@ -168,9 +168,8 @@ def test_escaped_text_is_one_line_with_nothing_to_read(text: str) -> None:
 
 
 def test_plain_words_stay_plain() -> None:
-    assert escape("The loader (2 workers) takes 46.3 ms: 52 % of the step.") == (
-        "The loader (2 workers) takes 46.3 ms: 52 % of the step."
-    )
+    text = "The loader (2 workers) takes 46.3 ms: 52 % of the step."
+    assert escape(text) == text
 
 
 def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None:

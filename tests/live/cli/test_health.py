@@ -101,7 +101,8 @@ def test_jobs_that_are_not_well(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_takes_the_job_with_it(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
-    path = script(tmp_path, f"open({str(ready)!r}, 'w').close()\ntime.sleep(600)")
+    sleeps = f"import time\nopen({str(ready)!r}, 'w').close()\ntime.sleep(600)"
+    path = script(tmp_path, sleeps, before="")
     process = subprocess.Popen(
         stepscope("health", "--", sys.executable, str(path)), env=environment()
     )

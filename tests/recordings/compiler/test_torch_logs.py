@@ -123,9 +123,7 @@ def test_a_real_log_tells_each_break_with_its_line_reason_and_hint() -> None:
         item.graph_break.reason
         == "Unsupported Tensor.item() call with capture_scalar_outputs=False"
     )
-    assert item.graph_break.hints[0].startswith(
-        "Set `torch._dynamo.config.capture_scalar_outputs = True`"
-    )
+    assert "capture_scalar_outputs = True" in item.graph_break.hints[0]
     assert (printed.graph_break.code, printed.count) == ('print("break")', 8)
     assert not any("report an issue" in hint for hint in printed.graph_break.hints)
 
