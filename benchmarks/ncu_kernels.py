@@ -326,9 +326,16 @@ def score(path: Path) -> int:
     from stepscope.core.recordings.auxiliary import Auxiliary
     from stepscope.core.recordings.kernels import KernelRecording, KernelReport
     from stepscope.readers.source import Source
+    from stepscope.recordings.ncu import (
+        barrier_stalls,
+        low_l2_hits,
+        low_occupancy,
+        memory_stalls,
+        register_pressure,
+        tail_wave,
+        uncoalesced_access,
+    )
     from stepscope.recordings.ncu import csv as ncu_csv
-    from stepscope.rules.compute import barrier_stalls, low_occupancy, register_pressure, tail_wave
-    from stepscope.rules.memory import low_l2_hits, memory_stalls, uncoalesced_access
 
     rules = (
         barrier_stalls,

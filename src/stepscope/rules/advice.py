@@ -11,16 +11,15 @@ from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.run import RunFacts
 from stepscope.rules.host import graph_breaks, recompilation
-from stepscope.rules.registry import RULES
+from stepscope.rules.registry import ADVISERS, RULES
 from stepscope.rules.rule import Advised
-from stepscope.rules.shared import advice_from_logs
 
 
 def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """What every rule says, and what PyTorch said of their faults: the weightiest first, what has
     no weight last."""
     every: list[Advice] = []
-    for said in (*_said(auxiliary), advice_from_logs.advise(auxiliary)):
+    for said in (*_said(auxiliary), *(adviser(auxiliary) for adviser in ADVISERS)):
         if isinstance(said, Advice):
             every.append(said)
         elif said is not None and not isinstance(said, Abstention):

@@ -1,11 +1,13 @@
-"""The rules, in the order in which they are asked. A new one is its file and its line here;
-those of installed packages follow."""
+"""The rules, in the order in which they are asked. A new one is its file and its line here; those
+of other tools' recordings and of installed packages follow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 from stepscope.core.installed import with_installed
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.rules.case import Case
 from stepscope.rules.comms import (
     buffer_broadcast,
@@ -13,9 +15,6 @@ from stepscope.rules.comms import (
     exchange_each_batch,
     exposed_collectives,
     fp32_exchange,
-    hung_collective,
-    link_errors,
-    network_congestion,
     oversized_buckets,
     pipeline_bubble,
     resharded_forward,
@@ -27,28 +26,14 @@ from stepscope.rules.comms import (
     unused_parameter_scan,
 )
 from stepscope.rules.compute import (
-    barrier_stalls,
     bf16_matmul,
     fp32_matmul,
-    idle_tensor_cores,
-    latency_bound,
-    low_occupancy,
     misaligned_shapes,
     needless_recompute,
-    register_pressure,
-    tail_wave,
     tf32_off,
-    underloaded_gpu,
     untuned_convolution,
 )
-from stepscope.rules.data import (
-    killed_workers,
-    loader_respawn,
-    page_cache_misses,
-    serial_loader,
-    shallow_prefetch,
-    starved_loader,
-)
+from stepscope.rules.data import loader_respawn, serial_loader, shallow_prefetch, starved_loader
 from stepscope.rules.host import (
     allocator_churn,
     checkpoint_stall,
@@ -57,36 +42,24 @@ from stepscope.rules.host import (
     expert_loop,
     frequent_evaluation,
     gc_pause,
-    gil_contention,
     graph_breaks,
-    idle_device,
     launch_overhead,
     looped_optimizer,
-    one_busy_core,
     python_overhead,
     recompilation,
     small_batch,
     thread_oversubscription,
 )
-from stepscope.rules.imbalance import (
-    late_rank,
-    throttled_gpu,
-    uneven_devices,
-    uneven_work,
-)
+from stepscope.rules.imbalance import late_rank, throttled_gpu, uneven_work
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.memory import (
     activation_casts,
-    dram_bound,
     dtype_casts,
     fragmentation,
     layout_copies,
-    low_l2_hits,
     memory_growth,
     memory_pressure,
-    memory_stalls,
     nchw_layout,
-    uncoalesced_access,
     unfused_attention,
     unfused_pointwise,
     wide_logits,
@@ -100,6 +73,8 @@ from stepscope.rules.transfer import (
     unoverlapped_copy,
 )
 
+OTHER_TOOLS = "stepscope.recordings.rules"
+"""The module whose `RULES` and `ADVISERS` judge the recordings of other tools alone."""
 OURS: tuple[Rule, ...] = (
     serial_loader.RULE,
     pageable_copy.RULE,
@@ -157,28 +132,11 @@ OURS: tuple[Rule, ...] = (
     buffer_broadcast.RULE,
     unused_parameter_scan.RULE,
     data_parallel_module.RULE,
-    barrier_stalls.RULE,
-    dram_bound.RULE,
-    gil_contention.RULE,
-    idle_device.RULE,
-    idle_tensor_cores.RULE,
-    latency_bound.RULE,
-    killed_workers.RULE,
-    low_l2_hits.RULE,
-    low_occupancy.RULE,
-    memory_stalls.RULE,
-    one_busy_core.RULE,
-    page_cache_misses.RULE,
-    register_pressure.RULE,
-    hung_collective.RULE,
-    link_errors.RULE,
-    network_congestion.RULE,
-    tail_wave.RULE,
-    uncoalesced_access.RULE,
-    underloaded_gpu.RULE,
-    uneven_devices.RULE,
 )
-RULES = with_installed(OURS, "rule", lambda rule: rule.code)
+_OTHER = import_module(OTHER_TOOLS)
+RULES = with_installed((*OURS, *_OTHER.RULES), "rule", lambda rule: rule.code)
+ADVISERS: tuple[Callable[[Auxiliary], Sequence[Advice]], ...] = _OTHER.ADVISERS
+"""What other tools' recordings say of the faults of several rules."""
 RANK_RULES = tuple(rule for rule in RULES if rule.propose is not None)
 JOB_RULES = tuple(rule for rule in RULES if rule.propose_job is not None)
 

@@ -8,7 +8,7 @@ from typing import Any
 from stepscope.analyses.run.metadata import run_facts
 from stepscope.core.run import RunFacts
 from stepscope.readers.run_folder.folder import read_run
-from stepscope.rules.comms import link_errors, network_congestion
+from stepscope.recordings.network import link_errors, network_congestion
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.wording import mentions
 

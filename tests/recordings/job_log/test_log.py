@@ -27,9 +27,9 @@ from stepscope.core.recordings.job_output import (
 from stepscope.readers.detect import formats_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
+from stepscope.recordings.job_log import killed_workers
 from stepscope.recordings.job_log.log import is_mine, read
 from stepscope.recordings.job_log.parser import MAX_SAID
-from stepscope.rules.data import killed_workers
 from tests.readers.test_formats import MEGATRON
 from tests.recording_texts import texts_of
 from tests.shared_data import SAMPLES

@@ -12,8 +12,8 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
+from stepscope.recordings.system import idle_device
 from stepscope.recordings.system.nvidia_smi_table import read_file
-from stepscope.rules.host import idle_device
 from tests.recording_texts import system_report
 
 TABLE = """\

@@ -15,6 +15,8 @@ from msgspec import Struct, field
 from stepscope.core.recordings.recording import Recording
 
 Dim = tuple[int, int, int]
+NAME_CHARS = 60
+"""Of a kernel's name, that are shown."""
 
 
 class KernelMetrics(Struct, frozen=True, kw_only=True):

@@ -48,8 +48,8 @@ from stepscope.live.shapes.triage import (
     UNDERLOADED,
     Triage,
 )
+from stepscope.recordings.system import underloaded_gpu
 from stepscope.rules.comms import shared_device
-from stepscope.rules.compute import underloaded_gpu
 from stepscope.rules.host.thread_oversubscription import POLICY as THREADS
 from stepscope.rules.imbalance import throttled_gpu
 

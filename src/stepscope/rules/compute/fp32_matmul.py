@@ -34,10 +34,10 @@ from __future__ import annotations
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES, category_of, uses_tensor_cores
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import NAME_CHARS
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.kernel_metrics import NAME_CHARS
 from stepscope.rules.shared.rates import half_precision
 from stepscope.rules.shared.totals import kernel_totals
 from stepscope.rules.shared.vector_products import (

@@ -77,11 +77,6 @@ MIOPEN_ACTION = (
     "Try torch.backends.cudnn.benchmark = True: the first step of each shape searches, and "
     "MIOpen's find-db keeps what it found."
 )
-MIOPEN_SEARCH = (
-    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: torch.backends.cudnn.benchmark "
-    "= True or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that "
-    "lists no more, try channels_last"
-)
 PRECISIONS = ("bf16", "fp16", "tf32")
 
 

@@ -26,6 +26,7 @@ from msgspec import Struct
 from stepscope.analyses.grouping import distinct, median
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import NAME_CHARS
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
 from stepscope.replay.graph import Graph
@@ -45,7 +46,6 @@ from stepscope.rules.shared.compiled_host import (
     without_checks,
 )
 from stepscope.rules.shared.host_ranges import tasks_of
-from stepscope.rules.shared.kernel_metrics import NAME_CHARS
 from stepscope.rules.shared.totals import has_only_operators, kernel_totals
 
 CODE = "launch-overhead"

@@ -1,0 +1,334 @@
+"""What PyTorch said in a job's output, as advice of the rules whose faults those are.
+
+PyTorch says that something is so, never what it costs: such advice has no weight, but for memory,
+of which it gives the figures. Beside a trace that shows the same fault, its lines become the
+finding's evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from stepscope.api import Advice, Auxiliary
+from stepscope.core.numbers import number_ranges
+from stepscope.core.recordings import job_output as said
+from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_others: float = 0.1
+    """Of a device, held by other processes, up to which they are not what fills it: a desktop and a
+    second context take less."""
+    most_evidence: int = 8
+    """Lines of one kind that are shown."""
+
+
+POLICY = Policy()
+FRAGMENTATION = "fragmentation"
+SDPA = "F.scaled_dot_product_attention"
+BOUNDS = {
+    "data-parallel-module": "comms",
+    "debug-mode": "host",
+    "fp32-matmul": "compute",
+    "fragmentation": "memory",
+    "late-rank": "imbalance",
+    "launch-overhead": "host",
+    "memory-pressure": "memory",
+    "tf32-off": "compute",
+    "thread-oversubscription": "host",
+    "unfused-attention": "memory",
+    "untuned-convolution": "compute",
+    "unused-parameter-scan": "comms",
+}
+"""Of the findings that are advised of here."""
+MIOPEN_SEARCH = (
+    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: torch.backends.cudnn.benchmark "
+    "= True or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that "
+    "lists no more, try channels_last"
+)
+ADVICE: dict[str, tuple[str, str, str]] = {
+    said.UNUSED_PARAMETERS: (
+        "unused-parameter-scan",
+        "DDP looks for unused parameters in every step, and found none.",
+        (
+            "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the model "
+            "is ever left out"
+        ),
+    ),
+    said.WORKERS: (
+        "thread-oversubscription",
+        "A DataLoader makes {0} workers, and its process may use {1} cores.",
+        (
+            "num_workers={1} or fewer, less what the other ranks of the machine take; compare the "
+            "step time"
+        ),
+    ),
+    said.FP32_PRODUCTS: (
+        "tf32-off",
+        "Products of float32 matrices run without tensor cores.",
+        "torch.set_float32_matmul_precision('high'), or bf16 autocast",
+    ),
+    said.NO_AUTOCAST: (
+        "fp32-matmul",
+        "Autocast switched itself off: what was to run in half precision runs in full.",
+        "autocast with a dtype that the device has (bf16 on most), on a device that is there",
+    ),
+    said.NO_FLASH: (
+        "unfused-attention",
+        "This build of PyTorch has no flash attention.",
+        (
+            f"a build that has it (those for Linux and CUDA do); until then {SDPA} takes a slower "
+            "kernel"
+        ),
+    ),
+    said.ATTENTION: (
+        "unfused-attention",
+        f"A fused kernel of {SDPA} could not be taken.",
+        (
+            "hand over what the kernels take: half precision, equal head sizes, multiples of 8, "
+            "is_causal in place of a mask"
+        ),
+    ),
+    said.DATA_PARALLEL: (
+        "data-parallel-module",
+        "nn.DataParallel is in use: one process drives all devices.",
+        "DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
+    ),
+    said.NO_GRAPHS: (
+        "launch-overhead",
+        "CUDA graphs were asked for and not made: kernels are launched one by one.",
+        "fix what the line names: inputs that are written to, work on the host, sizes that change",
+    ),
+    said.GRAPH_SIZES: (
+        "launch-overhead",
+        "A CUDA graph was recorded for each of {0} sizes of the inputs, and more will be.",
+        (
+            "pad or bucket the inputs to a few sizes; else "
+            "torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
+        ),
+    ),
+    said.ANOMALY: (
+        "debug-mode",
+        "Anomaly mode is on: every operator of the backward pass is checked.",
+        "remove torch.autograd.set_detect_anomaly(True) and detect_anomaly()",
+    ),
+    said.MIOPEN_NAIVE: (
+        "untuned-convolution",
+        (
+            "MIOpen computes convolutions with its naive kernel: it found nothing faster, or "
+            "looked for nothing else."
+        ),
+        MIOPEN_SEARCH,
+    ),
+    said.MIOPEN_LEFT_OUT: (
+        "untuned-convolution",
+        (
+            "MIOpen searched, and left out solvers for want of workspace: one wants {0:,} bytes, "
+            "and was given {1:,}."
+        ),
+        (
+            "search once with torch.backends.cudnn.benchmark = True, or MIOPEN_FIND_MODE=NORMAL: "
+            "all get the workspace they ask for"
+        ),
+    ),
+    said.MIOPEN_FAST: (
+        "untuned-convolution",
+        "MIOPEN_FIND_MODE is FAST: the solver of a convolution that the find-db lacks is guessed.",
+        (
+            "run once with MIOPEN_FIND_MODE=NORMAL: the find-db keeps what it finds, and FAST then "
+            "takes that"
+        ),
+    ),
+    said.MIOPEN_NO_PARAMETERS: (
+        "untuned-convolution",
+        (
+            "MIOpen could not read a database that it comes with: its solvers may run with "
+            "parameters that nobody tuned."
+        ),
+        (
+            "install MIOpen whole, or tune once: MIOPEN_FIND_ENFORCE=SEARCH, for minutes or hours; "
+            "MIOpen keeps what it finds"
+        ),
+    ),
+}
+"""By what was said: the code of the finding, a summary and an action, in which {0} is the first
+number of the line. What is not here is shown in the recording alone: no rule of ours is about it,
+or it is no fault."""
+
+
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
+    """One for each kind of warning, for memory that ran out, and for collectives that hung."""
+    outputs = () if auxiliary.training is None else auxiliary.training.outputs
+    return [*_warnings(outputs), *_out_of_memory(outputs), *_hangs(outputs)]
+
+
+def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
+    for kind, (code, summary, action) in ADVICE.items():
+        warnings = [
+            (output.path, warning)
+            for output in outputs
+            for warning in output.said
+            if warning.kind == kind
+        ]
+        if not warnings:
+            continue
+        # Of several, the one with the largest numbers: 64 workers, not 9.
+        worst = max((warning for _, warning in warnings), key=lambda warning: warning.numbers)
+        yield Advice(
+            code=code,
+            bound=BOUNDS[code],
+            summary=summary.format(*worst.numbers),
+            action=action.format(*worst.numbers),
+            evidence=tuple(line for path, warning in warnings for line in _lines(path, warning))[
+                : POLICY.most_evidence
+            ],
+        )
+
+
+def _lines(path: str, warning: Said) -> Iterator[str]:
+    yield f"{path}:{warning.line}: {warning.text}{_by(warning.num, warning.ranks)}"
+    yield from warning.details
+
+
+def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
+    """In pieces, or not enough: by the failure with the largest request of each."""
+    failures = [(output.path, failure) for output in outputs for failure in output.failures]
+    in_pieces = [pair for pair in failures if pair[1].is_in_pieces]
+    too_much = [pair for pair in failures if not pair[1].is_in_pieces]
+    can_expand = not any(
+        warning.kind == said.NO_EXPANSION for output in outputs for warning in output.said
+    )
+    for code, pairs in ((FRAGMENTATION, in_pieces), ("memory-pressure", too_much)):
+        if not pairs:
+            continue
+        worst = max((failure for _, failure in pairs), key=lambda failure: failure.tried_bytes)
+        share, of = _share(worst, is_in_pieces=code == FRAGMENTATION)
+        yield Advice(
+            code=code,
+            bound=BOUNDS[code],
+            summary=_failed(worst),
+            action=_apart(can_expand) if code == FRAGMENTATION else _smaller(worst),
+            evidence=tuple(
+                f"{path}:{failure.line}: {_figures(failure)}"
+                for path, failure in pairs[: POLICY.most_evidence]
+            ),
+            weight=share,
+            weight_of=of,
+        )
+
+
+def _failed(failure: OutOfMemory) -> str:
+    tried = f"Memory ran out: {_gb(failure.tried_bytes)} could not be had"
+    if failure.is_in_pieces:
+        assert failure.idle_bytes is not None
+        return (
+            f"{tried}, with {_gb(failure.idle_bytes)} held by the allocator in pieces that were "
+            "too small."
+        )
+    if failure.allocated_bytes is None or failure.total_bytes is None:
+        return f"{tried}."
+    return f"{tried}, with {_gb(failure.allocated_bytes)} of {_gb(failure.total_bytes)} in tensors."
+
+
+def _share(failure: OutOfMemory, *, is_in_pieces: bool) -> tuple[float | None, str]:
+    part = failure.idle_bytes if is_in_pieces else failure.allocated_bytes
+    if part is None or not failure.total_bytes:
+        return None, ""
+    return part / failure.total_bytes, "the device's memory"
+
+
+def _smaller(failure: OutOfMemory) -> str:
+    others = failure.others_bytes
+    if (
+        others is not None
+        and failure.total_bytes
+        and others >= POLICY.most_others * failure.total_bytes
+    ):
+        return (
+            f"{_gb(others)} of the device are other processes': end them, or take another device "
+            "(nvidia-smi names them)"
+        )
+    return (
+        "a smaller batch, activation checkpointing or sharding; a memory snapshot given to "
+        "stepscope says what holds it"
+    )
+
+
+def _apart(can_expand: bool) -> str:
+    action = "pad or bucket shapes so that sizes repeat, and keep empty_cache() out of the loop"
+    if can_expand:
+        action = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}"
+    return action
+
+
+def _figures(failure: OutOfMemory) -> str:
+    figures = (
+        (failure.tried_bytes, "asked for"),
+        (failure.total_bytes, "on the device"),
+        (failure.allocated_bytes, "in tensors"),
+        (failure.idle_bytes, "idle in the allocator"),
+        (failure.free_bytes, "free"),
+        (failure.others_bytes, "of other processes"),
+    )
+    words = ", ".join(f"{_gb(size)} {what}" for size, what in figures if size is not None)
+    return f"{words}{_by(failure.num, failure.ranks)}"
+
+
+def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
+    """The hang that names a rank that did not come, else the one that most ranks waited in."""
+    hangs = [(output.path, hang) for output in outputs for hang in output.hangs]
+    if not hangs:
+        return
+    worst = max(
+        (hang for _, hang in hangs), key=lambda hang: (bool(hang.behind), len(hang.waiting))
+    )
+    what = f"{worst.op} number {worst.sequence}"
+    if worst.behind:
+        ranks = number_ranges(worst.behind)
+        summary = (
+            f"Rank {ranks} did not come to {what}: the others waited {worst.timeout_s:,.0f} s and "
+            "gave up."
+        )
+        action = (
+            f"look at what rank {ranks} did then (py-spy dump, its own output): its input, its "
+            "device, another branch"
+        )
+    else:
+        summary = (
+            f"{what} hung for {worst.timeout_s:,.0f} s, and no line says which rank did not come."
+        )
+        action = (
+            "keep every rank's output (torchrun --tee 3), and the flight recorder's: "
+            "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1; `stepscope diagnose` reads "
+            "its dumps"
+        )
+    yield Advice(
+        code="late-rank",
+        bound=BOUNDS["late-rank"],
+        summary=summary,
+        action=action,
+        evidence=tuple(
+            f"{path}:{hang.line}: {_hung(hang)}" for path, hang in hangs[: POLICY.most_evidence]
+        ),
+    )
+
+
+def _hung(hang: Hang) -> str:
+    waited = f"rank {number_ranges(hang.waiting)}" if hang.waiting else "a rank that is not named"
+    behind = f"; rank {number_ranges(hang.behind)} had not enqueued it" if hang.behind else ""
+    return f"{waited} waited {hang.timeout_s:,.0f} s in {hang.op} number {hang.sequence}{behind}"
+
+
+def _by(num: int, ranks: Sequence[int]) -> str:
+    parts = []
+    if num > 1:
+        parts.append(f"{num} times")
+    if ranks:
+        parts.append(f"rank {number_ranges(ranks)}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

@@ -1,0 +1,101 @@
+"""The device is idle for much of the time, by a monitor's samples: something keeps it waiting.
+
+What it sees: a monitor's samples (nvidia-smi, dmon, DCGM, rocm-smi, amd-smi) with utilization well
+below all of the time, between the first sample at work and the last.
+
+Why it costs: a device that runs kernels 35 % of the time could do the same work in 35 % of the
+time, if whatever it waits for were there. Memory that is nearly full says nothing against that:
+it is held, not used.
+
+Evidence it needs: utilization of five samples at work. What the device waits for (input, the host,
+copies, other ranks, saves) no monitor shows.
+
+What to do: record some steps (`stepscope run -- python train.py`), which says what it waits for.
+Until then `top -H`: one Python thread at 100 % is the host, many worker processes at 100 % are the
+input, nobody at work is a disk, a network or another rank.
+
+Example: 35 % utilization with 82 of 85 GB in use: a loader without workers.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from stepscope.api import Abstention, Advice, Auxiliary, Rule
+from stepscope.core.recordings.system import DeviceSeries
+from stepscope.recordings.system import one_busy_core
+
+CODE = "idle-device"
+BOUND = "host"
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_busy: float = 0.8
+    """Of the time. Courses of the field call less than this worth a look; no recording was used to
+    choose it."""
+    least_samples: int = 5
+    full_memory: float = 0.9
+    """Of the device's, from which it is named: users take it for work."""
+
+
+POLICY = Policy()
+
+
+def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
+    """One for all devices that are idle, unless a recording of the host tells what they wait
+    for."""
+    devices = () if auxiliary.system is None else auxiliary.system.devices
+    if not devices:
+        return None
+    if all(device.busy_share is None for device in devices):
+        return Abstention(
+            code=CODE,
+            reason="the monitor did not record how busy the device was",
+            needs="nvidia-smi dmon -s pucm, or utilization.gpu of nvidia-smi --query-gpu",
+        )
+    if all(_num_samples(device) < POLICY.least_samples for device in devices):
+        return Abstention(
+            code=CODE,
+            reason="the monitor looked at the device fewer than five times",
+            needs="nvidia-smi dmon -s pucm for a minute, or stepscope run -- COMMAND",
+        )
+    idle = [device for device in devices if is_idle(device)]
+    if not idle or one_busy_core.advise(auxiliary) is not None:
+        return None
+    worst = min(idle, key=lambda device: device.used_share or 0.0)
+    busy = worst.used_share or 0.0
+    name = f"{worst.label[0].upper()}{worst.label[1:]}"
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{name} works {busy:.0%} of the time: it waits for something else.",
+        action="stepscope run -- python train.py records what it waits for; until then top -H: "
+        "workers at 100 % are the input, one Python thread at 100 % is the host",
+        evidence=tuple(_line(device) for device in idle[:8]),
+        weight=1 - busy,
+        weight_of="the device's time",
+    )
+
+
+def is_idle(device: DeviceSeries) -> bool:
+    share = device.used_share
+    enough = _num_samples(device) >= POLICY.least_samples
+    return enough and share is not None and share < POLICY.most_busy
+
+
+def _num_samples(device: DeviceSeries) -> int:
+    samples = device.busy_run_share or device.busy_share
+    return 0 if samples is None else samples.num
+
+
+def _line(device: DeviceSeries) -> str:
+    words = f"{device.label}: a kernel runs {device.used_share:.0%} of the time"
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    if used is not None and total and used.high / total >= POLICY.full_memory:
+        words += (
+            f"; {used.high / 1e9:.0f} of {total / 1e9:.0f} GB are held, which says nothing of work"
+        )
+    return words
+
+
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)
