@@ -15,14 +15,14 @@ from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.graph_replays import MIN_KERNELS
 from stepscope.analyses.kernels.launches import num_lost
 from stepscope.analyses.links import link
-from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import RankContext, build_context
-from stepscope.analyses.tables.views import (
+from stepscope.analyses.profiler_views import (
     calls_of,
     kernel_views,
     module_views,
     operator_views,
 )
+from stepscope.analyses.rank import measure_rank
+from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Kind, Launch, Trace
 from stepscope.readers.open_trace import read_trace

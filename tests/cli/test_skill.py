@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.cli.main import build_parser, main
 from stepscope.cli.skill import skill_text
-from stepscope.rules.registry import RULES
+from stepscope.rules.registry import every_rule
 
 LINES = [
     line
@@ -42,7 +42,7 @@ def test_its_commands_are_understood(
 def test_its_finding_is_one_that_there_is() -> None:
     codes = set(re.findall(r"(?:explain|--apply) ([a-z-]+)", skill_text()))
     assert codes
-    assert codes <= {rule.code for rule in RULES}
+    assert codes <= {rule.code for rule in every_rule()}
 
 
 def test_it_is_printed_and_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from stepscope.experiments.fix_values import fixes
 from stepscope.protocol.settings import SETTINGS, checked, environment_of, value_of
-from stepscope.rules.registry import RULES
+from stepscope.rules.registry import every_rule
 from tests.shared_data import ROOT
 
-CODES = {rule.code for rule in RULES}
+CODES = {rule.code for rule in every_rule()}
 
 
 def test_settings_fix_findings_that_there_are() -> None:

@@ -12,7 +12,7 @@ from stepscope.pipeline.page import page_of_recording
 from stepscope.pipeline.recording import Recording
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
-from tests.analyses.tables.test_views import step
+from tests.analyses.test_profiler_views import step
 from tests.builders import trace_text, write
 from tests.shared_data import DEMO, ROOT, lab_traces
 from tests.wording import mentions

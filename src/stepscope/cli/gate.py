@@ -69,9 +69,9 @@ def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked 
     from stepscope.core.gate import Budget, Check, parse
     from stepscope.core.gate_quantities import known_names
     from stepscope.core.toml_text import read_toml
-    from stepscope.rules.registry import RULES
+    from stepscope.rules.registry import every_rule
 
-    codes = tuple(rule.code for rule in RULES)
+    codes = tuple(rule.code for rule in every_rule())
     names = known_names(codes) | frozenset(more_names)
     checks = [
         Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names))

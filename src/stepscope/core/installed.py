@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -24,10 +24,12 @@ GROUP = "stepscope.rooms"
 POINTS_FILE = "entry_points.txt"
 
 
-def with_installed(ours: tuple[T, ...], door: str, name_of: Callable[[T], str]) -> tuple[T, ...]:
+def with_installed(
+    ours: tuple[T, ...], door: str, name_of: Callable[[T], str], taken: Iterable[str] = ()
+) -> tuple[T, ...]:
     """Ours, then what installed packages add by a door: format, rule or command. One that has a
-    name of ours, or cannot be imported, is left out with a warning."""
-    names = {name_of(each) for each in ours}
+    name of ours, or one that is taken, or cannot be imported, is left out with a warning."""
+    names = {*taken, *(name_of(each) for each in ours)}
     added: list[T] = []
     for point in _points(door):
         found = _load(point, type(ours[0]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.core.recordings.stacks import Frame
 from stepscope.errors import FormatError
+from stepscope.live.shapes.stacks import Frame
 from stepscope.protocol.untrusted import as_object, parse_json
 
 MOST_FRAMES = 500

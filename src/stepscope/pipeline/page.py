@@ -12,9 +12,9 @@ from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import waiting
 from stepscope.analyses.host.host_flame import Stack, host_flame
 from stepscope.analyses.intervals import Intervals
+from stepscope.analyses.profiler_views import profiler_views
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.curves import Curve, memory_curve, peak_memory, run_curves
-from stepscope.analyses.tables.views import profiler_views
 from stepscope.analyses.timeline.step import Shared, draw
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from stepscope.analyses.collectives.hang import find_hang
 from stepscope.analyses.memory.ways_out import out_of_memory
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.metadata import run_facts
@@ -75,10 +74,7 @@ class Recording:
     @cached_property
     def auxiliary(self) -> Auxiliary | None:
         """What other tools recorded of the same job."""
-        auxiliary = read_auxiliary(self.inputs.others)
-        if auxiliary is None or auxiliary.training is None or not auxiliary.training.dumps:
-            return auxiliary
-        return structs.replace(auxiliary, hang=find_hang(auxiliary.training.dumps))
+        return read_auxiliary(self.inputs.others)
 
     @cached_property
     def run(self) -> RunFacts | None:

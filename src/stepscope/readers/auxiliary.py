@@ -45,7 +45,12 @@ def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:
         for kind, of_kind in reports.items()
         if of_kind
     }
-    return Auxiliary(**joined, notes=tuple(notes))
+    auxiliary = Auxiliary(**joined, notes=tuple(notes))
+    for name in by_format:
+        complete = BY_NAME[name].reader().complete
+        if complete is not None:
+            auxiliary = complete(auxiliary)
+    return auxiliary
 
 
 def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:

@@ -14,6 +14,7 @@ from stepscope.core.recordings.recording import Recording
 from stepscope.readers.source import Source
 
 if TYPE_CHECKING:
+    from stepscope.core.recordings.auxiliary import Auxiliary
     from stepscope.core.recordings.compiler import CompilerReport
     from stepscope.core.recordings.kernels import KernelReport
     from stepscope.core.recordings.memory import MemoryReport
@@ -71,6 +72,8 @@ class Reader(Struct, frozen=True, kw_only=True):
     """The ranks that one file holds, each with words for it, and notes."""
     companions: Callable[[Path], Iterable[Path]] | None = None
     """Files that are read along with one."""
+    complete: Callable[[Auxiliary], Auxiliary] | None = None
+    """Adds what all recordings of the format show together."""
 
 
 class Format(Struct, frozen=True, kw_only=True):

@@ -1,50 +1,53 @@
 """The rules that judge the recordings of other tools alone, in the order in which they are asked. A
-new one is its file, beside the tool's readers, and its line here."""
+new one is its file, beside the tool's readers, and its line here; its code is the file's name.
+
+They are imported where such a recording was given, or where all rules are listed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
 
 from stepscope.api import Advice, Auxiliary, Rule
-from stepscope.recordings.flight import hung_collective
-from stepscope.recordings.host import gil_contention, page_cache_misses
-from stepscope.recordings.job_log import advice, killed_workers
-from stepscope.recordings.ncu import (
-    barrier_stalls,
-    dram_bound,
-    idle_tensor_cores,
-    latency_bound,
-    low_l2_hits,
-    low_occupancy,
-    memory_stalls,
-    register_pressure,
-    tail_wave,
-    uncoalesced_access,
-)
-from stepscope.recordings.network import link_errors, network_congestion
-from stepscope.recordings.system import idle_device, one_busy_core, underloaded_gpu, uneven_devices
 
-RULES: tuple[Rule, ...] = (
-    barrier_stalls.RULE,
-    dram_bound.RULE,
-    gil_contention.RULE,
-    idle_device.RULE,
-    idle_tensor_cores.RULE,
-    latency_bound.RULE,
-    killed_workers.RULE,
-    low_l2_hits.RULE,
-    low_occupancy.RULE,
-    memory_stalls.RULE,
-    one_busy_core.RULE,
-    page_cache_misses.RULE,
-    register_pressure.RULE,
-    hung_collective.RULE,
-    link_errors.RULE,
-    network_congestion.RULE,
-    tail_wave.RULE,
-    uncoalesced_access.RULE,
-    underloaded_gpu.RULE,
-    uneven_devices.RULE,
+MODULES = (
+    "ncu.barrier_stalls",
+    "ncu.dram_bound",
+    "host.gil_contention",
+    "system.idle_device",
+    "ncu.idle_tensor_cores",
+    "ncu.latency_bound",
+    "job_log.killed_workers",
+    "ncu.low_l2_hits",
+    "ncu.low_occupancy",
+    "ncu.memory_stalls",
+    "system.one_busy_core",
+    "host.page_cache_misses",
+    "ncu.register_pressure",
+    "flight.hung_collective",
+    "network.link_errors",
+    "network.network_congestion",
+    "ncu.tail_wave",
+    "ncu.uncoalesced_access",
+    "system.underloaded_gpu",
+    "system.uneven_devices",
 )
-ADVISERS: tuple[Callable[[Auxiliary], Sequence[Advice]], ...] = (advice.advise,)
-"""What recordings say of the faults of other rules too."""
+CODES = tuple(name.rpartition(".")[2].replace("_", "-") for name in MODULES)
+ADVISERS = ("job_log.advice",)
+"""Modules whose `advise` says what recordings show of the faults of several rules."""
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    return tuple(_module(name).RULE for name in MODULES)
+
+
+def advisers() -> tuple[Callable[[Auxiliary], Sequence[Advice]], ...]:
+    return tuple(_module(name).advise for name in ADVISERS)
+
+
+def _module(name: str) -> Any:
+    return import_module(f"stepscope.recordings.{name}")

@@ -11,7 +11,7 @@ from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.run import RunFacts
 from stepscope.rules.host import graph_breaks, recompilation
-from stepscope.rules.registry import ADVISERS, RULES
+from stepscope.rules.registry import advisers, every_rule
 from stepscope.rules.rule import Advised
 
 
@@ -19,7 +19,7 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """What every rule says, and what PyTorch said of their faults: the weightiest first, what has
     no weight last."""
     every: list[Advice] = []
-    for said in (*_said(auxiliary), *(adviser(auxiliary) for adviser in ADVISERS)):
+    for said in (*_said(auxiliary), *(adviser(auxiliary) for adviser in advisers())):
         if isinstance(said, Advice):
             every.append(said)
         elif said is not None and not isinstance(said, Abstention):
@@ -37,14 +37,14 @@ def abstentions(auxiliary: Auxiliary) -> tuple[Abstention, ...]:
 
 
 def _said(auxiliary: Auxiliary) -> Iterator[Advised]:
-    for rule in RULES:
+    for rule in every_rule():
         if rule.advise is not None:
             yield rule.advise(auxiliary)
 
 
 def advise_run(run: RunFacts) -> tuple[Advice, ...]:
     """What the steps of a recorded run show by their lengths alone, the weightiest first."""
-    every = [rule.advise_run(run) for rule in RULES if rule.advise_run is not None]
+    every = [rule.advise_run(run) for rule in every_rule() if rule.advise_run is not None]
     return tuple(
         sorted((each for each in every if each is not None), key=lambda each: -(each.weight or 0.0))
     )

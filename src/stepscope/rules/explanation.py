@@ -6,7 +6,7 @@ import difflib
 import inspect
 
 from stepscope.errors import UsageError
-from stepscope.rules.registry import RULES
+from stepscope.rules.registry import every_rule
 from stepscope.rules.rule import Rule
 
 SECTIONS = ("What it sees", "Why it costs", "Evidence it needs", "What to do", "Example")
@@ -14,7 +14,7 @@ SECTIONS = ("What it sees", "Why it costs", "Evidence it needs", "What to do", "
 
 def first_lines() -> list[tuple[str, str]]:
     """Each code with the first line of its text, by bound and code."""
-    ordered = sorted(RULES, key=lambda rule: (rule.bound, rule.code))
+    ordered = sorted(every_rule(), key=lambda rule: (rule.bound, rule.code))
     return [(rule.code, text_of(rule).splitlines()[0]) for rule in ordered]
 
 
@@ -25,7 +25,7 @@ def text_of(rule: Rule) -> str:
 
 def explain(code: str) -> str:
     """The text of one rule; an unknown code is answered with the nearest ones."""
-    by_code = {rule.code: rule for rule in RULES}
+    by_code = {rule.code: rule for rule in every_rule()}
     if code not in by_code:
         near = difflib.get_close_matches(code, by_code, n=3, cutoff=0.4)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""

@@ -4,6 +4,7 @@ of other tools' recordings and of installed packages follow."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 
 from stepscope.core.installed import with_installed
@@ -74,7 +75,7 @@ from stepscope.rules.transfer import (
 )
 
 OTHER_TOOLS = "stepscope.recordings.rules"
-"""The module whose `RULES` and `ADVISERS` judge the recordings of other tools alone."""
+"""The module whose `rules` and `advisers` judge the recordings of other tools alone."""
 OURS: tuple[Rule, ...] = (
     serial_loader.RULE,
     pageable_copy.RULE,
@@ -134,23 +135,24 @@ OURS: tuple[Rule, ...] = (
     data_parallel_module.RULE,
 )
 _OTHER = import_module(OTHER_TOOLS)
-RULES = with_installed((*OURS, *_OTHER.RULES), "rule", lambda rule: rule.code)
-ADVISERS: tuple[Callable[[Auxiliary], Sequence[Advice]], ...] = _OTHER.ADVISERS
-"""What other tools' recordings say of the faults of several rules."""
-RANK_RULES = tuple(rule for rule in RULES if rule.propose is not None)
-JOB_RULES = tuple(rule for rule in RULES if rule.propose_job is not None)
+TRACE_RULES = with_installed(OURS, "rule", lambda rule: rule.code, taken=_OTHER.CODES)
+"""Ours, and those of installed packages."""
+RANK_RULES = tuple(rule for rule in TRACE_RULES if rule.propose is not None)
+JOB_RULES = tuple(rule for rule in TRACE_RULES if rule.propose_job is not None)
 
 EXCLUDES: Mapping[str, frozenset[str]] = {
     rule.code: frozenset(rule.excludes)
-    | {other.code for other in RULES if rule.code in other.excludes}
-    for rule in RULES
+    | {other.code for other in TRACE_RULES if rule.code in other.excludes}
+    for rule in TRACE_RULES
 }
 """By code, both ways."""
-INCLUDES: Mapping[str, frozenset[str]] = {rule.code: frozenset(rule.includes) for rule in RULES}
-OF_JOB: Mapping[str, Callable[[JobCase, JobProposal], JobProposal]] = {
-    rule.code: rule.of_job for rule in RULES if rule.of_job is not None
+INCLUDES: Mapping[str, frozenset[str]] = {
+    rule.code: frozenset(rule.includes) for rule in TRACE_RULES
 }
-SWEEPING = frozenset(rule.code for rule in RULES if rule.sweeping)
+OF_JOB: Mapping[str, Callable[[JobCase, JobProposal], JobProposal]] = {
+    rule.code: rule.of_job for rule in TRACE_RULES if rule.of_job is not None
+}
+SWEEPING = frozenset(rule.code for rule in TRACE_RULES if rule.sweeping)
 
 
 def rank_rules(case: Case) -> tuple[Rule, ...]:
@@ -169,3 +171,15 @@ def job_rules(*, has_device: bool) -> tuple[Rule, ...]:
 
 def _for(rules: tuple[Rule, ...], *, has_device: bool) -> tuple[Rule, ...]:
     return rules if has_device else tuple(rule for rule in rules if not rule.needs_device)
+
+
+@cache
+def every_rule() -> tuple[Rule, ...]:
+    """Ours, those that judge other tools' recordings, then those of installed packages."""
+    return (*OURS, *_OTHER.rules(), *TRACE_RULES[len(OURS) :])
+
+
+def advisers() -> Sequence[Callable[[Auxiliary], Sequence[Advice]]]:
+    """What other tools' recordings say of the faults of several rules."""
+    functions: Sequence[Callable[[Auxiliary], Sequence[Advice]]] = _OTHER.advisers()
+    return functions

@@ -12,7 +12,7 @@ from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.diagnosis import SHARE, Abstention
 from stepscope.core.facts import KernelRow, RankFacts
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
-from stepscope.rules.registry import RULES
+from stepscope.rules.registry import TRACE_RULES
 
 LARGE = 0.15
 """Of the step, from which a share wants an answer or a reason."""
@@ -41,7 +41,9 @@ IDLE_WORDS = {
 Reason = tuple[str, str]
 """Why not, and what to record or to give."""
 
-ANSWERS: Mapping[str, tuple[str, ...]] = {rule.code: (rule.bound, *rule.answers) for rule in RULES}
+ANSWERS: Mapping[str, tuple[str, ...]] = {
+    rule.code: (rule.bound, *rule.answers) for rule in TRACE_RULES
+}
 """The shares that each rule's fix is for."""
 
 

@@ -17,7 +17,7 @@ from stepscope.rules.accuracy import POLICY, is_withheld
 from stepscope.rules.advice import abstentions, advise, advise_run
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.uneven_work import unjudged
-from stepscope.rules.registry import RULES
+from stepscope.rules.registry import every_rule
 from stepscope.rules.shared.link_tests import judge_test, reached_words
 
 MOST_TESTS = 3
@@ -238,7 +238,9 @@ def diagnose_auxiliary(
     if nccl is not None:
         formats.append(f"a log of {nccl.library.upper()}")
         judged.add("comms")
-        by_log = (rule.advise_by_log(nccl) for rule in RULES if rule.advise_by_log is not None)
+        by_log = (
+            rule.advise_by_log(nccl) for rule in every_rule() if rule.advise_by_log is not None
+        )
         advice += [each for each in by_log if each is not None]
     subjects = ", ".join(sorted(judged))
     codes = ", ".join(dict.fromkeys(each.code for each in advice))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.analyses.tables.columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, Rows, TableSpec
 from stepscope.core.trace import Bool
 from stepscope.tables.extras import need
+from stepscope.tables.rows.columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, Rows, TableSpec
 
 ArrowTable = Any
 """A pyarrow.Table. The package is optional, so that nothing here names its types."""

@@ -22,14 +22,14 @@ from stepscope.errors import InputError, StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.analyses.rank_context import RankContext
-    from stepscope.analyses.timeline.job_clock import Aligned, RankClock
-    from stepscope.analyses.timeline.tracks import Series, Spans
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.facts import RankFacts
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.source import Source
     from stepscope.tables.perfetto.shapes import Writer
     from stepscope.tables.perfetto.timeline import RankTracks
+    from stepscope.tables.timeline.job_clock import Aligned, RankClock
+    from stepscope.tables.timeline.tracks import Series, Spans
 
 PROTO = (".pftrace", ".perfetto-trace", ".pftrace.gz")
 JSON = (".json", ".json.gz")
@@ -101,8 +101,8 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     from msgspec import structs
 
     from stepscope.analyses.collectives.records import collective_records_of
-    from stepscope.analyses.timeline.job_clock import RankClock, align
     from stepscope.readers.inputs import assign_ranks
+    from stepscope.tables.timeline.job_clock import RankClock, align
 
     read = []
     for source in recording.inputs.sources:
@@ -178,8 +178,8 @@ PATH = "critical path"
 
 
 def _tracks(job: _Job, index: int, context: RankContext) -> RankTracks:
-    from stepscope.analyses.timeline import tracks
     from stepscope.tables.perfetto.timeline import RankTracks
+    from stepscope.tables.timeline import tracks
 
     head, aligned = job.heads[index], job.aligned
     matched = aligned.matched if head.collective_records is not None else None
@@ -210,10 +210,10 @@ def _tracks(job: _Job, index: int, context: RankContext) -> RankTracks:
 
 def _critical_path(context: RankContext, facts: RankFacts | None) -> Spans | None:
     """None where the steps cannot be replayed."""
-    from stepscope.replay.critical_path import critical_path, recorded_spans
     from stepscope.replay.graph import build
     from stepscope.replay.host_graph import build_on_host
     from stepscope.rules.partition_verdict import is_blind
+    from stepscope.tables.timeline.critical_path import critical_path, recorded_spans
 
     graph = build(context.trace, context.links, context.cut, context.host, context.collective)
     if graph is None and context.device is None:
@@ -227,7 +227,7 @@ def _sampled(job: _Job, head: RankClock) -> list[Series]:
     """The run folder's counters, on the rank's own clock."""
     from msgspec import structs
 
-    from stepscope.analyses.timeline.samples import sampled_series
+    from stepscope.tables.timeline.samples import sampled_series
 
     run = job.recording.inputs.run
     ranks = () if run is None else run.ranks

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from stepscope.analyses.tables.columns import TableSpec
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.blocks import Block, Column, Details, Prose, Table
 from stepscope.report.document.html import to_html
 from stepscope.report.names import shorten
 from stepscope.report.units import fixed, percent, plural
+from stepscope.tables.rows.columns import TableSpec
 
 MOST_ROWS = 20
 MOST_CHARACTERS = 200

@@ -15,18 +15,6 @@ from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.tables.catalog import TABLES
-from stepscope.analyses.tables.columns import Rows
-from stepscope.analyses.tables.device import copy_rows, kernel_rows
-from stepscope.analyses.tables.events import event_rows, launch_rows
-from stepscope.analyses.tables.job import (
-    collective_rows,
-    finding_rows,
-    meeting_rows,
-    rank_rows,
-    step_rows,
-    window_rows,
-)
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
 from stepscope.core.progress import counted
@@ -35,6 +23,18 @@ from stepscope.errors import InputError, StepscopeError
 from stepscope.pipeline.recording import Recording
 from stepscope.readers.inputs import assign_ranks
 from stepscope.tables.arrow import ArrowTable, to_arrow
+from stepscope.tables.rows.catalog import TABLES
+from stepscope.tables.rows.columns import Rows
+from stepscope.tables.rows.device import copy_rows, kernel_rows
+from stepscope.tables.rows.events import event_rows, launch_rows
+from stepscope.tables.rows.job import (
+    collective_rows,
+    finding_rows,
+    meeting_rows,
+    rank_rows,
+    step_rows,
+    window_rows,
+)
 
 OF_EVENTS: dict[str, Callable[[RankContext], Rows]] = {
     "events": event_rows,

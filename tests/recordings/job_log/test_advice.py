@@ -19,7 +19,7 @@ from stepscope.recordings.job_log import log as job_log
 from stepscope.recordings.job_log.lines import MEANS
 from stepscope.rules.advice import advise, joined
 from stepscope.rules.comms import slow_link
-from stepscope.rules.registry import RULES
+from stepscope.rules.registry import every_rule
 from tests.recording_texts import system_report, texts_of, training_log
 from tests.scenarios import FINDINGS
 from tests.wording import any_mentions, mentions
@@ -49,7 +49,7 @@ def test_every_kind_has_its_meaning_and_every_advice_a_known_rule() -> None:
     assert set(MEANS) == KINDS
     assert set(job_words.ADVICE) <= KINDS
     assert {code for code, _, _ in job_words.ADVICE.values()} <= job_words.BOUNDS.keys()
-    assert job_words.BOUNDS.items() <= {rule.code: rule.bound for rule in RULES}.items()
+    assert job_words.BOUNDS.items() <= {rule.code: rule.bound for rule in every_rule()}.items()
 
 
 @pytest.mark.parametrize("kind", job_words.ADVICE)

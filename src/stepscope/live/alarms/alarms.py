@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.analyses.run.samples import device_bytes, gpu_util, last_step, rss_bytes
-from stepscope.analyses.run.trend import Trend, TrendDetector
 from stepscope.live.alarms.clock import RankClock
 from stepscope.live.alarms.episode import Trouble, over
 from stepscope.live.alarms.episodes import Episodes
@@ -17,6 +16,7 @@ from stepscope.live.alarms.loss import LossSpikes, RankLoss, losses_of
 from stepscope.live.alarms.memory import RankMemory
 from stepscope.live.alarms.slow import SlowSteps
 from stepscope.live.alarms.steps import StepTable, wall_s
+from stepscope.live.alarms.trend import Trend, TrendDetector
 from stepscope.live.liveness import liveness
 from stepscope.live.shapes.alert import Alert
 from stepscope.live.shapes.live import RUNS, SILENT, STALLED, SWITCHED_OFF

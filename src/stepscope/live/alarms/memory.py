@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from stepscope.analyses.run.samples import device_bytes, device_total_bytes, rss_bytes
-from stepscope.analyses.run.trend import kendall_z
 from stepscope.live.alarms.episode import Trouble, over
+from stepscope.live.alarms.trend import kendall_z
 from stepscope.protocol.untrusted import objects_at, whole
 
 NUM_SAMPLES = 10

@@ -20,7 +20,7 @@ from stepscope.errors import InputError, UsageError
 from stepscope.process.table import rank_of
 
 if TYPE_CHECKING:
-    from stepscope.core.recordings.stacks import Frame, Stood
+    from stepscope.live.shapes.stacks import Frame, Stood
     from stepscope.process.table import Process
 
 MOST = 1024
@@ -55,10 +55,10 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.analyses.host.stacks_compare import compare
     from stepscope.live.cli.flight_dumps import find_hang_of
     from stepscope.live.cli.py_spy import NotPermittedError, dump, find_spy
     from stepscope.live.report.stacks import dumps_document, stacks_document
+    from stepscope.live.stacks_compare import compare
 
     ranks = find_ranks(options.pids)
     hang, dumps = find_hang_of(ranks)
@@ -125,8 +125,8 @@ def look(
 ) -> list[Stood]:
     """Each process's stacks, `num` times, all ranks before the next time."""
     from stepscope.core.progress import counted
-    from stepscope.core.recordings.stacks import Stood
     from stepscope.live.cli.py_spy import NotPermittedError
+    from stepscope.live.shapes.stacks import Stood
     from stepscope.process.table import read_process
 
     stacks: dict[int, list[tuple[Frame, ...]]] = {process.pid: [] for process in chosen}

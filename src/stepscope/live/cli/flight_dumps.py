@@ -37,9 +37,9 @@ def find_hang_of(ranks: Sequence[Process]) -> tuple[Hang | None, str]:
     if not paths:
         return None, ""
 
-    from stepscope.analyses.collectives.hang import find_hang
     from stepscope.readers.source import Source
     from stepscope.recordings.flight.dump import read
+    from stepscope.recordings.flight.hang import find_hang
 
     try:
         dumps = read([Source(path=path, label=str(path)) for path in paths]).dumps

@@ -13,7 +13,7 @@ from stepscope.process.isolation import find_tool
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.core.recordings.stacks import Frame
+    from stepscope.live.shapes.stacks import Frame
 
 DUMP_S = 20.0
 """What one look at one process may take."""

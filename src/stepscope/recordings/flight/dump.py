@@ -15,7 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stepscope.api import FormatError, Reader, Source, TrainingLog
+from msgspec.structs import replace
+
+from stepscope.api import Auxiliary, FormatError, Reader, Source, TrainingLog
 from stepscope.core.recordings.flight import (
     SCHEDULED,
     STATES,
@@ -26,8 +28,8 @@ from stepscope.core.recordings.flight import (
 )
 from stepscope.core.recordings.training_log import TrainingRecording
 from stepscope.protocol.untrusted import as_object, finite, parse_json, whole
-from stepscope.readers.safe_unpickle import PROTOCOLS, load_plain
 from stepscope.readers.whole_file import whole_text
+from stepscope.recordings.safe_unpickle import PROTOCOLS, load_plain
 
 FORMAT = "flight-recorder"
 MAX_BYTES = 512 << 20
@@ -316,4 +318,13 @@ def _time(value: Any) -> int | None:
     return None if not number else int(value)
 
 
-READER = Reader(is_mine=is_mine, read_together=read)
+def complete(auxiliary: Auxiliary) -> Auxiliary:
+    """With why the job stands still, where the ranks' dumps show it."""
+    if auxiliary.training is None:
+        return auxiliary
+    from stepscope.recordings.flight.hang import find_hang
+
+    return replace(auxiliary, hang=find_hang(auxiliary.training.dumps))
+
+
+READER = Reader(is_mine=is_mine, read_together=read, complete=complete)

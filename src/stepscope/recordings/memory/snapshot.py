@@ -23,13 +23,13 @@ from stepscope.core.recordings.memory import (
     Step,
     memory_recording,
 )
-from stepscope.readers.safe_unpickle import PROTOCOLS, load_plain
 from stepscope.readers.whole_file import whole_text
 from stepscope.recordings.memory.at_peak import at_peak, failed
 from stepscope.recordings.memory.events import DeviceHistory, histories
 from stepscope.recordings.memory.phases import Passes, boundaries, classify, find_passes
 from stepscope.recordings.memory.replay import Allocation, Replay, replayed
 from stepscope.recordings.memory.stats import NO_SIZE
+from stepscope.recordings.safe_unpickle import PROTOCOLS, load_plain
 
 FORMAT = "memory-snapshot"
 MAX_BYTES = 1 << 30

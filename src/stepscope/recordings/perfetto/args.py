@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stepscope.core.trace import NONE
 from stepscope.readers.kineto.event_decoder import SEPARATOR
-from stepscope.readers.trace.row_builder import RowTraceBuilder
 from stepscope.recordings.perfetto.columns import Events
 from stepscope.recordings.perfetto.state import ARG_NAMES, ARG_TEXTS, CATEGORIES, NAMES, Sequence
 from stepscope.recordings.perfetto.tracks import Slice
+from stepscope.recordings.row_builder import RowTraceBuilder
 
 NUMBERS = frozenset(
     (

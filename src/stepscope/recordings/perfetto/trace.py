@@ -19,7 +19,6 @@ from stepscope.core.numbers import first_few, true_notes
 from stepscope.core.trace import DEVICE_WORK, ENDS_EARLY, ENDS_INSIDE, NONE
 from stepscope.readers.format import Progress
 from stepscope.readers.trace.categories import kind_of_category
-from stepscope.readers.trace.row_builder import RowTraceBuilder, copy_name, several
 from stepscope.recordings.perfetto.args import DETAIL, slice_of
 from stepscope.recordings.perfetto.columns import (
     CLOCK_SNAPSHOT,
@@ -53,6 +52,7 @@ from stepscope.recordings.perfetto.wire import (
     signed,
     varint,
 )
+from stepscope.recordings.row_builder import RowTraceBuilder, copy_name, several
 
 WANTED = "Record with: rocprofv3 --sys-trace --output-format pftrace -- python train.py"
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4

@@ -25,9 +25,9 @@ from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE
 from stepscope.protocol.untrusted import whole, whole_text
 from stepscope.readers.format import Progress
-from stepscope.readers.trace.row_builder import RowTraceBuilder, copy_name
 from stepscope.recordings.rocm.json_walk import Path, Walk, decoded, walked
 from stepscope.recordings.rocm.rocprofv3_json import WANTED
+from stepscope.recordings.row_builder import RowTraceBuilder, copy_name
 
 EVENTS = ("traceEvents",)
 LABEL = re.compile(

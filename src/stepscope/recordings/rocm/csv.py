@@ -18,8 +18,8 @@ from stepscope.api import FormatError, InputError, Kind, Reader, Source, Stream,
 from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, DeviceProperties
 from stepscope.readers.format import Progress
-from stepscope.readers.trace.row_builder import RowTraceBuilder, copy_name
 from stepscope.recordings.rocm.table import DAMAGED, Table, cell, header_of, last_number, whole
+from stepscope.recordings.row_builder import RowTraceBuilder, copy_name
 
 WANTED = "Record with: rocprofv3 --sys-trace --output-format csv -- python train.py"
 START, END = ("start_timestamp", "beginns"), ("end_timestamp", "stop_timestamp", "endns")

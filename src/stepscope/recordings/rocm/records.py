@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from stepscope.core.trace import NONE
-from stepscope.readers.trace.row_builder import LARGEST_ID
+from stepscope.recordings.row_builder import LARGEST_ID
 
 Whole = Annotated[int, Meta(ge=-1, le=LARGEST_ID)]
 

@@ -21,13 +21,6 @@ from stepscope.api import FormatError, Kind, Reader, Source, Stream, Trace
 from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, DeviceProperties
 from stepscope.readers.format import Progress
-from stepscope.readers.trace.row_builder import (
-    NO_HOST,
-    NO_MARKS,
-    RowTraceBuilder,
-    copy_name,
-    several,
-)
 from stepscope.recordings.rocm.json_walk import Path, Walk, decoded, walked
 from stepscope.recordings.rocm.records import (
     Agent,
@@ -39,6 +32,13 @@ from stepscope.recordings.rocm.records import (
     Process,
     Record,
     Symbol,
+)
+from stepscope.recordings.row_builder import (
+    NO_HOST,
+    NO_MARKS,
+    RowTraceBuilder,
+    copy_name,
+    several,
 )
 
 START = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"\s*:')

@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.links import Links
-from stepscope.analyses.timeline.nesting import nest
-from stepscope.analyses.timeline.tracks import Series, Spans
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.trace import NONE, Bool, Detail, Int64, Kind, OpInputs, Trace
 from stepscope.protocol.json_text import json_text
 from stepscope.tables.perfetto.shapes import MAX_CHARS, SHAPES, Arg, Slices, Value, Writer
+from stepscope.tables.timeline.nesting import nest
+from stepscope.tables.timeline.tracks import Series, Spans
 
 CATEGORIES = {
     Kind.OP: "cpu_op",

@@ -15,9 +15,13 @@ from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
-from stepscope.analyses.timeline.job_clock import RankClock, align
-from stepscope.analyses.timeline.nesting import MAX_LANES, nest
-from stepscope.analyses.timeline.tracks import (
+from stepscope.core.facts import PARTS
+from stepscope.core.trace import NONE
+from stepscope.readers.open_trace import read_trace
+from stepscope.readers.source import Source
+from stepscope.tables.timeline.job_clock import RankClock, align
+from stepscope.tables.timeline.nesting import MAX_LANES, nest
+from stepscope.tables.timeline.tracks import (
     Spans,
     allocator_memory,
     collective_bandwidth,
@@ -26,10 +30,6 @@ from stepscope.analyses.timeline.tracks import (
     queue_depth,
     step_spans,
 )
-from stepscope.core.facts import PARTS
-from stepscope.core.trace import NONE
-from stepscope.readers.open_trace import read_trace
-from stepscope.readers.source import Source
 from tests.builders import source
 from tests.rank_records import Call, collective_records
 from tests.shared_data import DEMO, lab_traces

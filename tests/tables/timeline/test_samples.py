@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepscope.analyses.timeline.samples import sampled_series
 from stepscope.readers.run_folder.folder import RankRecord, read_run
+from stepscope.tables.timeline.samples import sampled_series
 from tests.live_runs import WALL_NS, add_samples, sample, wall, write_rank, write_run
 
 

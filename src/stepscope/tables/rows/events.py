@@ -6,8 +6,8 @@ import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.tables.columns import Rows, Values, coded, named, plain, recorded_ints
 from stepscope.core.trace import NONE, Int64, Kind, Trace
+from stepscope.tables.rows.columns import Rows, Values, coded, named, plain, recorded_ints
 
 KINDS = tuple(kind.name.lower() for kind in Kind)
 

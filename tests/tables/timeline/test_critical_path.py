@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.analyses.rank_context import RankContext, build_context
-from stepscope.analyses.timeline.tracks import Spans
 from stepscope.core.trace import NONE, Trace
 from stepscope.readers.open_trace import read_trace
-from stepscope.replay.critical_path import CriticalPath, critical_path, recorded_spans
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host
 from stepscope.replay.simulate import play
+from stepscope.tables.timeline.critical_path import CriticalPath, critical_path, recorded_spans
+from stepscope.tables.timeline.tracks import Spans
 from tests.builders import source
 from tests.shared_data import DEMO
 from tests.tracing import Event, call, kernel, mark, op, trace_of

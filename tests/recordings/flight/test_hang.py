@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyses.collectives.hang import find_hang
 from stepscope.core.recordings.flight import Hang
 from stepscope.readers.source import Source
 from stepscope.recordings.flight.dump import read
+from stepscope.recordings.flight.hang import find_hang
 from tests.flight_dumps import (
     NCCL,
     dump_bytes,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.analyses.host.stacks_compare import compare, standing
-from stepscope.core.recordings.stacks import Frame, Stood
+from stepscope.live.shapes.stacks import Frame, Stood
+from stepscope.live.stacks_compare import compare, standing
 from tests.wording import mentions
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers import safe_unpickle as plain_pickle
-from stepscope.readers.safe_unpickle import load_plain
+from stepscope.recordings import safe_unpickle as plain_pickle
+from stepscope.recordings.safe_unpickle import load_plain
 from tests.memory_snapshots import pickled
 
 VALUE: dict[str, Any] = {

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.timeline.tracks import Spans
 from stepscope.core.trace import NONE, Float64, Int64, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph
+from stepscope.tables.timeline.tracks import Spans
 
 BACKLOG = -2
 """It waited for work from before the recording."""

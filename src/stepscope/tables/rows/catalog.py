@@ -3,8 +3,8 @@ docs/query.md has the same, and a test compares them."""
 
 from __future__ import annotations
 
-from stepscope.analyses.tables.columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, TableSpec
 from stepscope.core.facts import PARTS
+from stepscope.tables.rows.columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, TableSpec
 
 _RANK = ("rank", INT, "the rank it was recorded on")
 _EVENT = ("event", INT, "its number among the rank's events, by start; the key into `events`")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyses.rank_context import RankContext, build_context
-from stepscope.analyses.tables.views import (
+from stepscope.analyses.profiler_views import (
     calls_of,
     kernel_views,
     memory_views,
@@ -17,6 +16,7 @@ from stepscope.analyses.tables.views import (
     profiler_views,
     shape_views,
 )
+from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.trace import NONE, Kind
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording

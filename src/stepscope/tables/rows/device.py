@@ -13,7 +13,8 @@ from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import MODULE_FRAME
-from stepscope.analyses.tables.columns import (
+from stepscope.core.trace import NONE, Int64, Kind, Launch, Trace
+from stepscope.tables.rows.columns import (
     Rows,
     Values,
     coded,
@@ -22,8 +23,7 @@ from stepscope.analyses.tables.columns import (
     plain,
     recorded_ints,
 )
-from stepscope.analyses.tables.events import KINDS
-from stepscope.core.trace import NONE, Int64, Kind, Launch, Trace
+from stepscope.tables.rows.events import KINDS
 
 DIRECTION = re.compile(r"^Memcpy (\w+)", re.IGNORECASE)
 MEMORY = re.compile(r"\(([^()]{1,80} -> [^()]{1,80})\)")

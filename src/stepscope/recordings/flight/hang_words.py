@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from stepscope.analyses.collectives.flight_groups import (
-    Disagreement,
-    Wait,
-    calls_at,
-    num_elements,
-)
 from stepscope.core.numbers import number_ranges, times
 from stepscope.core.recordings.flight import (
     DEVICE,
@@ -22,6 +16,12 @@ from stepscope.core.recordings.flight import (
     FlightDump,
     Hang,
     HangRank,
+)
+from stepscope.recordings.flight.groups import (
+    Disagreement,
+    Wait,
+    calls_at,
+    num_elements,
 )
 
 MAX_DETAILS = 8

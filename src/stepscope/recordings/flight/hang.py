@@ -12,17 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from stepscope.analyses.collectives import hang_words as words
-from stepscope.analyses.collectives.flight_groups import (
-    Disagreement,
-    Wait,
-    disagreements,
-    grouped,
-    open_ends_of,
-    peer_disagreements,
-    peer_waits,
-    waits,
-)
 from stepscope.core.recordings.flight import (
     DEVICE,
     LINK,
@@ -34,6 +23,17 @@ from stepscope.core.recordings.flight import (
     FlightDump,
     Hang,
     HangRank,
+)
+from stepscope.recordings.flight import hang_words as words
+from stepscope.recordings.flight.groups import (
+    Disagreement,
+    Wait,
+    disagreements,
+    grouped,
+    open_ends_of,
+    peer_disagreements,
+    peer_waits,
+    waits,
 )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analyses.timeline.tracks import Series
 from stepscope.protocol.untrusted import finite, objects_at, whole
 from stepscope.readers.run_folder.folder import RankRecord
+from stepscope.tables.timeline.tracks import Series
 
 FAR_NS = 60_000_000_000
 """A sample further from the recording than this says nothing about it."""

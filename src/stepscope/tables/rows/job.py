@@ -11,7 +11,12 @@ from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.step_parts import PHASES
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.windows import step_numbers
-from stepscope.analyses.tables.columns import (
+from stepscope.core.comms import CollectiveRecords, Lateness, Matched
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.facts import PARTS, RankFacts
+from stepscope.core.numbers import number_ranges
+from stepscope.core.trace import NONE, Int64, TraceMeta
+from stepscope.tables.rows.columns import (
     Rows,
     Values,
     coded,
@@ -23,11 +28,6 @@ from stepscope.analyses.tables.columns import (
     recorded_ints,
     texts,
 )
-from stepscope.core.comms import CollectiveRecords, Lateness, Matched
-from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.facts import PARTS, RankFacts
-from stepscope.core.numbers import number_ranges
-from stepscope.core.trace import NONE, Int64, TraceMeta
 
 
 def collective_rows(context: RankContext, records: CollectiveRecords) -> Rows:

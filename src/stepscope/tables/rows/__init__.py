@@ -1,0 +1,1 @@
+"""The rows of `query`, `stepscope.load` and the exports, a table each."""

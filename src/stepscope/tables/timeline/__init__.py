@@ -1,0 +1,1 @@
+"""What a timeline draws: spans, counters and flows, as columns over time."""
