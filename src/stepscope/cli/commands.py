@@ -110,7 +110,7 @@ COMMANDS = (
     Command(
         "runs",
         "The runs that are kept here: verdicts, names, and a clean-up.",
-        "stepscope.cli.runs",
+        "stepscope.runs.command",
         SHARE,
     ),
     Command(
@@ -134,13 +134,13 @@ COMMANDS = (
     Command(
         "skill",
         "What teaches an agent to use stepscope.",
-        "stepscope.cli.skill",
+        "stepscope.doors.skill",
         SHARE,
     ),
     Command(
         "doctor",
         "What this machine allows a profiler, and what to do about it.",
-        "stepscope.cli.doctor",
+        "stepscope.doctor.command",
         SHARE,
     ),
     Command(

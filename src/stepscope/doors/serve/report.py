@@ -12,8 +12,8 @@ from stepscope import __version__
 from stepscope.core.contract.runs import RunEntry
 from stepscope.report.document.blocks import Document
 from stepscope.report.html import environment, render
-from stepscope.report.runs import age_words, size_words, verdict_words
 from stepscope.report.units import ms, plural
+from stepscope.runs.view import age_words, size_words, verdict_words
 
 STYLES = ("page.css", "serve.css")
 MAX_COMMAND = 120

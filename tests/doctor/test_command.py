@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.readers import this_machine
-from stepscope.readers.this_machine import MachineCheck, machine_checks
+from stepscope.doctor import checks as this_machine
+from stepscope.doctor.checks import MachineCheck, machine_checks
 from tests.wording import mentions
 
 

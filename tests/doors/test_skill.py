@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import build_parser, main
-from stepscope.cli.skill import skill_text
+from stepscope.doors.skill import skill_text
 from stepscope.rules.registry import every_rule
 
 LINES = [

@@ -23,8 +23,8 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.readers.this_machine import machine_checks
-    from stepscope.report.doctor import doctor_document
+    from stepscope.doctor.checks import machine_checks
+    from stepscope.doctor.view import doctor_document
 
     checks = machine_checks(options.out)
     print_document(doctor_document(checks), options.format)

@@ -91,7 +91,7 @@ def run(options: Options) -> int:
             return _prune(options, prune)
     folder = options.folder
     from stepscope.readers.run_folder.kept_runs import kept_runs
-    from stepscope.report.runs import runs_document, runs_json
+    from stepscope.runs.view import runs_document, runs_json
 
     now_ns = time.time_ns()
     entries = kept_runs(folder, now_ns)
@@ -146,7 +146,7 @@ def _untag(folder: Path, name: str) -> int:
 
 def _prune(options: Options, asked: Prune) -> int:
     from stepscope.readers.run_folder.kept_runs import kept_runs
-    from stepscope.report.runs import pruned_document, runs_json
+    from stepscope.runs.view import pruned_document, runs_json
 
     folder = options.folder
     if asked.keep is None and asked.older_than is None:

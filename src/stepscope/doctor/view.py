@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.readers.this_machine import MachineCheck
+from stepscope.doctor.checks import MachineCheck
 from stepscope.report.document.blocks import (
     Block,
     Cell,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.runs import prunable
 from stepscope.core.contract.runs import RunEntry
 from stepscope.protocol.run_folder import write_json
 from stepscope.readers.run_folder.kept_runs import resolve
+from stepscope.runs.command import prunable
 from tests.installed import need
 from tests.live_runs import write_run
 from tests.shared_data import ROOT
