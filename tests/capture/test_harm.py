@@ -197,8 +197,8 @@ def test_hundreds_of_accumulated_passes_are_one_step_and_the_exit_code_is_the_jo
 ) -> None:
     # However long they take: without a core, longer than one waits for an optimizer's step.
     text = """
-import stepscope.capture.session as session
-session.PATIENCE_NS = 10**18
+import stepscope.capture.hooks.without_optimizer as without
+without.PATIENCE_NS = 10**18
 for _ in range(4):
     for _ in range(300):
         model(torch.ones(1, 32)).mean().backward()

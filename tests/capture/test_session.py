@@ -20,11 +20,12 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.probes import Probe
 from stepscope.capture.hooks.stalls import evaluated, saved
 from stepscope.capture.hooks.step import backward_probe, next_probe, step_probe
+from stepscope.capture.hooks.without_optimizer import LEAST_INSTEAD, PATIENCE_NS
 from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
 from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, SELDOM
 from stepscope.capture.recording.window import Window
-from stepscope.capture.session import LEAST_INSTEAD, PATIENCE_NS, Session
+from stepscope.capture.session import Session
 from stepscope.capture.tape import COLLECTED
 from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
@@ -340,7 +341,7 @@ def test_passes_without_any_step_do_not_pile_up(job: Job) -> None:
     for _ in range(5000):
         job.backward(job)
     job.session.catch_up()
-    assert len(job.session._passes._passes) <= MOST_PASSES
+    assert len(job.session._running.passes._passes) <= MOST_PASSES
     job.session.ended_by_hand(job.now)
     job.backward(job)
     job.session.ended_by_hand(job.now)

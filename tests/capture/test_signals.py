@@ -154,6 +154,23 @@ def test_faults_of_ours_and_of_strangers_objects_are_not_the_jobs() -> None:
     assert not guard.is_on
 
 
+@pytest.mark.planted
+def test_a_fault_is_told_without_a_file_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may have forbidden that, by an audit hook."""
+
+    def forbidden(*_: object) -> None:
+        raise RuntimeError("opened")
+
+    monkeypatch.setattr("linecache.getlines", forbidden)
+    monkeypatch.setattr("builtins.open", forbidden)
+    guard, told = Guard(), list[str]()
+    guard.report = told.append
+    guard.watch(lambda: 1 // 0)()
+    (text,) = told
+    assert text.endswith("ZeroDivisionError: integer division or modulo by zero\n")
+    assert f'File "{__file__}", line' in text
+
+
 def test_an_interrupt_is_the_jobs() -> None:
     def handler(_: int, frame: FrameType | None) -> None:
         raise Preempted(frame)

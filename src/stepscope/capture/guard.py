@@ -68,6 +68,18 @@ def _is_from_outside(error: BaseException, innermost: FrameType) -> bool:
     return not file.startswith((_OURS, *_LIBRARIES)) or "-packages" in file
 
 
+def _told(error: Exception) -> str:
+    """As Python tells it, without the lines of source: to read them is to open files, in a thread
+    of the job's, which may have forbidden that."""
+    lines = ["Traceback (most recent call last):"]
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}')
+        trace = trace.tb_next
+    return "\n".join([*lines, "".join(traceback.format_exception_only(error))])
+
+
 class suppressed:  # noqa: N801 - as contextlib.suppress
     """As suppress(Exception), for failures of ours alone."""
 
@@ -125,7 +137,7 @@ class Guard:
                 except Exception as error:
                     if not is_ours(error):
                         raise
-                    self.off(traceback.format_exc())
+                    self.off(_told(error))
             return None
 
         return guarded  # type: ignore[return-value]

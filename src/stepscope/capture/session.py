@@ -17,13 +17,14 @@ from stepscope.capture.epochs import Epochs
 from stepscope.capture.garbage import Collections
 from stepscope.capture.guard import Guard, at_process_end, is_ours, suppressed
 from stepscope.capture.hooks.step_boundary import Anchor
+from stepscope.capture.hooks.without_optimizer import LEAST_INSTEAD, WithoutOptimizer
 from stepscope.capture.losses import LossSampler
-from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
 from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.schedule import Marks, Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
+from stepscope.capture.running_step import RunningStep
 from stepscope.capture.tape import (
     COLLECTED,
     EXCHANGED,
@@ -41,10 +42,6 @@ from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
 from stepscope.protocol.run_folder import STATES, claim_rank
 
 TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
-LEAST_INSTEAD = 200
-PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
-"""Backward passes or replays, and time, without any optimizer step, from which these are taken
-for steps: more than a step accumulates, and longer than it takes."""
 NOTHING_DUE = 1_000
 """Steps until the training thread looks again where nothing is due,
 whatever the writer's thread does meanwhile."""
@@ -61,12 +58,10 @@ class Session:
     # What every step touches lies side by side: after the model has run, the caches are the
     # model's, and each line costs.
     __slots__ = (
-        *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
-        *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
-        *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_log_ns"),
-        *("_wait_cpu_ns", "_fetched_ns"),
-        *("_wait_ns", "device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader"),
-        *("losses", "marks", "nests", "rows", "schedule", "step", "tape", "window", "writer"),
+        *("__dict__", "_after", "_anchor", "_ends_after_backward", "_instead", "_last_dur_ns"),
+        *("_last_ns", "_lock", "_passes_left", "_running", "_turn"),
+        *("device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader", "losses"),
+        *("marks", "nests", "rows", "schedule", "step", "tape", "window", "writer"),
     )
 
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
@@ -102,15 +97,9 @@ class Session:
         self._begun_ns = 0
         self._last_ns = 0
         self._last_dur_ns: int | None = None
-        self._num_instead = 0
-        """Graphs replayed, and passes of steps before this one, since the last optimizer step."""
-        self._is_instead = False
+        self._instead = WithoutOptimizer()
         self._passes_left = LEAST_INSTEAD
         """Backward passes that need no look, where every step is looked at."""
-        self._least_instead = LEAST_INSTEAD
-        self._first_instead_ns = 0
-        self._usual_ns: int | None = None
-        """A step that an optimizer ended."""
         self._is_hurried = False
         self.nests = False
         """Whether an optimizer's step was seen inside its own step: of a class on top of another.
@@ -119,10 +108,7 @@ class Session:
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
         self._ends_after_backward = False
         """Whether the pass that runs ends a step: an optimizer stepped in it, in any thread."""
-        self._wait_cpu_ns: int | None = 0
-        self._fetched_ns: int = 0
-        self._passes, self._comms = Passes(), Passes()
-        self._count_anew()
+        self._running = RunningStep()
         self.notice: Callable[[], object] = getattr(self, "notice", lambda: None)
         """Hooks up what was imported meanwhile."""
         self._epochs, self._collections = Epochs(), Collections()
@@ -158,8 +144,8 @@ class Session:
             self._ends_after_backward = False
             self.ended_step(ended)
         else:
-            self._instead(0, ended)
-        is_settled = not self._is_instead and self._num_instead + len(self._passes) < LEAST_INSTEAD
+            self._ended_instead(0, ended)
+        is_settled = not self._instead.is_so and self._num_instead < LEAST_INSTEAD
         self._passes_left = LEAST_INSTEAD if is_settled else 0
 
     def replayed(self, graph: Any, _begun: int, ended: int) -> None:
@@ -168,8 +154,8 @@ class Session:
 
     def _replayed(self, graph: int, ended: int) -> None:
         self.catch_up()
-        self._num_instead += 1
-        self._instead(graph, ended)
+        self._instead.num += 1
+        self._ended_instead(graph, ended)
 
     def began_epoch(self, loader: Any, begun: int, ended: int) -> None:
         self.catch_up()
@@ -196,16 +182,9 @@ class Session:
         self._is_hurried = False
         if self.device_clock is not None and self.device_clock.is_capturing():
             return
-        self._optimizer_ns += ended - begun
-        if self._is_instead:
-            # Many passes were one step after all: it takes twice as many before they are taken for
-            # steps again.
-            self._is_instead, self._anchor = False, Anchor()
-            num = self._num_instead + len(self._passes)
-            self._least_instead = 2 * max(num, self._least_instead)
-        elif self._last_dur_ns is not None:
-            self._usual_ns = self._last_dur_ns
-        self._num_instead = self._first_instead_ns = 0
+        self._running.optimizer_ns += ended - begun
+        if self._instead.is_over(self._num_instead, self._last_dur_ns):
+            self._anchor = Anchor()
         if not self.is_by_hand and self._anchor.ends_step(id(optimizer)):
             if self.is_in_backward():
                 # Optimizers that step as gradients come: a profiler that is attached or taken off
@@ -214,19 +193,22 @@ class Session:
             else:
                 self.ended_step(ended)
 
-    def _instead(self, source: int, now: int) -> None:
+    @property
+    def _num_instead(self) -> int:
+        """Passes and replays since the last optimizer step."""
+        return self._instead.num + len(self._running.passes)
+
+    def _ended_instead(self, source: int, now: int) -> None:
         """Backward passes or replayed graphs end steps where no optimizer of torch does."""
-        num = self._num_instead + len(self._passes)
-        if self.is_by_hand or (not self._is_instead and num < self._least_instead):
+        instead, num = self._instead, self._num_instead
+        if self.is_by_hand:
             return
-        if not self._is_instead:
-            self._first_instead_ns = self._first_instead_ns or now
-            since = max(self._last_ns, self._first_instead_ns)
-            if now - since < max(PATIENCE_NS, PATIENT_STEPS * (self._usual_ns or 0)):
+        if not instead.is_so:
+            if not instead.begins(num, now, self._last_ns):
                 return
-            self._is_instead, self._anchor = True, Anchor()
+            self._anchor = Anchor()
         if self._anchor.ends_step(source):
-            self._num_instead = num
+            instead.num = num
             self.ended_step(now)
 
     def ended_step(self, now: int) -> None:
@@ -246,7 +228,7 @@ class Session:
         # Whatever we did since the step's end is in no step.
         has_worked = is_first or self.window is not window
         self._last_ns = time.perf_counter_ns() if has_worked else now
-        self._count_anew()
+        self._running.clear()
 
     def catch_up(self) -> None:
         """Reads the tape: steps that needed no look become rows, the rest is of the running
@@ -265,54 +247,45 @@ class Session:
     def _read_tape(self) -> None:
         # In one function, the usual kinds first: of what a step costs, this is the part that grows
         # with what is recorded.
-        take = self.tape.popleft
+        take, running = self.tape.popleft, self._running
         for _ in range(len(self.tape)):
             kind, begun, ended, who = take()
             if kind == PASSED:
-                self._passes.add(begun, ended)
-                if self._comms:
-                    self._comms.drop_since(begun)
+                running.passed(begun, ended)
             elif kind == WAITED:
-                self._wait_ns += ended - begun
-                if not self._fetched_ns:
-                    self._fetched_ns = begun
+                running.waited(begun, ended, who)
                 if self._epochs.is_pending:
                     self._epochs.took_first(ended - begun)
-                # An epoch's end is waited for, and brings no batch.
-                if who is not None:
-                    self._num_batches += 1
-                    own_ns = self._wait_cpu_ns
-                    self._wait_cpu_ns = None if who < 0 or own_ns is None else own_ns + who
             elif kind == STEPPED:
                 if who == self._last_stepped[0] and begun <= self._last_stepped[1]:
                     self.nests = True
                     self.hurry()
                     continue
                 self._last_stepped = who, begun
-                self._optimizer_ns += ended - begun
-                self._num_instead = self._first_instead_ns = 0
+                running.optimizer_ns += ended - begun
+                self._instead.forget()
                 if self._anchor.ends_step(who):
                     self._add_row(ended, self._state())
                     self._last_ns = ended
-                    self._count_anew()
+                    self._running.clear()
                 else:
                     self.hurry()
             elif kind == SAVED:
-                self._save_ns += ended - begun
+                running.save_ns += ended - begun
                 self._add_event("save", begun, ended, **who)
             elif kind == COLLECTED:
                 self._collected(begun, ended, who)
             elif kind == EXCHANGED:
-                self._comms.add(begun, ended)
+                running.comms.add(begun, ended)
             elif kind == LOGGED:
-                self._log_ns += ended - begun
+                running.log_ns += ended - begun
                 if ended - begun >= NOTED_NS:
                     self._add_event("log", begun, ended, line=who)
             else:
-                self._num_evals += 1
+                running.num_evals += 1
                 if who is not None:
                     self._add_event("evaluation", begun, ended, line=who)
-        if len(self._passes) >= LEAST_INSTEAD:
+        if len(running.passes) >= LEAST_INSTEAD:
             self.hurry()
 
     def _collected(self, at_ns: int, begins: Any, about: Any) -> None:
@@ -320,7 +293,7 @@ class Session:
         if over is None:
             return
         begun, is_asked, line = over
-        self._gc_ns += at_ns - begun
+        self._running.gc_ns += at_ns - begun
         if at_ns - begun >= NOTED_NS:
             self._add_event("gc", begun, at_ns, line=line)
             window = self.window
@@ -342,13 +315,6 @@ class Session:
         self._is_hurried = True
         self.free_steps.clear()
 
-    def _count_anew(self) -> None:
-        self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = self._wait_cpu_ns = self._log_ns = 0
-        self._fetched_ns = 0
-        self._passes.clear()
-        self._comms.clear()
-
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
         clock = self.device_clock
@@ -356,7 +322,7 @@ class Session:
         usual = (
             not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
         )
-        if self.is_by_hand or self._is_instead or self.nests or not usual:
+        if self.is_by_hand or self._instead.is_so or self.nests or not usual:
             return 0
         look = self.step + NOTHING_DUE if clock is None else self.marks.next_look(self.step)
         wanted = self.schedule.wanted_step
@@ -452,15 +418,13 @@ class Session:
     def _add_row(self, now: int, state: int) -> None:
         # Threads that step the same optimizer may be read in another order than they stepped in.
         now = max(now, self._last_ns)
-        self._last_dur_ns = dur_ns = now - self._last_ns
-        wait, backward, step = (self._wait_ns, self._num_batches), self._passes.fold(), self.step
-        spent = self._optimizer_ns, self._save_ns, self._gc_ns
-        rest = state, self._num_evals, self._wait_cpu_ns, None, self._comms.fold()[0], self._log_ns
-        between = max(self._fetched_ns - self._last_ns, 0) if self._fetched_ns else None
+        self._last_dur_ns = now - self._last_ns
+        step = self.step
+        row = self._running.row(step, now, self._last_ns, state)
         # Before its row is there: one that a signal's handler keeps from coming is missing, and no
         # other has its number.
         self.step = step + 1
-        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest, between])
+        self.rows.append(row)
 
     def _measured(self, step: int, device_ns: int, backward_ns: int | None) -> None:
         """Writes the device's time of an earlier step into its row, where that has not left yet."""

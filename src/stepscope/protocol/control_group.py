@@ -83,6 +83,6 @@ def _quota(words: list[str]) -> float | None:
 
 def _words(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="ascii", errors="replace").split()
+        return path.read_text(encoding="utf-8", errors="replace").split()
     except OSError:
         return []

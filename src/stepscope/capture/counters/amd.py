@@ -72,7 +72,7 @@ class AmdDevice:
 def _max_clock_mhz(path: Path) -> float | None:
     """The fastest clock in a table of lines like "1: 2100Mhz *"."""
     try:
-        words = path.read_text(encoding="ascii").split()
+        words = path.read_text(encoding="utf-8").split()
         return max(
             (float(word[:-3]) for word in words if word.lower().endswith("mhz")), default=None
         )

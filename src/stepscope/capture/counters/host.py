@@ -152,7 +152,7 @@ class FabricCounters(_Counters):
         if not self._ports or self._num_taken % SELDOM != 1:
             return {}
         received, sent = (
-            sum(int((port / name).read_text(encoding="ascii")) for port in self._ports)
+            sum(int((port / name).read_text(encoding="utf-8")) for port in self._ports)
             for name in ("port_rcv_data", "port_xmit_data")
         )
         # The counters are of words of four bytes.

@@ -55,7 +55,7 @@ def device_notes(torch: Any) -> list[dict[str, Any]]:
 
 
 def _ram_bytes(root: Path) -> int:
-    for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines():
+    for line in (root / "proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
