@@ -6,13 +6,14 @@ asked for: the core names it, and imports nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
+    from stepscope.core.probed import ProbedTimes
     from stepscope.pipeline.options import Options
 
 T = TypeVar("T")
@@ -31,6 +32,16 @@ class BesideJob(NamedTuple):
     """A dataclass whose fields `cli.options.option` makes."""
     start: Callable[[Path, Any], Watcher]
     """Of the run folder and the options."""
+
+
+class AfterJob(NamedTuple):
+    """What `run` does when its job has ended."""
+
+    options: type[Any]
+    """A dataclass whose fields `cli.options.option` makes."""
+    time: Callable[[dict[str, ProbedTimes], Sequence[str], Any], bool]
+    """Of what was asked for of each device, the job's command and the options: whether there is
+    more to judge by now."""
 
 
 class PlanAndRun(NamedTuple):
@@ -52,6 +63,10 @@ class WorkInWords(NamedTuple):
 
 def beside_job() -> BesideJob:
     return _addition("stepscope.live.watch.beside_job", BesideJob)
+
+
+def after_job() -> AfterJob:
+    return _addition("stepscope.probe.after_job", AfterJob)
 
 
 def plan_and_run() -> PlanAndRun:

@@ -60,6 +60,12 @@ COMMANDS = (
         PROVE,
     ),
     Command(
+        "probe",
+        "Time operators here, as they ran and as a fix would have them.",
+        "stepscope.probe.command",
+        PROVE,
+    ),
+    Command(
         "tune",
         "Search a job's knobs by short real trials; prove the winner.",
         "stepscope.tune.cli.command",

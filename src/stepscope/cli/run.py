@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import options as declare
-from stepscope.cli.additions import Watcher, beside_job
+from stepscope.cli.additions import Watcher, after_job, beside_job
 from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 from stepscope.errors import StepscopeError, UsageError
@@ -29,12 +29,14 @@ from stepscope.protocol.run_folder import RUNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from stepscope.core.probed import ProbedTimes
+
 NO_SCRIPT = 2
 """What Python gives for a script that is not there."""
 PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P"})
 NOT_FOUND = 127
 """What a shell gives for a command that is not there."""
-BESIDE_JOB = beside_job()
+BESIDE_JOB, AFTER_JOB = beside_job(), after_job()
 _count = whole("a number of steps; give 1 or more")
 
 
@@ -68,6 +70,7 @@ class Options:
     )
     recorded: Recorded = declare.part(Recorded)
     watched: Any = declare.part(BESIDE_JOB.options)
+    probed: Any = declare.part(AFTER_JOB.options)
     hardware: Path | None = declare.hardware()
     verbose: bool = declare.verbose()
     is_diagnosed: bool = declare.option(
@@ -100,7 +103,12 @@ def run(options: Options) -> int:
         watch=lambda: BESIDE_JOB.start(folder, options.watched),
     )
     if options.is_diagnosed:
-        diagnose_run(folder, options.hardware, verbose=options.verbose)
+        diagnose_run(
+            folder,
+            options.hardware,
+            verbose=options.verbose,
+            time_after=lambda devices: AFTER_JOB.time(devices, command, options.probed),
+        )
     return code
 
 
@@ -172,11 +180,18 @@ def record(
             watcher.close()
 
 
-def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = False) -> None:
+def diagnose_run(
+    folder: Path,
+    hardware: Path | None = None,
+    *,
+    verbose: bool = False,
+    time_after: Callable[[dict[str, ProbedTimes]], bool] | None = None,
+) -> None:
     """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the
-    job's exit code stands."""
+    job's exit code stands. `time_after` times what the findings ask for, and says whether to judge
+    anew."""
     try:
-        _diagnose(folder, hardware, verbose=verbose)
+        _diagnose(folder, hardware, verbose=verbose, time_after=time_after)
     except StepscopeError as problem:
         say(str(problem))
     except KeyboardInterrupt:
@@ -190,7 +205,13 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
         )
 
 
-def _diagnose(folder: Path, hardware: Path | None, *, verbose: bool) -> None:
+def _diagnose(
+    folder: Path,
+    hardware: Path | None,
+    *,
+    verbose: bool,
+    time_after: Callable[[dict[str, ProbedTimes]], bool] | None,
+) -> None:
     from rich.console import Console
 
     from stepscope.cli.progress import progress_bar
@@ -209,7 +230,11 @@ def _diagnose(folder: Path, hardware: Path | None, *, verbose: bool) -> None:
     if not is_run(folder):
         return
     options = ReadingOptions(use_cache=False, hardware=hardware, progress=progress_bar)
-    with Recording([str(folder)], options) as recording:
+    with ExitStack() as stack:
+        recording = stack.enter_context(Recording([str(folder)], options))
+        _ = recording.diagnosis
+        if time_after is not None and time_after(recording.probed.by_name):
+            recording = stack.enter_context(Recording([str(folder)], options))
         diagnosis, report = recording.diagnosis, folder / REPORT_FILE
         say(f"the run is kept in {folder}")
         document = diagnosis_document(diagnosis)

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-Dims = tuple[int, ...] | tuple[tuple[int, ...], ...]
+Dims = tuple[int | tuple[int, ...], ...]
+"""Sizes or strides of a tensor, or of each tensor of a list."""
 
-HERE, ELSEWHERE, MODELLED = "measured here", "measured on another of its kind", "modelled"
-SOURCES = (HERE, ELSEWHERE, MODELLED)
 SCHEMA = "stepscope.probe/1"
 
 
@@ -84,10 +83,7 @@ class ProbeFile(Struct, frozen=True, kw_only=True):
 class ProbedTimes:
     """What may be asked: the times of one kind of device."""
 
-    here: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
-    """Measured on this machine."""
-    elsewhere: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
-    """Measured on another device of its kind."""
+    times: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
     asked: dict[ProbeCase, float] = field(default_factory=dict, compare=False)
     """What was asked for, with the device time in nanoseconds that hangs on it."""
 
@@ -95,10 +91,4 @@ class ProbedTimes:
         """The case's time; None where it was not measured. `weight_ns` is how much of the trace's
         device time it is about."""
         self.asked[case] = max(self.asked.get(case, 0.0), weight_ns)
-        return self.here.get(case) or self.elsewhere.get(case)
-
-    def source(self, case: ProbeCase) -> str:
-        """Where its time is from."""
-        if case in self.here:
-            return HERE
-        return ELSEWHERE if case in self.elsewhere else MODELLED
+        return self.times.get(case)

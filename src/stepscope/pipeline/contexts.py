@@ -21,7 +21,7 @@ from stepscope.readers import cache
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 
-ProbedOf = Callable[[str], ProbedTimes | None]
+ProbedOf = Callable[[str], ProbedTimes]
 """The times that were measured on a device of that name."""
 MAX_KEPT_EVENTS = 2_000_000
 """Of all traces that are kept in memory while others are read.

@@ -33,6 +33,7 @@ from stepscope.pipeline.workers import text_bytes
 from stepscope.protocol.untrusted import MAX_JSON_BYTES
 from stepscope.readers import cache
 from stepscope.readers.inputs import FoundSources
+from stepscope.readers.probe_file import kept_files
 from stepscope.readers.source import Source
 
 MAGIC = b"STEPSCOPE-FOUND\x00"
@@ -75,7 +76,8 @@ class Asked(Struct, frozen=True, kw_only=True):
         identities = [_identity(source) for source in (*self.inputs.sources, *self.inputs.logs)]
         if code is None or None in identities:
             return None
-        beside = (self.auxiliary, self.run, self.hardware, self.step_ms, self.all_findings)
+        asked = (self.hardware, self.step_ms, self.all_findings, kept_files())
+        beside = (self.auxiliary, self.run, *asked)
         try:
             text = msgspec.json.encode((code, identities, self.inputs.notes, beside))
         except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):

@@ -30,6 +30,7 @@ from stepscope.pipeline.workers import workers_for
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
+from stepscope.readers.probe_file import ProbedDevices
 from stepscope.readers.source import Source
 from stepscope.rules.job import Job
 from stepscope.rules.verdict import diagnose_job
@@ -203,7 +204,14 @@ class Recording:
     @cached_property
     def contexts(self) -> RankContexts:
         """The traces, each parsed once."""
-        return RankContexts(use_cache=self.options.use_cache, hardware=self.hardware)
+        return RankContexts(
+            use_cache=self.options.use_cache, hardware=self.hardware, probed=self.probed.of
+        )
+
+    @cached_property
+    def probed(self) -> ProbedDevices:
+        """What was timed on the recorded devices, and what was asked for."""
+        return ProbedDevices()
 
     def context(self, source: Source) -> RankContext:
         """A source's events, linked and cut into steps."""

@@ -91,18 +91,21 @@ def _previous_end(start: Int64, end: Int64, stream: Int64) -> Int64:
 
 
 def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: int) -> Int64:
-    """For tasks that began long after they were ready:
-    the task of another stream that ended last before, or as, they began."""
+    """For tasks that began long after they were ready: the task of another stream that ended last
+    before they began, or as they did. A device that is full lets a task in as the last blocks of
+    the one before it end."""
     after = np.full(len(start), NONE, np.int64)
     late = np.flatnonzero(start - ready > usual)
     if len(late) == 0 or len(distinct(stream)) < 2:
         return after
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
-    positions = np.searchsorted(ends, start[late] + QUEUED_NS, side="right") - 1
+    positions = np.searchsorted(ends, start[late] + USUAL_GAP_NS, side="right") - 1
     for task, position in zip(late.tolist(), positions.tolist(), strict=True):
         for back in range(position, max(position - 8, -1), -1):
             other = int(by_end[back])
+            if start[other] >= start[task] - QUEUED_NS and end[other] > start[task] + QUEUED_NS:
+                continue
             if stream[other] != stream[task] and other < task and end[other] > ready[task]:
                 if start[task] - end[other] <= usual:
                     after[task] = other

@@ -56,7 +56,8 @@ def short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines_of(tmp_path: Path, cases: list[dict[str, Any]], budget_s: float = 60) -> list[Any]:
     asked, out = tmp_path / "cases.json", tmp_path / "out.jsonl"
-    asked.write_text(json.dumps({"budget_s": budget_s, "device": "cpu", "cases": cases}))
+    indexed = [{"index": index, **case} for index, case in enumerate(cases)]
+    asked.write_text(json.dumps({"budget_s": budget_s, "device": "cpu", "cases": indexed}))
     assert worker.main([str(asked), str(out)]) == 0
     return [json.loads(line) for line in out.read_text().splitlines()]
 

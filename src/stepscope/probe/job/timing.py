@@ -25,6 +25,7 @@ CYCLES_PER_S = 2e9
 """Of a GPU, about: for how long it is held."""
 LONGEST_HOLD_S = 0.03
 WARM_CALLS = 2
+LAST_ROUNDS = 10
 
 Call = Callable[[], object]
 
@@ -123,13 +124,19 @@ class HostTimer:
         return max((time.perf_counter() - begun) / (rounds * len(calls)), 1e-9)
 
 
-def warm_up(torch: Any, device: str, warm_s: float) -> None:
-    """Keep a GPU busy until its clocks have risen."""
+def warm_up(torch: Any, device: str, warm_s: float) -> float:
+    """Keep a GPU busy until its clocks have risen. Returns how much longer the slowest of the last
+    rounds took than the quickest: of a device that somebody else uses, too, much."""
     if device == "cpu":
-        return
+        return 1.0
     matrix = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)
-    until = time.perf_counter() + warm_s
-    while time.perf_counter() < until:
+    rounds: list[float] = []
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < warm_s or len(rounds) < 2 * LAST_ROUNDS:
+        start = time.perf_counter()
         for _ in range(20):
             torch.mm(matrix, matrix)
         torch.cuda.synchronize()
+        rounds.append(time.perf_counter() - start)
+    last = sorted(rounds[-LAST_ROUNDS:])
+    return last[-2] / last[0]

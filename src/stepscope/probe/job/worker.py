@@ -2,7 +2,9 @@
 
     python -c ... stepscope.probe.job.worker CASES OUT
 
-CASES is a JSON file: {"budget_s": 15, "device": null, "cases": [{"call": {...}, "way": "bf16"}]}.
+CASES is a JSON file:
+{"budget_s": 15, "device": null, "on": "NVIDIA H200", "cases": [{"index": 0, "call": {...}, "way":
+"bf16"}]}. On another device than that nothing is timed, nor on one that is in use.
 OUT gets a line of JSON for each case as it is done, first one about the device. What fails says so
 in its line; a device that is broken ends the process. It ends by itself when its budget is spent.
 """
@@ -32,6 +34,9 @@ ROOM = 0.7
 TIMES_STORED = 4.0
 """Bytes that a case takes while it runs, over those of its recorded tensors: outputs, workspace,
 gradients."""
+MOST_UNEVEN = 1.5
+"""Times as long as the quickest of equal rounds of products; on a device of its own, 1.02. Two
+processes that share one take turns."""
 MOST_COPIES = 8
 USUAL_CACHE_BYTES = 64 << 20
 BROKEN = ("CUDA error", "device-side assert", "an illegal memory access", "HIP error")
@@ -71,13 +76,21 @@ class Worker:
 
     def run(self) -> int:
         """All cases in their order, as far as the budget goes."""
-        self._say({"about": describe(self.torch, self.device)})
-        warm_up(self.torch, self.device, WARM_S)
+        about = describe(self.torch, self.device)
+        uneven = warm_up(self.torch, self.device, WARM_S)
+        wanted = self._asked.get("on", about["device"])
+        if about["device"] != wanted:
+            about["refused"] = f"the recording is of {wanted}, and this is {about['device']}"
+        elif uneven > MOST_UNEVEN:
+            about["refused"] = f"another process uses {about['device']}"
+        self._say({"about": about})
+        if "refused" in about:
+            return 0
         done = 0
-        for index, case in enumerate(self._asked["cases"]):
+        for case in self._asked["cases"]:
             if time.monotonic() >= self._deadline:
                 break
-            row: dict[str, Any] = {"index": index}
+            row: dict[str, Any] = {"index": case["index"]}
             try:
                 row["time"] = self._time(case)
             except Exception as problem:  # noqa: BLE001 - whatever an operator raises is what is said of its case

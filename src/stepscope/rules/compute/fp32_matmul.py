@@ -46,6 +46,7 @@ from stepscope.rules.shared.vector_products import (
     find_half_convolutions,
     find_products,
     tf32_tasks,
+    timed_line,
     without_autocast,
 )
 from stepscope.rules.task_table import per_step_ms
@@ -84,6 +85,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         action=f"torch.autocast('cuda', dtype=torch.{DTYPES[half]}) around forward and loss",
         evidence=(
             products.evidence,
+            *timed_line(case, products, half),
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[products.slow],

@@ -25,7 +25,7 @@ from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.vector_products import at_precision, find_products
+from stepscope.rules.shared.vector_products import at_precision, find_products, timed_line
 from stepscope.rules.task_table import TaskTable
 
 CODE = "tf32-off"
@@ -48,6 +48,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         action=_knobs(case.table, products.sized),
         evidence=(
             products.evidence,
+            *timed_line(case, products, "tf32"),
             f"the device's TF32 peak is {roofs.spec.peak_flops['tf32'].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[products.slow],

@@ -34,6 +34,9 @@ NORMS = (
 CONVOLUTION = "aten::convolution"
 DEPTHWISE = "aten::_conv_depthwise2d"
 AS_IS, BENCHMARK, NHWC = "asis", "benchmark", "nhwc"
+SAME_KERNEL = 1.25
+"""Between the recorded time of an operator and the measured one: of 632 operators of 102 recordings
+of an H200, nine in ten lie within it, the median within 2 %."""
 BENCHMARK_AT = {"aten::cudnn_convolution": 6, "aten::cudnn_convolution_transpose": 7}
 
 
@@ -188,9 +191,16 @@ def timed(
         weight = float(spent[tasks].sum()) / max(graph.num_steps, 1)
         old = roofs.probed.time(ProbeCase(call=call, way=now), weight)
         new = roofs.probed.time(ProbeCase(call=call, way=after), weight)
-        if old is not None and new is not None:
-            ns[tasks] = spent[tasks] * new.ns / old.ns
+        if old is None or new is None or not is_reproduced(old, spent[tasks]):
+            continue
+        ns[tasks] = spent[tasks] * new.ns / old.ns
     return ns
+
+
+def is_reproduced(now: MeasuredTime, recorded_ns: Float64) -> bool:
+    """Whether an operator that was timed as it ran takes what was recorded. Where it does not,
+    another kernel was chosen for it, and nothing that was timed is of this run."""
+    return 1 / SAME_KERNEL < now.ns / float(np.median(recorded_ns)) < SAME_KERNEL
 
 
 def spent_ns(graph: Graph, table: TaskTable) -> Float64:

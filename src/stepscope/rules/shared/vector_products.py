@@ -21,7 +21,7 @@ from stepscope.rules.shared.casts import cast_of, spared
 from stepscope.rules.shared.convolutions import is_grouped, is_thin, layout_of, least_channels
 from stepscope.rules.shared.half_width import more_norm_launches, times_in_half
 from stepscope.rules.shared.host_ranges import call_of_task, with_operators
-from stepscope.rules.shared.measured import timed, with_precision
+from stepscope.rules.shared.measured import spent_ns, timed, with_precision
 from stepscope.rules.shared.products import BATCHED, PRODUCTS, ROW_OF, is_aligned, num_across
 from stepscope.rules.shared.rates import (
     BATCHED_MISALIGNED_FACTOR,
@@ -144,19 +144,32 @@ def at_precision(
         slow, sized = slow | in_tf32, sized | (in_tf32 & _is_sized(table))
     times = _times(graph, table, roofs, slow, sized, precision)
     if precision == "tf32":
-        return lambda before: whole(replace(before, task_ns=_faster(graph, before, slow, times)))
+        return lambda before: whole(_with_products(graph, before, slow, times))
     cast = under_autocast(case, roofs)
     others_ns = times_in_half(graph, table, roofs, cast.narrow)
     operators = CAST_OPERATORS * cast.launches + more_norm_launches(table)
 
     def change(before: Graph) -> Graph:
-        faster = _faster(graph, before, slow, times)
+        faster = _with_products(graph, before, slow, times)
         # What another fix has changed, as by fusing it, is not what it was.
         others = ~np.isnan(others_ns) & (before.task_ns == graph.task_ns)
-        narrower = replace(before, task_ns=np.where(others, others_ns, faster) + cast.cast_ns)
+        task_ns = np.where(others, others_ns, faster.task_ns) + cast.cast_ns
+        narrower = replace(faster, task_ns=task_ns)
         return with_operators(whole(narrower), table, operators)
 
     return change
+
+
+def timed_line(case: Case, products: VectorProducts, precision: str) -> tuple[str, ...]:
+    """How much of what they take was timed on the device, for the evidence; nothing where none."""
+    graph, table = case.graph, case.table
+    leads = products.sized
+    known = timed(graph, table, case.context.roofs, leads, partial(_way, table, precision))
+    spent = spent_ns(graph, table)
+    share = float(spent[~np.isnan(known)].sum() / max(spent[leads].sum(), 1.0))
+    if share == 0.0:
+        return ()
+    return (f"timed on this device, as they ran and in {precision}: {share:.0%} of their time",)
 
 
 def without_autocast(case: Case, roofs: DevicePeaks, convolutions: VectorProducts) -> Change:
@@ -188,14 +201,15 @@ def _is_half(table: TaskTable) -> Bool:
     return np.array([precision in HALF_PRECISIONS for precision in table.precision], np.bool_)
 
 
-def _faster(graph: Graph, before: Graph, slow: Bool, times: Float64) -> Float64:
-    """What another fix has shortened already becomes no longer by this one."""
+def _with_products(graph: Graph, before: Graph, slow: Bool, times: Float64) -> Graph:
+    """The slow tasks take these times. What another fix has shortened already becomes no longer by
+    this one; helpers that are not needed any more leave no gap."""
     is_as_recorded = before.task_ns == graph.task_ns
     shorter = np.where(
         is_as_recorded & np.isfinite(times), times, np.minimum(before.task_ns, times)
     )
-    faster: Float64 = np.where(slow, shorter, before.task_ns)
-    return faster
+    faster = replace(before, task_ns=np.where(slow, shorter, before.task_ns))
+    return without_tasks(faster, slow & (times == 0.0))
 
 
 def _groups_at_once(case: Case, graph: Graph, sized: Bool) -> Change:

@@ -1,0 +1,149 @@
+"""The process that times: the job's own Python, isolated, ended at its budget."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct, convert, to_builtins
+
+from stepscope.core.probed import MeasuredTime, ProbeCase, ProbeRow
+from stepscope.errors import UsageError
+from stepscope.process.isolation import PACKAGES, tool_environment, trusted_path
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import problem_line
+
+CODE = (
+    "import os, sys; sys.path += sys.argv[1].split(os.pathsep); del sys.argv[1]; "
+    "import runpy; runpy.run_module('stepscope.probe.job.worker', run_name='__main__', "
+    "alter_sys=True)"
+)
+"""Where modules are looked for comes after the library's own folders, and never is the working
+folder."""
+START_S = 60.0
+"""Beyond the budget, for Python, torch and the device to start."""
+BENCHMARK = "benchmark"
+MAX_PROBLEM_CHARS = 300
+
+
+class Probed(Struct, frozen=True, kw_only=True):
+    """What a process measured."""
+
+    torch: str
+    device: str
+    driver: str
+    rows: tuple[ProbeRow, ...]
+    left: int
+    """Cases for which the time was too short."""
+    wall_s: float
+
+
+def python_of(command: Sequence[str]) -> str:
+    """The Python that such a command starts: itself, or the one beside the launcher."""
+    found = shutil.which(command[0]) if command else None
+    if found is None:
+        return sys.executable
+    if Path(found).name.startswith("python"):
+        return found
+    beside = Path(found).parent / "python"
+    return str(beside) if beside.is_file() else sys.executable
+
+
+def time_cases(python: str, device: str, cases: Sequence[ProbeCase], budget_s: float) -> Probed:
+    """Each of them on such a device, as far as the budget goes. What cuDNN chose by trial it keeps
+    for as long as its process lives, so that those cases have a process of their own. UsageError
+    where nothing can be timed."""
+    begun = time.monotonic()
+    plain = [case for case in cases if BENCHMARK not in case.way]
+    tried = [case for case in cases if BENCHMARK in case.way]
+    about: dict[str, str] = {}
+    rows: list[ProbeRow] = []
+    for some in filter(None, (plain, tried)):
+        share_s = budget_s * len(some) / len(cases)
+        about, measured = _timed(python, device, some, share_s)
+        rows += measured
+    return Probed(
+        torch=about["torch"],
+        device=about["device"],
+        driver=about.get("runtime", ""),
+        rows=tuple(rows),
+        left=len(cases) - len(rows),
+        wall_s=time.monotonic() - begun,
+    )
+
+
+def _timed(
+    python: str, device: str, cases: Sequence[ProbeCase], budget_s: float
+) -> tuple[dict[str, str], list[ProbeRow]]:
+    with tempfile.TemporaryDirectory(prefix="stepscope-probe-") as folder:
+        asked, out, said = (Path(folder, name) for name in ("cases", "out", "said"))
+        indexed = [{"index": i, **to_builtins(case)} for i, case in enumerate(cases)]
+        asked.write_text(
+            json_text({"budget_s": budget_s, "device": None, "on": device, "cases": indexed})
+        )
+        command = [python, "-I", "-c", CODE, os.pathsep.join(_paths(python)), str(asked), str(out)]
+        with said.open("wb") as file:
+            try:
+                subprocess.run(
+                    command,
+                    cwd=folder,
+                    env=tool_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    timeout=budget_s + START_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                pass
+            except OSError as problem:
+                raise UsageError(f"{python} cannot be started: {problem.strerror}") from None
+        lines = _lines(out)
+        if not lines or "about" not in lines[0]:
+            why = problem_line(said) or "it ended without a word"
+            raise UsageError(f"nothing was timed by {python}: {why[:MAX_PROBLEM_CHARS]}")
+    refused = lines[0]["about"].get("refused")
+    if refused:
+        raise UsageError(f"nothing was timed: {refused}")
+    return lines[0]["about"], [_row(cases, line) for line in lines[1:] if "index" in line]
+
+
+def _lines(out: Path) -> list[dict[str, dict[str, str]]]:
+    """As far as they were written."""
+    lines = []
+    try:
+        text = out.read_text(encoding="utf-8")
+    except OSError:
+        return []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def _row(cases: Sequence[ProbeCase], line: dict[str, dict[str, str]]) -> ProbeRow:
+    case = cases[int(line["index"])]  # type: ignore[call-overload]
+    timed = line.get("time")
+    return ProbeRow(
+        call=case.call,
+        way=case.way,
+        time=None if timed is None else convert(timed, MeasuredTime),
+        problem=None if timed is not None else str(line.get("problem", "")),
+    )
+
+
+def _paths(python: str) -> list[str]:
+    """Our own Python finds what we find; another one what PYTHONPATH gives it, and this package."""
+    if os.path.realpath(python) == os.path.realpath(sys.executable):
+        return trusted_path()
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [*(entry for entry in given if os.path.isabs(entry)), PACKAGES]

@@ -1,0 +1,117 @@
+"""Times of operators that `stepscope probe` measured on this machine, in the user's cache folder.
+
+probe-nvidia-h200-<digest>.json    one kind of device with one torch
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from stepscope.core.json_decode import decode_json
+from stepscope.core.probed import SCHEMA, MeasuredTime, ProbeCase, ProbedTimes, ProbeFile
+from stepscope.errors import FormatError
+from stepscope.readers import cache
+
+MAX_BYTES = 64 << 20
+MAX_ROWS = 20_000
+"""Kept for one device; the newest stay."""
+LARGEST_NS = 1e12
+"""Nothing is timed for so long."""
+
+
+def probed_times(device: str) -> ProbedTimes:
+    """What was measured here on devices of that name."""
+    times: dict[ProbeCase, MeasuredTime] = {}
+    for path in sorted(_kept(device), key=_modified):
+        times |= _times(device, _own_text(path))
+    return ProbedTimes(times=times)
+
+
+class ProbedDevices:
+    """The times of each kind of device, read when it is first asked for."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, ProbedTimes] = {}
+
+    def of(self, device: str) -> ProbedTimes:
+        if device not in self.by_name:
+            self.by_name[device] = probed_times(device)
+        return self.by_name[device]
+
+
+def kept_files() -> list[tuple[str, int]]:
+    """Each file of them with when it was written: what a diagnosis follows from, too."""
+    return sorted((path.name, int(_modified(path) * 1e9)) for path in _kept(""))
+
+
+def kept_path(device: str, torch: str, driver: str | None) -> Path | None:
+    """Where the times of such a device lie; None where there is no home to keep them in."""
+    folder = cache.cache_folder()
+    digest = hashlib.sha256(f"{device}\0{torch}\0{driver}".encode()).hexdigest()[:12]
+    return None if folder is None else folder / f"probe-{_slug(device)}-{digest}.json"
+
+
+def read_kept(path: Path) -> ProbeFile | None:
+    """The file; None where it is absent, not this user's own, or damaged."""
+    text = _own_text(path)
+    with contextlib.suppress(FormatError):
+        return None if text is None else parse_probe(text, str(path))
+    return None
+
+
+def parse_probe(text: bytes, where: str) -> ProbeFile:
+    """The rows that make sense; FormatError where it is another kind of file."""
+    try:
+        file = decode_json(text, ProbeFile)
+    except ValueError as problem:
+        raise FormatError(f"{where} is no file that `stepscope probe` wrote: {problem}") from None
+    if file.schema != SCHEMA:
+        raise FormatError(
+            f"{where} is of the kind {file.schema[:40]!r}; this version reads {SCHEMA!r}"
+        )
+    return file
+
+
+def _times(device: str, text: bytes | None) -> dict[ProbeCase, MeasuredTime]:
+    if text is None:
+        return {}
+    try:
+        file = parse_probe(text, device)
+    except FormatError:
+        return {}
+    if file.device != device:
+        return {}
+    return {
+        row.case: row.time
+        for row in file.rows[-MAX_ROWS:]
+        if row.time is not None and 0 < row.time.ns < LARGEST_NS
+    }
+
+
+def _kept(device: str) -> Iterator[Path]:
+    folder = cache.cache_folder()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            yield from folder.glob(f"probe-{_slug(device)}*.json")
+
+
+def _own_text(path: Path) -> bytes | None:
+    with contextlib.suppress(OSError, ValueError), cache.open_own(path) as file:
+        text = file.read(MAX_BYTES + 1)
+        return text if len(text) <= MAX_BYTES else None
+    return None
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _slug(device: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", device.casefold()).strip("-")[:60]
