@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+# The tests' processes share the cores already; a second thread in each of them would only wait for
+# one. numpy asks as it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -46,10 +50,6 @@ gc.disable()
 # the tests were started.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-# The tests' processes share the cores already; a second thread in each of them would only wait for
-# one.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Where a shell runs the tests in the background, signals of the keyboard are ignored, and so they
 # would be in every job that a test starts; with nohup that of a terminal that closes, too.
