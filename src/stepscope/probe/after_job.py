@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import AfterJob
 from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
-from stepscope.core.probed import ProbedTimes
 from stepscope.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from stepscope.core.probed import ProbedTimes
 
 BUDGET_S = 15
 

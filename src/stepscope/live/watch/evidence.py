@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from stepscope.live.shapes.alert import RECORDED, Alert
 from stepscope.process.control import ask_recording
 from stepscope.protocol.run_folder import WINDOW_NAME
 
 if TYPE_CHECKING:
+    from stepscope.live.shapes.alert import Alert
     from stepscope.readers.run_folder.tail import RunTail
 
 KINDS = ("late-rank", "slow-group", "step-time", "loader", "bandwidth", "clock", "utilisation")
@@ -77,6 +75,10 @@ class Evidence:
         self._asked = None
         if not files:
             return ()
+        from msgspec.structs import replace
+
+        from stepscope.live.shapes.alert import RECORDED
+
         words = f"recorded: {', '.join(files)}. stepscope diagnose {self._run}/{files[0]}"
         alert = replace(
             asked.alert,
