@@ -38,7 +38,7 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import page_of_recording
 from stepscope.pipeline.recording import Recording
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of

@@ -35,7 +35,7 @@ from stepscope.pipeline.recording import diagnose
 from stepscope.readers import stream
 from stepscope.readers.kineto import json_chunks as feed
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import to_text
 from tests.format_samples import CLUSTER, DIAGNOSIS, HARDWARE, MODEL, RUN, WATCHED, Sample, samples

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.agree import Shown, cases_below, checked, violations
 from stepscope.core.diagnosis import Verdict
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT, lab_traces

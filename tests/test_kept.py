@@ -20,6 +20,7 @@ from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.schema import DOCUMENTS
 from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
 from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
+from stepscope.scaling.documents import DOCUMENTS as OF_SCALING
 from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
 from tests.shared_data import DEMO, ROOT
 
@@ -27,7 +28,9 @@ KEPT = ROOT / "tests" / "kept"
 RUN, DIAGNOSIS = KEPT / "run", KEPT / "diagnosis.json"
 STEP_MS = 7.398625
 """Of the run."""
-SHAPES = {schema_of(shape): shape for shape in (*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_TUNING)}
+SHAPES = {
+    schema_of(shape): shape for shape in (*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_SCALING, *OF_TUNING)
+}
 
 
 def lost(old: Any, new: Any, path: str = "$") -> list[str]:

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from stepscope.cli.main import main
 from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
 from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.experiments.comparison import Comparisons, as_document
 from stepscope.core.experiments.experiment import (
@@ -45,10 +44,12 @@ from stepscope.plan.contract.plan import PlanContract
 from stepscope.plan.contract.plan_calibration import PlanCalibration
 from stepscope.plan.contract.plan_comparison import PlanComparisonContract
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.scaling.json import scaling_json
+from stepscope.scaling.contract import ScalingContract
+from stepscope.scaling.documents import DOCUMENTS as OF_SCALING
+from stepscope.scaling.json import scaling_json
 from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
 from stepscope.tune.shapes.tuning import KnobShown, Tried, Tuning, Winner
-from tests.report.test_scaling_view import SERIES
+from tests.scaling.test_view import SERIES
 from tests.scenarios import SCENARIOS, kept_diagnosis
 from tests.shared_data import DEMO, ROOT
 from tests.triage_cases import device, host, rank, seen, worker
@@ -135,7 +136,7 @@ MADE: dict[type[Contract], Callable[[], str]] = {
 }
 
 
-@pytest.fixture(params=(*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_TUNING), ids=schema_of)
+@pytest.fixture(params=(*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_SCALING, *OF_TUNING), ids=schema_of)
 def shape(request: pytest.FixtureRequest) -> type[Contract]:
     found: type[Contract] = request.param
     return found

@@ -6,7 +6,7 @@ import json
 
 from stepscope.report.diagnosis.comms import MAX_ROWS
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from tests.scenarios import evil_groups, healthy, lone_rank_with_collectives, meshed_ranks
 from tests.wording import mentions

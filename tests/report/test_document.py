@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.blocks import (
     Action,
     Bar,

@@ -18,7 +18,7 @@ from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis.step import step_section
-from stepscope.report.diagnosis.view import MAX_FINDINGS, diagnosis_document
+from stepscope.report.diagnosis.whole import MAX_FINDINGS, diagnosis_document
 from stepscope.report.document.markdown import MAX_CHARS, escape, to_markdown
 from stepscope.report.names import clean
 from tests.scenarios import SCENARIOS

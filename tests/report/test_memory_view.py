@@ -18,7 +18,8 @@ from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document, together_words
+from stepscope.report.diagnosis.view import together_words
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import to_text
 from stepscope.report.html import render_page

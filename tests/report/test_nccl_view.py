@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from tests.nccl_logs import info, read_text, two_nodes
 from tests.scenarios import SCENARIOS

@@ -20,7 +20,7 @@ from stepscope.core.run import (
 )
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.diagnosis.whole_run import (
     part_note,
     seconds,

@@ -15,7 +15,7 @@ from stepscope.core.recordings.nccl import NcclLog
 from stepscope.readers.source import Source
 from stepscope.recordings.nccl.log import read as read_nccl_logs
 from stepscope.report.diagnosis.json import to_json
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from stepscope.rules.comms.slow_link import advise_by_log
 from stepscope.rules.without_trace import diagnose_auxiliary

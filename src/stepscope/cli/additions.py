@@ -61,6 +61,18 @@ class WorkInWords(NamedTuple):
     work_of: Callable[[str, str | None, int | None, int | None], GivenWork]
 
 
+class ScalingRuns(NamedTuple):
+    """What `diagnose --scaling` and `compare --scaling` do with runs of several widths."""
+
+    run: Callable[[Sequence[str], Sequence[float], str | None, Options, str], int]
+    """Of the paths, the step times, whether it is weak or strong where that is given, how the runs
+    are read, and the format; gives the exit code."""
+
+
+def scaling_runs() -> ScalingRuns:
+    return _addition("stepscope.scaling.command", ScalingRuns)
+
+
 def beside_job() -> BesideJob:
     return _addition("stepscope.live.watch.beside_job", BesideJob)
 

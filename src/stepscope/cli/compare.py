@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli import options as declare
-from stepscope.cli.additions import plan_and_run
+from stepscope.cli.additions import plan_and_run, scaling_runs
 from stepscope.cli.option_types import step_time
 from stepscope.cli.printing import print_document, say
-from stepscope.cli.scaling import run_scaling
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def run(options: Options) -> int:
     reading = declare.reading_of(options)
     _refuse_contradictions(options)
     if options.scaling:
-        return run_scaling(
+        return scaling_runs().run(
             options.paths, options.step_ms, options.scaling_kind, reading, options.format
         )
     plan = _plan_of(options)

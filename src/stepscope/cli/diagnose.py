@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from stepscope.cli import gate as gating
 from stepscope.cli import given_work
 from stepscope.cli import options as declare
+from stepscope.cli.additions import scaling_runs
 from stepscope.cli.option_types import step_time
 from stepscope.cli.printing import print_document, put, refuse_empty
-from stepscope.cli.scaling import run_scaling
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _run(options: Options) -> int:
     _refuse_contradictions(options)
     if options.scaling:
         reading = declare.reading_of(options)
-        return run_scaling(
+        return scaling_runs().run(
             options.paths, options.step_ms, options.scaling_kind, reading, options.format
         )
     asked = gating.read_asked(options.gate)
@@ -175,7 +175,7 @@ def print_diagnosis(
 
             print_document(short_document(diagnosis, next_commands(diagnosis, whole)))
             return
-        from stepscope.report.diagnosis.view import diagnosis_document
+        from stepscope.report.diagnosis.whole import diagnosis_document
 
         shown = gate if style == "markdown" else None
         print_document(diagnosis_document(diagnosis, shown), style)

@@ -222,7 +222,7 @@ def _diagnose(
     from stepscope.protocol.run_folder import DIAGNOSIS_FILE, REPORT_FILE, is_run
     from stepscope.report.diagnosis.json import to_json
     from stepscope.report.diagnosis.short import next_commands, short_document
-    from stepscope.report.diagnosis.view import diagnosis_document
+    from stepscope.report.diagnosis.whole import diagnosis_document
     from stepscope.report.document.terminal import show
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of

@@ -1,4 +1,4 @@
-"""Scaling: runs of one training job at several widths, and what each loses against the narrowest.
+"""One run of a training job that was run at several widths.
 
 A field is None when it was not measured. Times are integer nanoseconds, so that a loss and its
 parts agree to the last one.
@@ -21,8 +21,6 @@ time was not."""
 SCALING_PARTS = (*PARTS, RANK_SPREAD, UNPROFILED)
 """What a step time is made of here: the parts of a step as the mean over ranks, then what they
 leave of it."""
-
-KINDS = ("weak", "strong")
 
 
 class RunStep(Struct, frozen=True, kw_only=True):
@@ -66,72 +64,3 @@ class WidthRun(Struct, frozen=True, kw_only=True):
         if self.parts_ns is not None:
             assert set(self.parts_ns) == set(SCALING_PARTS)
             assert sum(ns or 0 for ns in self.parts_ns.values()) == self.step.ns
-
-
-class Loss(Struct, frozen=True, kw_only=True):
-    """What one run loses against the ideal: the base run's step, divided by the growth in width
-    where scaling is strong."""
-
-    ideal_ns: int
-    lost_ns: int
-    """The step less the ideal; negative where the run is better than that."""
-    parts_ns: Mapping[str, int | None] | None
-    """By SCALING_PARTS, summing to `lost_ns`."""
-    worst: str | None
-    """The part that lost most; None where nothing is lost or the parts are not known."""
-
-    def self_check(self) -> None:
-        if self.parts_ns is not None:
-            assert set(self.parts_ns) == set(SCALING_PARTS)
-            assert sum(ns or 0 for ns in self.parts_ns.values()) == self.lost_ns
-
-
-class Gain(Struct, frozen=True, kw_only=True):
-    """How one run compares with the base run."""
-
-    ideal_speedup: float
-    speedup: float
-    """Of the work done in a second."""
-    efficiency: float
-    """Speedup over ideal speedup."""
-    efficiency_low: float | None
-    efficiency_high: float | None
-    """At least 95 % confidence; None where either run has no interval."""
-    karp_flatt: float | None
-    """The serial share of the base run's step that would explain the speedup; None where scaling is
-    weak."""
-    loss: Loss
-
-
-class Amdahl(Struct, frozen=True, kw_only=True):
-    """T(n) = T(1) * (serial + (1 - serial) / n), fitted over all widths."""
-
-    serial_fraction: float
-    worst: float
-    """The greatest relative misfit."""
-    num_widths: int
-
-
-class Scaling(Struct, frozen=True, kw_only=True):
-    """The runs by width, the narrowest first: it is the base of all comparisons."""
-
-    kind: str | None
-    """weak, strong, or None where it is neither measured nor given: there are step times alone
-    then."""
-    kind_source: str
-    """given, measured, mixed (measured, and neither) or not measured."""
-    because: str
-    runs: tuple[WidthRun, ...]
-    gains: tuple[Gain | None, ...]
-    """One for each run, None for the base and wherever it is not known."""
-    amdahl: Amdahl | None
-    notes: tuple[str, ...]
-
-    def self_check(self) -> None:
-        assert len(self.gains) == len(self.runs)
-        assert all(a.width < b.width for a, b in zip(self.runs, self.runs[1:], strict=False))
-        for run in self.runs:
-            run.self_check()
-        for gain in self.gains:
-            if gain is not None:
-                gain.loss.self_check()

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from stepscope.analyses.memory.ways_out import out_of_memory
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.run.metadata import run_facts
-from stepscope.analyses.run.whole_run import whole_run
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Auxiliary
@@ -34,8 +31,6 @@ from stepscope.readers.probe_file import ProbedDevices
 from stepscope.readers.source import Source
 from stepscope.rules.job import Job
 from stepscope.rules.verdict import diagnose_job
-from stepscope.rules.whole_run import with_whole_run
-from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,7 +75,11 @@ class Recording:
     @cached_property
     def run(self) -> RunFacts | None:
         """What the folder of a recorded run says besides its traces."""
-        return None if self.inputs.run is None else run_facts(self.inputs.run)
+        if self.inputs.run is None:
+            return None
+        from stepscope.analyses.run.metadata import run_facts
+
+        return run_facts(self.inputs.run)
 
     @cached_property
     def hardware(self) -> Calibrated | None:
@@ -136,6 +135,10 @@ class Recording:
     def diagnosis(self) -> Diagnosis:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
         judged = self._judged()
+        if self.run is None and self.auxiliary is None:
+            return judged
+        from stepscope.analyses.memory.ways_out import out_of_memory
+
         failures = out_of_memory(judged.facts)
         if failures:
             judged = structs.replace(
@@ -143,6 +146,9 @@ class Recording:
             )
         if self.inputs.run is None or self.run is None:
             return judged
+        from stepscope.analyses.run.whole_run import whole_run
+        from stepscope.rules.whole_run import with_whole_run
+
         return with_whole_run(judged, whole_run(self.inputs.run, self.run))
 
     def _judged(self) -> Diagnosis:
@@ -151,6 +157,8 @@ class Recording:
             raise InputError("--devices and --model are for a job's log alone: a trace tells both")
         if inputs.sources:
             return self._of_traces()
+        from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
+
         if self.run is not None:
             return diagnose_without_trace(self.run, inputs.notes, self.auxiliary)
         auxiliary = self.auxiliary or Auxiliary()

@@ -56,7 +56,6 @@ from stepscope.rules.partition_verdict import (
 )
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.unanswered import unanswered
-from stepscope.rules.without_trace import run_notes, timed_verdict
 
 OPTIONS = (
     (
@@ -181,6 +180,8 @@ def _with_timed(verdict: Verdict, run: RunFacts | None) -> Verdict:
     wait for one, which few steps may not show."""
     if run is None or verdict.bound == "imbalance":
         return verdict
+    from stepscope.rules.without_trace import timed_verdict
+
     timed = timed_verdict(run)
     # Of many steps; the profiler saw a few.
     is_told = timed.bound == "imbalance" or (verdict.bound == "unknown" != timed.bound)
@@ -356,7 +357,11 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
 
 
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
-    notes = [*(() if facts.run is None else run_notes(facts.run)), *facts.notes]
+    notes = list(facts.notes)
+    if facts.run is not None:
+        from stepscope.rules.without_trace import run_notes
+
+        notes = [*run_notes(facts.run), *notes]
     notes += () if facts.auxiliary is None else facts.auxiliary.notes
     is_timed = rank.steps.step_interval_ns is not None and not is_whole_trace(rank)
     if facts.given_step_ns is None and is_timed:

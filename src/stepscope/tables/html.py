@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.blocks import Block, Column, Details, Prose, Table
 from stepscope.report.document.html import to_html
 from stepscope.report.names import shorten

@@ -17,7 +17,7 @@ from stepscope.errors import FormatError
 from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
 from stepscope.recordings.compiler import kernel_information
-from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from tests.scenarios import SCENARIOS
 from tests.wording import mentions

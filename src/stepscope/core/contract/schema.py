@@ -18,7 +18,6 @@ from msgspec.inspect import DataclassType, StructType, Type, type_info
 
 from stepscope.core.contract.codec import Contract, schema_of
 from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.experiments.comparison import Comparisons
 from stepscope.core.experiments.experiment import Verified
 from stepscope.core.experiments.fixed import Fixed
@@ -27,7 +26,6 @@ DOCUMENTS: tuple[type[Contract], ...] = (
     Comparisons,
     DiagnosisContract,
     Fixed,
-    ScalingContract,
     Verified,
 )
 """The core's; a room lists its own in `contract/documents.py`."""

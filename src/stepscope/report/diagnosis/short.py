@@ -15,8 +15,6 @@ from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
-from stepscope.experiments.fixing import settings_for
-from stepscope.experiments.preflight import unable_with
 from stepscope.protocol.secrets import masked_words
 from stepscope.protocol.settings import SETTINGS
 from stepscope.report.diagnosis.auxiliary import weight_words
@@ -297,7 +295,12 @@ def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -
 
 def _can_be_tried(finding: Finding, run: RunFacts) -> bool:
     """Whether its fix can be set from outside, on the loader that the job has."""
-    settings = settings_for(finding) if finding.code in FIXED_FROM_OUTSIDE else None
+    if finding.code not in FIXED_FROM_OUTSIDE:
+        return False
+    from stepscope.experiments.fixing import settings_for
+    from stepscope.experiments.preflight import unable_with
+
+    settings = settings_for(finding)
     loader = next((rank.loader for rank in run.ranks if rank.loader is not None), None)
     return settings is not None and not settings.keys() <= unable_with(loader, settings).keys()
 

@@ -1,4 +1,5 @@
-"""A diagnosis: one verdict, where the step goes, what to do, and what could not be judged."""
+"""What every form of a diagnosis shows of it: the verdict, the step's time, warnings, notes, and a
+finding in words."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.diagnosis import (
-    Alternative,
     Diagnosis,
     Finding,
     MemoryChange,
@@ -16,39 +16,15 @@ from stepscope.core.diagnosis import (
     Verdict,
 )
 from stepscope.core.facts import Facts, RankFacts
-from stepscope.core.gate import Gate
 from stepscope.core.numbers import number_ranges, size_words
-from stepscope.report.diagnosis.auxiliary import auxiliary_sections
-from stepscope.report.diagnosis.comms import comms_sections, late_ranks
-from stepscope.report.diagnosis.host import host_sections
-from stepscope.report.diagnosis.kernels import kernel_sections
-from stepscope.report.diagnosis.memory import memory_sections
-from stepscope.report.diagnosis.nccl import nccl_section
-from stepscope.report.diagnosis.out_of_memory import out_of_memory_sections
-from stepscope.report.diagnosis.peak import peak_sections
-from stepscope.report.diagnosis.ranks import ranks_section
-from stepscope.report.diagnosis.run import run_section
-from stepscope.report.diagnosis.step import device_sections, step_section
-from stepscope.report.diagnosis.whole_run import whole_run_section
 from stepscope.report.document.blocks import (
-    Action,
-    Block,
-    Card,
-    Details,
     Headline,
-    Prose,
-    Section,
     Tone,
     Warn,
-    as_document,
-    more,
-    notes,
 )
-from stepscope.report.gate import gate_section
 from stepscope.report.names import shorten
-from stepscope.report.units import gain_words, ms, percent, plural
+from stepscope.report.units import gain_words, ms, plural
 
-MAX_FINDINGS = 8
 LINE = 80
 MAX_PATH = 76
 MAX_RANKS = 20
@@ -95,31 +71,6 @@ def limit_words(verdict: Verdict) -> str:
     return BOUND_WORDS.get(verdict.bound, "What limits this run is not known.")
 
 
-@as_document
-def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Iterator[Block]:
-    """The whole of it; with what became of a gate, where there is one."""
-    facts = diagnosis.facts
-    yield headline(diagnosis)
-    yield Prose(time_words(diagnosis))
-    yield from damage_warnings(all_notes(diagnosis))
-    if gate is not None:
-        yield gate_section(gate)
-    yield from out_of_memory_sections(facts.out_of_memory)
-    if facts.whole_run is not None:
-        yield whole_run_section(facts.whole_run)
-    if facts.ranks:
-        yield from _rank_blocks(diagnosis)
-    else:
-        yield from peak_sections(facts.peak_waterfall)
-    yield from memory_sections(facts.memory)
-    if facts.run is not None:
-        yield run_section(facts.run)
-    if facts.nccl is not None:
-        yield nccl_section(facts.nccl)
-    yield from auxiliary_sections(diagnosis)
-    yield from notes(all_notes(diagnosis))
-
-
 def damage_warnings(notes: Sequence[str]) -> Iterator[Warn]:
     """Of the notes, that files are not whole, or not of one run: to be read before the verdict."""
     damage = [note for note in notes if DAMAGE.search(note)]
@@ -137,23 +88,6 @@ def headline(diagnosis: Diagnosis, *, is_tight: bool = False) -> Headline:
         tone=tones.get(verdict.bound, "warn"),
         is_tight=is_tight,
     )
-
-
-def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
-    ranks, comms, rank = diagnosis.facts.ranks, diagnosis.facts.comms, diagnosis.facts.median_rank
-    if len(ranks) > 1:
-        below = [] if comms is None else list(late_ranks(diagnosis, comms))
-        yield ranks_section(ranks, comms, below)
-        yield Prose(f"From here on: rank {rank.rank}, the one with the median step.", "quiet")
-    yield step_section(rank)
-    yield from _findings(diagnosis)
-    if comms is not None:
-        yield from comms_sections(comms)
-    yield from device_sections(rank)
-    yield from peak_sections(diagnosis.facts.peak_waterfall)
-    compiler = None if diagnosis.facts.auxiliary is None else diagnosis.facts.auxiliary.compiler
-    yield from kernel_sections(rank, None if compiler is None else compiler.kernel_lines)
-    yield from host_sections(rank)
 
 
 def _what_was_read(facts: Facts, *, is_tight: bool) -> str:
@@ -244,29 +178,6 @@ def unprofiled_ms(step: StepTime, replay: ReplayCheck | None) -> float | None:
     return replay.ms if replay.ms < (1 - SAME_STEP) * step.ms else None
 
 
-def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
-    findings = diagnosis.findings
-    if not findings:
-        return
-    blocks: list[Block] = [
-        _card(number, finding, diagnosis)
-        for number, finding in enumerate(findings[:MAX_FINDINGS], start=1)
-    ]
-    blocks += more(len(findings) - MAX_FINDINGS, "finding")
-    together = together_words(diagnosis)
-    if together:
-        blocks.append(Prose(together))
-    if diagnosis.replay is not None:
-        error = diagnosis.replay.error
-        off = f"{percent(abs(error))} {'above' if error > 0 else 'below'} the real one"
-        if percent(abs(error)) == percent(0.0):
-            off = "as long as the real one"
-        words = f"Gains come from replaying the step; the replay is {off}."
-        blocks.append(Prose(words, "quiet"))
-    aside = "predicted gain, with its range"
-    yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
-
-
 def together_words(diagnosis: Diagnosis) -> str:
     """What all the fixes give; empty where there are fewer than two."""
     findings = diagnosis.findings
@@ -306,26 +217,6 @@ def finding_title(finding: Finding, diagnosis: Diagnosis) -> str:
     return f"{gain}, {after}{ranks}"
 
 
-def _card(number: int, finding: Finding, diagnosis: Diagnosis) -> Card:
-    blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
-    if finding.memory is not None:
-        blocks.append(Prose(memory_words(finding.memory)))
-    if finding.changes_numerics:
-        blocks.append(
-            Prose("It can change the numbers: compare the loss before and after.", "warn")
-        )
-    blocks += (Prose(f"Or: {_alternative_words(each)}") for each in finding.alternatives)
-    if finding.excludes:
-        others = " or ".join(finding.excludes)
-        blocks.append(Prose(f"Not together with {others}: one or the other.", "warn"))
-    locations = (
-        f"{percent(location.share)} at {location.words}" for location in finding.source_locations
-    )
-    blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
-    title = finding_title(finding, diagnosis)
-    return Card(number=number, code=finding.code, title=title, blocks=tuple(blocks))
-
-
 def _after_words(step_ms: float, samples_times: float) -> str:
     """`31.2 ms a step`, with how many samples where they are more than today; `step_ms` is for as
     many as today."""
@@ -350,12 +241,6 @@ def memory_words(change: MemoryChange) -> str:
     """`Memory's peak: 5.26 GB today, 15.6 GB after.`"""
     before, after = size_words(change.before_bytes), size_words(change.after_bytes)
     return f"Memory's peak: {before} today, {after} after."
-
-
-def _alternative_words(each: Alternative) -> str:
-    gain = gain_words(each.predicted_speedup, each.predicted_low, each.predicted_high)
-    words = f"{each.action}: {gain}, {each.code}"
-    return f"{words}; it can change the numbers" if each.changes_numerics else words
 
 
 def all_notes(diagnosis: Diagnosis) -> list[str]:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 from msgspec.structs import replace
 
-from stepscope.analyses.run.scaling import fit_amdahl, infer_kind, karp_flatt, scale
 from stepscope.analyses.run.width import mean_parts, median_interval, run_step, width_run
 from stepscope.core.facts import PARTS, Facts, RangeRow
 from stepscope.core.scaling import SCALING_PARTS, RunStep, WidthRun
+from stepscope.scaling.scale import fit_amdahl, infer_kind, karp_flatt, scale
 from tests.scenarios import MS, rank_facts
 from tests.wording import any_mentions
 

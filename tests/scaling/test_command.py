@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.scaling import scale_paths
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import SCALING_PARTS
 from stepscope.pipeline import recording
 from stepscope.pipeline.options import Options
+from stepscope.scaling.command import scale_paths
 from tests.scaling_jobs import FEATURES, strong_series, write_job
 from tests.scenarios import rank_facts
 from tests.shared_data import SAMPLES, SHARED, needs_shared

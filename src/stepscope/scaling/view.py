@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, Gain, Scaling, WidthRun
+from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, WidthRun
 from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.document.blocks import (
     Block,
@@ -21,6 +21,7 @@ from stepscope.report.document.blocks import (
     numbers,
 )
 from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, signed
+from stepscope.scaling.shapes import Gain, Scaling
 
 WORDS = PART_WORDS | {
     RANK_SPREAD: "median rank less the mean",

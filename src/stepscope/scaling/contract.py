@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stepscope.core.constraints import Count, one_of
 from stepscope.core.contract.codec import Contract
-from stepscope.core.scaling import KINDS, Amdahl
+from stepscope.scaling.shapes import KINDS, Amdahl
 
 
 class ScalingKind(Struct, frozen=True, kw_only=True):

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from stepscope.cli.additions import ScalingRuns
 from stepscope.cli.printing import print_answer
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.core.scaling import Scaling, WidthRun
+    from stepscope.core.scaling import WidthRun
     from stepscope.pipeline.options import Options
+    from stepscope.scaling.shapes import Scaling
 
 
 def run_scaling(
@@ -21,8 +23,8 @@ def run_scaling(
     options: Options,
     style: str,
 ) -> int:
-    from stepscope.report.scaling.json import scaling_json
-    from stepscope.report.scaling.view import scaling_document
+    from stepscope.scaling.json import scaling_json
+    from stepscope.scaling.view import scaling_document
 
     scaling = scale_paths(paths, steps_ms, kind, options)
     print_answer(scaling, style, scaling_json, scaling_document)
@@ -33,7 +35,7 @@ def scale_paths(
     paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, options: Options
 ) -> Scaling:
     """Each path is a run. Of each only what scaling needs is kept before the next is read."""
-    from stepscope.analyses.run.scaling import scale
+    from stepscope.scaling.scale import scale
 
     if len(paths) < 2:
         raise UsageError(
@@ -72,3 +74,6 @@ def _refuse_same_width(runs: Sequence[WidthRun], run: WidthRun) -> None:
             wide = "1 rank" if run.width == 1 else f"{run.width} ranks"
             why = "--scaling needs runs of different widths; leave one of them out"
             raise UsageError(f"{other.path} and {run.path} are both {wide} wide ({source}). {why}")
+
+
+ADDITION = ScalingRuns(run_scaling)

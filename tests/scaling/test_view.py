@@ -12,13 +12,14 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.analyses.run.scaling import scale
 from stepscope.analyses.run.width import width_run
 from stepscope.core.facts import Facts
-from stepscope.core.scaling import Scaling, WidthRun
+from stepscope.core.scaling import WidthRun
 from stepscope.report.document.terminal import show, to_text
-from stepscope.report.scaling.json import scaling_json
-from stepscope.report.scaling.view import scaling_document
+from stepscope.scaling.json import scaling_json
+from stepscope.scaling.scale import scale
+from stepscope.scaling.shapes import Scaling
+from stepscope.scaling.view import scaling_document
 from tests.scenarios import EVIL_NAMES, MS, NO_ROOF, rank_facts
 from tests.wording import mentions
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.core import scaling as core
 from stepscope.core.contract.codec import encode, filled
-from stepscope.core.contract.scaling import (
+from stepscope.core.scaling import WidthRun as MeasuredRun
+from stepscope.scaling.contract import (
     AgainstBase,
     ScalingContract,
     ScalingKind,
     Step,
     WidthRun,
 )
+from stepscope.scaling.shapes import Gain, Scaling
 
 
-def scaling_json(scaling: core.Scaling) -> str:
+def scaling_json(scaling: Scaling) -> str:
     """The document as indented text."""
     return encode(scaling_contract(scaling))
 
 
-def scaling_contract(scaling: core.Scaling) -> ScalingContract:
+def scaling_contract(scaling: Scaling) -> ScalingContract:
     """What was not measured is null, never 0."""
     pairs = zip(scaling.runs, scaling.gains, strict=True)
     return ScalingContract(
@@ -31,7 +32,7 @@ def scaling_contract(scaling: core.Scaling) -> ScalingContract:
     )
 
 
-def _run(run: core.WidthRun, gain: core.Gain | None) -> WidthRun:
+def _run(run: MeasuredRun, gain: Gain | None) -> WidthRun:
     step = run.step
     return filled(
         WidthRun,
@@ -52,7 +53,7 @@ def _run(run: core.WidthRun, gain: core.Gain | None) -> WidthRun:
     )
 
 
-def _gain(gain: core.Gain) -> AgainstBase:
+def _gain(gain: Gain) -> AgainstBase:
     loss = gain.loss
     return filled(
         AgainstBase,

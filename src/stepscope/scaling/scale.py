@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stepscope.core.scaling import SCALING_PARTS, Amdahl, Gain, Loss, Scaling, WidthRun
+from stepscope.core.scaling import SCALING_PARTS, WidthRun
+from stepscope.scaling.shapes import Amdahl, Gain, Loss, Scaling
 
 SAME_WORK = 0.05
 """FLOPs of two runs are the same within this share:

@@ -1,1 +1,0 @@
-"""How a job scales, in every form."""
