@@ -50,12 +50,14 @@ if TYPE_CHECKING:
     from stepscope.rules.job_case import JobProposal as JobProposal
     from stepscope.rules.proposal import Proposal as Proposal
     from stepscope.rules.proposal import Remark as Remark
+    from stepscope.rules.rule import Advised as Advised
     from stepscope.rules.rule import Rule as Rule
 
 
 MODULES = {
     "Abstention": "core.diagnosis",
     "Advice": "core.recordings.auxiliary",
+    "Advised": "rules.rule",
     "Auxiliary": "core.recordings.auxiliary",
     "Case": "rules.case",
     "Command": "cli.command",

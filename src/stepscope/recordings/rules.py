@@ -6,12 +6,12 @@ They are imported where such a recording was given, or where all rules are liste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from stepscope.api import Advice, Auxiliary, Rule
+from stepscope.api import Advice, Advised, Auxiliary, Rule
 
 MODULES = (
     "ncu.barrier_stalls",
@@ -36,6 +36,18 @@ MODULES = (
     "system.uneven_devices",
 )
 CODES = tuple(name.rpartition(".")[2].replace("_", "-") for name in MODULES)
+ADVICE = (
+    "compiler.graph_breaks",
+    "compiler.recompilation",
+    "host.python_overhead",
+    "host.serial_loader",
+    "host.starved_loader",
+    "nsys.allocator_churn",
+    "nsys.device_sync",
+    "nsys.fp32_matmul",
+    "nsys.launch_overhead",
+)
+"""Modules whose `advise` says what recordings show of the core's findings of the same names."""
 ADVISERS = ("job_log.advice",)
 """Modules whose `advise` says what recordings show of the faults of several rules."""
 
@@ -43,6 +55,11 @@ ADVISERS = ("job_log.advice",)
 @cache
 def rules() -> tuple[Rule, ...]:
     return tuple(_module(name).RULE for name in MODULES)
+
+
+def advice() -> Mapping[str, Callable[[Auxiliary], Advised]]:
+    """By the finding's code."""
+    return {_module(name).CODE: _module(name).advise for name in ADVICE}
 
 
 def advisers() -> tuple[Callable[[Auxiliary], Sequence[Advice]], ...]:

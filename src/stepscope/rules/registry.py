@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 
+from msgspec.structs import replace
+
 from stepscope.core.installed import with_installed
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.rules.case import Case
@@ -175,8 +177,13 @@ def _for(rules: tuple[Rule, ...], *, has_device: bool) -> tuple[Rule, ...]:
 
 @cache
 def every_rule() -> tuple[Rule, ...]:
-    """Ours, those that judge other tools' recordings, then those of installed packages."""
-    return (*OURS, *_OTHER.rules(), *TRACE_RULES[len(OURS) :])
+    """Ours, with what other tools' recordings show of them; those that judge such recordings alone;
+    those of installed packages."""
+    advice = _OTHER.advice()
+    ours = tuple(
+        replace(rule, advise=advice[rule.code]) if rule.code in advice else rule for rule in OURS
+    )
+    return (*ours, *_OTHER.rules(), *TRACE_RULES[len(OURS) :])
 
 
 def advisers() -> Sequence[Callable[[Auxiliary], Sequence[Advice]]]:

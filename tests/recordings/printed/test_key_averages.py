@@ -13,9 +13,9 @@ from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.errors import FormatError
 from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
+from stepscope.recordings.nsys import launch_overhead
 from stepscope.recordings.printed.key_averages import CALLS, COPIES, OPERATORS, read
 from stepscope.rules.advice import advise
-from stepscope.rules.host import launch_overhead
 from tests.wording import any_mentions
 
 COLUMNS = ("Name", "Self CPU %", "Self CPU", "CPU total", "Self CUDA", "CUDA total", "# of Calls")

@@ -25,18 +25,17 @@ from stepscope.core.recordings.system import (
     HotSpot,
     Spread,
 )
-from stepscope.recordings.host import gil_contention, page_cache_misses
-from stepscope.recordings.ncu import dram_bound, idle_tensor_cores, latency_bound
-from stepscope.recordings.system import idle_device, one_busy_core, underloaded_gpu, uneven_devices
-from stepscope.rules.compute import fp32_matmul
-from stepscope.rules.data import serial_loader, starved_loader
-from stepscope.rules.host import (
-    allocator_churn,
-    device_sync,
-    launch_overhead,
+from stepscope.recordings.host import (
+    gil_contention,
+    page_cache_misses,
     python_overhead,
-    thread_oversubscription,
+    serial_loader,
+    starved_loader,
 )
+from stepscope.recordings.ncu import dram_bound, idle_tensor_cores, latency_bound
+from stepscope.recordings.nsys import allocator_churn, device_sync, fp32_matmul, launch_overhead
+from stepscope.recordings.system import idle_device, one_busy_core, underloaded_gpu, uneven_devices
+from stepscope.rules.host import thread_oversubscription
 from stepscope.rules.imbalance import throttled_gpu
 from tests.recording_texts import system_report
 from tests.wording import mentions

@@ -24,6 +24,11 @@ RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d{1,9})+")
 """The rest of a function after a graph break."""
 OPEN = (None, "", ())
 NO_REASON = "no reason told"
+FEWER_COMPILES = (
+    "torch.compile(dynamic=True) or mark_dynamic for the size that changes; TORCH_LOGS=recompiles "
+    "names the guard"
+)
+"""What to do about sizes that change, where no guard is known."""
 
 
 class Compile(Struct, frozen=True, kw_only=True):

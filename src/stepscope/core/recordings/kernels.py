@@ -8,6 +8,7 @@ be zero.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct, field
@@ -15,6 +16,10 @@ from msgspec import Struct, field
 from stepscope.core.recordings.recording import Recording
 
 Dim = tuple[int, int, int]
+WAITS_FOR_DEVICE = re.compile(
+    r"^(cuda|hip)(Device|Stream|Ctx)Synchronize|^cu(Ctx|Stream)Synchronize"
+)
+"""Calls that wait for the device, by name."""
 NAME_CHARS = 60
 """Of a kernel's name, that are shown."""
 

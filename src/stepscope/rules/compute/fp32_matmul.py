@@ -31,15 +31,11 @@ convolution of 16 groups has no such kernel in bf16: 23.3 ms under autocast, 17.
 
 from __future__ import annotations
 
-from stepscope.analyses.kernels.names import MATRIX_CATEGORIES, category_of, uses_tensor_cores
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.recordings.auxiliary import Advice, Auxiliary
-from stepscope.core.recordings.kernels import NAME_CHARS
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.rates import half_precision
-from stepscope.rules.shared.totals import kernel_totals
 from stepscope.rules.shared.vector_products import (
     ask_for_products,
     at_precision,
@@ -52,8 +48,6 @@ from stepscope.rules.shared.vector_products import (
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "fp32-matmul"
-LEAST_TOTAL_SHARE = 0.05
-"""Of the kernels' time, by totals alone; chosen without recordings."""
 BOUND = "compute"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 ALONE = (
@@ -123,38 +117,9 @@ def _out_of_autocast(case: Case) -> Proposal | None:
     )
 
 
-def advise(auxiliary: Auxiliary) -> Advice | None:
-    """By totals of kernels alone, from the names of products that no tensor core computes."""
-    rows = kernel_totals(auxiliary)
-    total_ns = sum(row.total_ns for row in rows)
-    slow = [
-        row
-        for row in rows
-        if category_of(row.name) in MATRIX_CATEGORIES and uses_tensor_cores(row.name) is False
-    ]
-    slow_ns = sum(row.total_ns for row in slow)
-    if not total_ns or slow_ns < LEAST_TOTAL_SHARE * total_ns:
-        return None
-    return Advice(
-        code=CODE,
-        bound=BOUND,
-        summary=f"{slow_ns / total_ns:.0%} of the kernels' time is in matrix products that no "
-        "tensor core computes.",
-        action='torch.autocast("cuda", dtype=torch.bfloat16), or '
-        'torch.set_float32_matmul_precision("high"); a trace says what it gives',
-        evidence=tuple(
-            f"{row.name[:NAME_CHARS]}: {row.count:,} launches, {row.total_ns / total_ns:.0%}"
-            for row in sorted(slow, key=lambda row: -row.total_ns)[:3]
-        ),
-        weight=slow_ns / total_ns,
-        weight_of="the kernels' time",
-    )
-
-
 RULE = Rule(
     code=CODE,
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    advise=advise,
 )

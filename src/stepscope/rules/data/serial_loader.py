@@ -41,7 +41,6 @@ from stepscope.analyses.grouping import median
 from stepscope.analyses.host.loader import FETCH_NS, SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.run import RankMetadata
 from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
@@ -55,7 +54,6 @@ from stepscope.rules.shared.loading import (
     loading_frames,
     with_input,
 )
-from stepscope.rules.shared.sampled_loading import sampled_loading
 from stepscope.rules.shared.workers import Workers, cores_words, sharding_words
 
 CODE = "serial-loader"
@@ -65,8 +63,6 @@ BOUND = "data"
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step spent in the loader below which there is nothing to say."""
-    least_sampled: float = 0.2
-    """Of the samples of the host's stacks, without a trace; chosen without recordings."""
     workers: int = 8
     """Tried by the fix where the rank's cores are not known: the loading that one step needs is
     divided by it."""
@@ -239,30 +235,10 @@ def _least(workers: Workers, num: int) -> str:
     return f"at least {least}, at most the cores per rank"
 
 
-def advise(auxiliary: Auxiliary) -> list[Advice]:
-    """By the host's stacks alone: whether the device waits meanwhile, they do not tell."""
-    return [
-        Advice(
-            code=CODE,
-            bound=BOUND,
-            summary=f"{loading.makes.label} makes the input in {loading.serial_share:.0%} of the "
-            f"host's {loading.stacks.unit}, in the process that trains.",
-            action="DataLoader(num_workers=..., persistent_workers=True, pin_memory=True): as many "
-            "workers as the rank has cores, and as its memory holds copies of the dataset",
-            evidence=(f"{loading.stacks.tool}: {loading.stacks.path}",),
-            weight=loading.serial_share,
-            weight_of=f"the host's {loading.stacks.unit}",
-        )
-        for loading in sampled_loading(auxiliary)
-        if loading.makes is not None and loading.serial_share >= POLICY.least_sampled
-    ]
-
-
 RULE = Rule(
     code=CODE,
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    advise=advise,
     needs_device=False,
 )

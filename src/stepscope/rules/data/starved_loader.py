@@ -36,7 +36,6 @@ from msgspec import Struct, structs
 
 from stepscope.analyses.host.loader import FETCH_NS, WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.run import RankMetadata
 from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Graph
@@ -46,7 +45,6 @@ from stepscope.rules.case import SLOWED, Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.loading import input_per_step, loaded_every, with_input
-from stepscope.rules.shared.sampled_loading import sampled_loading
 from stepscope.rules.shared.workers import (
     Workers,
     cores_words,
@@ -60,8 +58,6 @@ BOUND = "data"
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    least_sampled: float = 0.2
-    """Of the samples of the host's stacks, without a trace; chosen without recordings."""
     more_workers: int = 4
     """Times the workers there are, as the fix tries: from the usual 2 to 4 up to the cores of a
     rank's share of a machine."""
@@ -239,30 +235,10 @@ def _times(step_interval_ns: float, waited_ns: float) -> int:
     )
 
 
-def advise(auxiliary: Auxiliary) -> list[Advice]:
-    """By the host's stacks alone."""
-    return [
-        Advice(
-            code=CODE,
-            bound=BOUND,
-            summary=f"The process that trains waits for its loader's workers in "
-            f"{loading.waits:.0%} of the host's {loading.stacks.unit}.",
-            action="more workers where cores are left, else less work in each: decode smaller, "
-            "transform on the device (torchvision.transforms.v2, kornia, DALI), cache what repeats",
-            evidence=(f"{loading.stacks.tool}: {loading.stacks.path}",),
-            weight=loading.waits,
-            weight_of=f"the host's {loading.stacks.unit}",
-        )
-        for loading in sampled_loading(auxiliary)
-        if loading.waits >= POLICY.least_sampled
-    ]
-
-
 RULE = Rule(
     code=CODE,
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    advise=advise,
     needs_device=False,
 )

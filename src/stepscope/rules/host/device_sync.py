@@ -33,7 +33,7 @@ from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, join, union
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import WAITS_FOR_DEVICE
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_waits
 from stepscope.replay.graph import Graph
@@ -42,7 +42,6 @@ from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import without_ranges
 from stepscope.rules.shared.host_read_inputs import feeding_ranges
-from stepscope.rules.shared.totals import call_totals, calls_named
 
 CODE = "device-sync"
 BOUND = "host"
@@ -55,14 +54,11 @@ SIZE_READ = re.compile(
 FETCH = re.compile(r"^aten::(to|_to_copy|copy_|cpu)$")
 NOT_OURS = re.compile(r"^cu(da)?(Event|Malloc|Free|Mem(Alloc|Free|Map|Unmap|Create|Release))")
 """Waits for one event are how overlap is written; the allocator's are another fault."""
-EXPLICIT = re.compile(r"^(cuda|hip)(Device|Stream|Ctx)Synchronize|^cu(Ctx|Stream)Synchronize")
 
 
 class Policy(Struct, frozen=True, kw_only=True):
     largest_fetch_bytes: int = 65_536
     """A larger copy to the host is data it goes on to work with, not a number somebody looks at."""
-    least_call_share: float = 0.3
-    """Of the host's time in CUDA's calls, by their totals alone; chosen without recordings."""
 
 
 POLICY = Policy()
@@ -131,7 +127,7 @@ def _waits(case: Case, graph: Graph) -> _Waits:
     scalar = candidate & (scalar_op != NONE)
     size = candidate & ~scalar & (inside(SIZE_READ) != NONE)
     fetch = candidate & ~scalar & ~size & (fetch_op != NONE) & _fetches_little(case, graph)
-    bare = (ancestor_with(parent, call, is_op) == NONE) & matching(trace, EXPLICIT)[call]
+    bare = (ancestor_with(parent, call, is_op) == NONE) & matching(trace, WAITS_FOR_DEVICE)[call]
     reader = np.where(scalar, scalar_op, np.where(fetch, fetch_op, NONE))
     return _Waits(scalar=scalar, size=size, fetch=fetch, explicit=candidate & bare, reader=reader)
 
@@ -165,34 +161,9 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     return (*counted, f"the host stood in them for {waited_ms:.2f} ms a step")
 
 
-def advise(auxiliary: Auxiliary) -> Advice | None:
-    """By totals of calls alone: whether the device waits too, they do not tell."""
-    rows = call_totals(auxiliary)
-    total_ns = sum(row.total_ns for row in rows)
-    num, wait_ns = calls_named(rows, EXPLICIT)
-    if not total_ns or wait_ns < POLICY.least_call_share * total_ns:
-        return None
-    return Advice(
-        code=CODE,
-        bound=BOUND,
-        summary=f"The host stands in {num:,} waits for the device for {wait_ns / total_ns:.0%} of "
-        "its time in CUDA's calls.",
-        action="no .item(), .cpu() or print of a tensor in the step; where the device is never "
-        "idle it costs nothing, which a trace (stepscope run) tells",
-        evidence=tuple(
-            f"{row.name}: {row.count:,} calls, {row.total_ns / 1e6:.1f} ms"
-            for row in sorted(rows, key=lambda row: -row.total_ns)
-            if EXPLICIT.search(row.name)
-        )[:3],
-        weight=wait_ns / total_ns,
-        weight_of="the time in CUDA's calls",
-    )
-
-
 RULE = Rule(
     code=CODE,
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    advise=advise,
 )

@@ -25,8 +25,6 @@ from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, median
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.recordings.auxiliary import Advice, Auxiliary
-from stepscope.core.recordings.kernels import NAME_CHARS
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
 from stepscope.replay.graph import Graph
@@ -46,7 +44,6 @@ from stepscope.rules.shared.compiled_host import (
     without_checks,
 )
 from stepscope.rules.shared.host_ranges import tasks_of
-from stepscope.rules.shared.totals import has_only_operators, kernel_totals
 
 CODE = "launch-overhead"
 BOUND = "host"
@@ -61,13 +58,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     gap_ns: float = 420.0
     """Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to
     608)."""
-    quick_launch_ns: float = 5_000.0
-    """Of the host's time, for one launch from PyTorch: the quickest median of 40 recordings of
-    different hosts and models (5.1 to 13.9 us, half of them under 7.7)."""
-    least_launches: int = 1_000
-    """Of short kernels, from which totals stand for a run."""
-    short_share: float = 0.5
-    """Of the launches."""
     least_gain: float = 1.02
     """Without the host's time for launches, below which they cost nothing."""
     same_share: float = 0.9
@@ -219,43 +209,11 @@ def _evidence(graph: Graph, *, steady: bool, waits: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
-    """By totals alone: most launches are of kernels that are over before the host makes the
-    next."""
-    if has_only_operators(auxiliary):
-        return Abstention(
-            code=CODE,
-            reason="the table has no time on a device",
-            needs="activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] for the profiler",
-        )
-    rows = [row for row in kernel_totals(auxiliary) if row.count]
-    short = [row for row in rows if row.total_ns / row.count < POLICY.quick_launch_ns]
-    launches, short_launches = (sum(row.count for row in each) for each in (rows, short))
-    if short_launches < max(POLICY.least_launches, POLICY.short_share * launches):
-        return None
-    mean_ns = sum(row.total_ns for row in short) / short_launches
-    return Advice(
-        code=CODE,
-        bound=BOUND,
-        summary=f"{short_launches:,} of {launches:,} kernels take {mean_ns / 1e3:.1f} us in the "
-        "mean: each is over before the host launches the next.",
-        action="torch.compile(mode='reduce-overhead') or a larger batch; a trace (stepscope run) "
-        "says what it gives",
-        evidence=tuple(
-            f"{row.name[:NAME_CHARS]}: {row.count:,} of {row.total_ns / row.count / 1e3:.1f} us"
-            for row in sorted(short, key=lambda row: -row.count)[:3]
-        ),
-        weight=short_launches / launches,
-        weight_of="the launches",
-    )
-
-
 RULE = Rule(
     code=CODE,
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    advise=advise,
     # Compiled in one mode or the other, and capturing fuses too.
     excludes=("unfused-pointwise",),
     includes=unfused_pointwise.RULE.includes,

@@ -10,9 +10,8 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.compiler import Break, Compile, Counted
 from stepscope.core.recordings.compiler_guard import guard_of
 from stepscope.readers.source import Source
-from stepscope.recordings.compiler import torch_logs
+from stepscope.recordings.compiler import graph_breaks, recompilation, torch_logs
 from stepscope.rules.advice import joined
-from stepscope.rules.host import graph_breaks, recompilation
 from tests.recording_texts import compiler_report
 from tests.scenarios import FINDINGS
 from tests.shared_data import SAMPLES

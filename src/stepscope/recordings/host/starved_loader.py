@@ -1,0 +1,38 @@
+"""starved-loader: what samples of the host's stacks show."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from stepscope.api import Advice, Auxiliary
+from stepscope.recordings.host.sampled_loading import sampled_loading
+
+CODE = "starved-loader"
+BOUND = "data"
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_sampled: float = 0.2
+    """Of the samples of the host's stacks, without a trace; chosen without recordings."""
+
+
+POLICY = Policy()
+
+
+def advise(auxiliary: Auxiliary) -> list[Advice]:
+    """By the host's stacks alone."""
+    return [
+        Advice(
+            code=CODE,
+            bound=BOUND,
+            summary=f"The process that trains waits for its loader's workers in "
+            f"{loading.waits:.0%} of the host's {loading.stacks.unit}.",
+            action="more workers where cores are left, else less work in each: decode smaller, "
+            "transform on the device (torchvision.transforms.v2, kornia, DALI), cache what repeats",
+            evidence=(f"{loading.stacks.tool}: {loading.stacks.path}",),
+            weight=loading.waits,
+            weight_of=f"the host's {loading.stacks.unit}",
+        )
+        for loading in sampled_loading(auxiliary)
+        if loading.waits >= POLICY.least_sampled
+    ]
