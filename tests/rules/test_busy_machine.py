@@ -14,9 +14,9 @@ from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.recording import Recording
 from stepscope.readers.inputs import find_sources
-from stepscope.rules.accuracy import is_withheld, widened
+from stepscope.rules.accuracy import is_crowded, widened
 from stepscope.rules.judge import Judgement
-from stepscope.rules.judge_job import withheld_judgement
+from stepscope.rules.judge_job import crowded_judgement
 from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import busy_note
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
@@ -62,33 +62,46 @@ def test_a_busy_machine_is_named_with_who_keeps_it_busy() -> None:
     assert mentions(throttled, "40%", "quota")
 
 
-def test_gains_are_withheld_only_where_others_had_most_of_it() -> None:
-    assert is_withheld(run_of(queued_share=0.6, other_cores=2.0))
-    assert not is_withheld(run_of(queued_share=0.6, other_cores=0.0))
-    assert not is_withheld(run_of(queued_share=0.3, other_cores=2.0))
-    assert not is_withheld(run_of(held_back_share=0.9))
+def test_a_run_is_crowded_only_where_others_had_most_of_it() -> None:
+    assert is_crowded(run_of(queued_share=0.6, other_cores=2.0))
+    assert not is_crowded(run_of(queued_share=0.6, other_cores=0.0))
+    assert not is_crowded(run_of(queued_share=0.3, other_cores=2.0))
+    assert not is_crowded(run_of(held_back_share=0.9))
 
 
-def test_what_is_withheld_is_named_all_the_same() -> None:
-    found = (finding("debug-mode", "host", 1.3), finding("gc-pause", "host", 1.01))
-    made = withheld_judgement(Judgement(findings=found, ladder=(1.3,)))
+CROWDED = run_of(queued_share=0.6, other_cores=2.0)
+
+
+def test_a_large_gain_in_a_crowd_is_told_with_how_to_be_surer() -> None:
+    found = (finding("debug-mode", "host", 1.3), finding("gc-pause", "host", 1.05))
+    made = crowded_judgement(Judgement(findings=found, ladder=(1.3, 1.36)), CROWDED)
+    assert [each.code for each in made.findings] == ["debug-mode"]
+    assert mentions(made.findings[0].evidence[-1], "busy machine", "60%")
+    assert (made.ladder, made.abstentions) == ((), ())
+
+
+def test_a_small_gain_in_a_crowd_is_not_told_and_named_all_the_same() -> None:
+    found = (finding("debug-mode", "host", 1.08), finding("gc-pause", "host", 1.01))
+    made = crowded_judgement(Judgement(findings=found, ladder=(1.08,)), CROWDED)
     assert (made.findings, made.ladder) == ((), ())
     (said,) = made.abstentions
     assert said.code == FIXES
     assert mentions(said.reason, "debug-mode")
-    (bare,) = withheld_judgement(Judgement()).abstentions
+    (bare,) = crowded_judgement(Judgement(), CROWDED).abstentions
     assert mentions(bare.reason, "other processes", "cores")
     assert not mentions(bare.reason, "debug-mode")
 
 
-def test_with_gains_withheld_no_share_of_the_step_is_called_unexplained() -> None:
+def test_a_late_rank_in_a_crowd_is_told_of_with_a_wide_range() -> None:
     paths = lab_traces("rank_traces/gloo_late_rank.slow.rank*")
     with find_sources([str(path) for path in paths]) as found:
         job = measure_job(found.sources, step_ns=None)
         busy = replace(job.facts, run=run_of(queued_share=0.6, other_cores=2.0))
         diagnosis = diagnose_job(dataclasses.replace(job, facts=busy))
-    assert [each.code for each in diagnosis.abstentions or ()] == [FIXES]
-    assert diagnosis.findings == ()
+    late = next(each for each in diagnosis.findings if each.code == "late-rank")
+    assert late.predicted_speedup >= 1.1
+    assert late.predicted_low <= late.predicted_speedup <= late.predicted_high
+    assert any_mentions(late.evidence, "busy machine")
 
 
 def test_what_other_processes_use_is_the_machines_less_all_ranks(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of the time in which the main thread had no core, from which a range is wider: on a machine
     of its own it is 1 % or 2 %."""
     most_held_up: float = 0.5
-    """From which others that are not of the run take more than they leave: no gain is told then."""
+    """From which others that are not of the run take more than they leave. A range grows no wider:
+    what is in the way of a step is in the way of the faster one, too."""
     least_other_cores: float = 0.25
     """In use by processes that are not of the run, from which they are in its way."""
 
@@ -54,9 +55,9 @@ def widened(
     return low / error, high * error
 
 
-def is_withheld(run: RunFacts) -> bool:
-    """Whether other processes were so much in the run's way that what was recorded is not the
-    run's own. What a run does to itself, or what its quota does to it, is its own."""
+def is_crowded(run: RunFacts) -> bool:
+    """Whether other processes were so much in the run's way that no small gain can be told from
+    what they did. What a run does to itself, or what its quota does to it, is its own."""
     rank = run.most_held_up
     return (
         rank is not None

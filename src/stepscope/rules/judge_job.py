@@ -13,8 +13,9 @@ from stepscope.analyses.grouping import distinct
 from stepscope.core.diagnosis import FIXES, Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
 from stepscope.core.progress import counted
+from stepscope.core.run import RunFacts
 from stepscope.replay.job import job_shares
-from stepscope.rules.accuracy import is_withheld
+from stepscope.rules.accuracy import is_crowded
 from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
@@ -23,6 +24,9 @@ from stepscope.rules.partition_verdict import clock_fault, cut_share, is_missed,
 
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
+CROWDED_SPEEDUP = 1.1
+"""The least gain that is told of a run that others were in the way of: what they take varies by
+more than a smaller one from one minute to the next."""
 MOST_SUSPECTS = 3
 """Codes named where no gain is told."""
 
@@ -63,9 +67,9 @@ def judge_job(job: Job) -> Judged:
         judged = replace(judged, judgement=_cut_judgement(cut))
     elif fault is not None:
         judged = replace(judged, judgement=_faulty_judgement(fault))
-    elif job.facts.run is not None and is_withheld(job.facts.run):
-        withheld = withheld_judgement(judged.judgement)
-        judged = replace(judged, judgement=withheld)
+    elif job.facts.run is not None and is_crowded(job.facts.run):
+        crowded = crowded_judgement(judged.judgement, job.facts.run)
+        judged = replace(judged, judgement=crowded)
     return replace(judged, notes=(*judged.notes, *cases.notes))
 
 
@@ -83,9 +87,16 @@ def _faulty_judgement(fault: str) -> Judgement:
     return Judgement(abstentions=(Abstention(code=FIXES, reason=fault, needs=needs),))
 
 
-def withheld_judgement(judgement: Judgement) -> Judgement:
-    """Of a run that other processes were in the way of: no gain, and the codes of what may cost
-    it something."""
+def crowded_judgement(judgement: Judgement, run: RunFacts) -> Judgement:
+    """Of a run that other processes were in the way of: the gains that are too large to be theirs,
+    with how to be surer; without any, the codes of what may cost something."""
+    large = tuple(
+        _measured_in_a_crowd(finding, run)
+        for finding in judgement.findings
+        if finding.predicted_speedup >= CROWDED_SPEEDUP
+    )
+    if large:
+        return replace(judgement, findings=large, ladder=())
     suspects = [
         finding.code for finding in judgement.findings if finding.predicted_speedup >= LEAST_SPEEDUP
     ]
@@ -94,6 +105,15 @@ def withheld_judgement(judgement: Judgement) -> Judgement:
         reason += f"; what may cost something: {', '.join(suspects[:MOST_SUSPECTS])}"
     needs = "record again on a machine that is not shared"
     return Judgement(abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),))
+
+
+def _measured_in_a_crowd(finding: Finding, run: RunFacts) -> Finding:
+    share = 0.0 if run.most_held_up is None else run.most_held_up.held_up_share or 0.0
+    line = (
+        f"measured on a busy machine, where the main thread had no core for {share:.0%} of the "
+        "time; to be surer, record again on one that is not shared"
+    )
+    return replace(finding, evidence=(*finding.evidence, line))
 
 
 def _judged_together(job: Job, cases: _Cases) -> Judged | None:

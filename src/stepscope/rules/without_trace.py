@@ -13,7 +13,7 @@ from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
-from stepscope.rules.accuracy import POLICY, is_withheld
+from stepscope.rules.accuracy import POLICY, is_crowded
 from stepscope.rules.advice import abstentions, advise, advise_run
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.uneven_work import unjudged
@@ -182,8 +182,8 @@ def busy_note(run: RunFacts) -> str | None:
         words += f", {rank.held_back_share:.0%} for the container's quota"
     if rank.other_cores is not None and rank.other_cores >= POLICY.least_other_cores:
         words += f"; processes that are not of this run used {rank.other_cores:.1f} cores"
-    if is_withheld(run):
-        return f"{words}: no gain is predicted"
+    if is_crowded(run):
+        return f"{words}: gains are rough, and small ones are not told"
     return f"{words}: ranges of gains are wider for it"
 
 
