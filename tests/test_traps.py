@@ -17,7 +17,7 @@ import pytest
 
 from stepscope.cli.commands import COMMANDS
 from tests.capture.jobs import LOOP, light_path
-from tests.shared_data import DEMO
+from tests.shared_data import DEMO, lab_trace
 
 DRIVER = """
 import json, os, sys
@@ -37,7 +37,7 @@ for words, is_job in commands:
     os.environ.pop("PYTHONPATH", None)
     if not is_job:
         os.environ["PYTHONPATH"] = traps
-    if words[0] == "calibrate" or words[:2] == ["tune", "kernel"]:
+    if words[0] in ("calibrate", "probe") or words[:2] == ["tune", "kernel"]:
         sys.path.insert(0, light)
     try:
         code = main(words)
@@ -153,6 +153,7 @@ def commands(traps: Traps, out: Path) -> list[tuple[list[str], bool]]:
         ["compare", "rank0.json", "rank1.json", "--format", "html", "-o", str(out / "c.html")],
         ["query", "rank0.json", "select count(*) from kernels", "--to", "parquet", "-o",
          str(out / "kernels.parquet")],
+        ["probe", str(lab_trace("single/fp32_no_tf32.slow"))],
         ["export", "perfetto", "rank0.json", "-o", str(out / "trace.pftrace")],
         ["explain", "serial-loader"],
         ["demo"],
@@ -206,7 +207,7 @@ def test_no_command_runs_what_lies_in_its_folder(traps: Traps, tmp_path: Path) -
     assert ended.returncode == 0, ended.stderr
     codes, started = json.loads(answered.read_text())
     # These have no GPU, no job that trains, or nothing to try; all others did their work.
-    may_fail = {"verify", "tune", "health", "fix", "triage", "attach", "doctor"}
+    may_fail = {"verify", "tune", "health", "fix", "triage", "attach", "doctor", "probe"}
     failed = [w for (w, _), code in zip(asked, codes, strict=True) if code and w[0] not in may_fail]
     assert not failed, ended.stderr
     assert started

@@ -321,8 +321,10 @@ def test_the_options_are_pinned() -> None:
                 "--modules",
                 "--no-alerts",
                 "--no-diagnose",
+                "--no-probe",
                 "--otlp",
                 "--out",
+                "--probe",
                 "--prometheus",
             ),
             *(
@@ -359,6 +361,7 @@ def test_the_options_are_pinned() -> None:
             "-h",
             "-o",
         ],
+        "probe": ["--budget", "--help", "--python", "--script", "--step-ms", "-h"],
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],
         "mcp": ["--allow-verify", "--help", "--root", "-h"],
