@@ -70,7 +70,10 @@ class BatchSize(Struct, frozen=True, kw_only=True):
 class MemoryUse(Struct, frozen=True, kw_only=True):
     """The peak of one device's memory, broken down four ways. null is 'not recorded'."""
 
-    source: Annotated[str, one_of("trace", "memory-snapshot", "memory-timeline", "memory-stats")]
+    source: Annotated[
+        str,
+        one_of("trace", "memory-snapshot", "memory-timeline", "memory-stats", "memory-summary"),
+    ]
     label: str
     """The file."""
     rank: Count | None = None

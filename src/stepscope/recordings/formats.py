@@ -135,6 +135,14 @@ FORMATS: tuple[Format, ...] = (
         module="stepscope.recordings.memory.stats",
     ),
     Format(
+        name="memory-summary",
+        words="what torch.cuda.memory_summary() prints",
+        kind=MEMORY,
+        record="print(torch.cuda.memory_summary())",
+        judges=("memory",),
+        module="stepscope.recordings.memory.summary",
+    ),
+    Format(
         name="memory-timeline",
         words="export_memory_timeline of torch.profiler, raw or JSON",
         kind=MEMORY,
@@ -158,6 +166,14 @@ FORMATS: tuple[Format, ...] = (
         record="json.dump(torch._dynamo.utils.counters, open('counters.json', 'w'))",
         judges=("compiler",),
         module="stepscope.recordings.compiler.dynamo_counters",
+    ),
+    Format(
+        name="dynamo-explain",
+        words="what torch._dynamo.explain() prints",
+        kind=COMPILER,
+        record="print(torch._dynamo.explain(model)(inputs))",
+        judges=("compiler",),
+        module="stepscope.recordings.compiler.explain",
     ),
     Format(
         name="kernel-information",
@@ -293,6 +309,15 @@ FORMATS: tuple[Format, ...] = (
         judges=("comms", "machine"),
         module="stepscope.recordings.nccl.tests",
         is_output=True,
+    ),
+    Format(
+        name="rocm-bandwidth-test",
+        words="what rocm-bandwidth-test prints: GB/s of each pair of devices",
+        kind=SYSTEM,
+        record="rocm-bandwidth-test > bandwidth.txt",
+        judges=("comms", "machine"),
+        module="stepscope.recordings.rocm.bandwidth_test",
+        words_module="stepscope.recordings.system.words",
     ),
     Format(
         name=NCCL,

@@ -27,6 +27,8 @@ MODULES = (
     "system.one_busy_core",
     "host.page_cache_misses",
     "ncu.register_pressure",
+    "rocm.slow_pair",
+    "host.stalled_cores",
     "flight.hung_collective",
     "network.link_errors",
     "network.network_congestion",

@@ -246,7 +246,10 @@ def diagnose_auxiliary(
     codes = ", ".join(dict.fromkeys(each.code for each in advice))
     words = f"no trace was given, and {', '.join(formats)} cannot say what limits the run"
     missing = () if advice else abstentions(auxiliary)
-    shows = f"Of what it does show ({subjects}), no fault was found."
+    shows = (
+        f"Of what it does show ({subjects}), no fault was found; not judged: where a step's time "
+        "goes (stepscope run -- python train.py records it)."
+    )
     if codes:
         shows = f"It shows: {codes}."
     elif missing:

@@ -30,7 +30,15 @@ CHILDREN = TEXT.replace("# Overhead", "# Children      Self").replace(
 )
 
 
-@pytest.mark.parametrize(("text", "total"), [(TEXT, 0.3102), (CHILDREN, 0.8)])
+COUNTED = (
+    CHILDREN.replace("Self  Command", "Self       Samples  Command")
+    .replace("%  python", "%          1312  python")
+    .replace("%  pt_data", "%           512  pt_data")
+)
+"""With -n."""
+
+
+@pytest.mark.parametrize(("text", "total"), [(TEXT, 0.3102), (CHILDREN, 0.8), (COUNTED, 0.8)])
 def test_functions_have_their_shares(tmp_path: Path, text: str, total: float) -> None:
     assert is_mine(text.encode(), "x")
     path = tmp_path / "report.txt"
@@ -45,6 +53,7 @@ def test_functions_have_their_shares(tmp_path: Path, text: str, total: float) ->
     assert third.name == "operator new(unsigned long)"
     shares = {thread.name: thread.share for thread in stacks.threads}
     assert shares == pytest.approx({"python": 0.3182, "pt_data_worker": 0.125})
+    assert stacks.interpreter_share == pytest.approx(0.3102)
 
 
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:

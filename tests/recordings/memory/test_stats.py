@@ -42,6 +42,16 @@ def test_the_real_counters() -> None:
     assert mentions(note, "4.97 GB were reserved", "3.19 GB", "free", "598 MB")
 
 
+def test_a_list_of_looks_at_one_device_is_one_record(tmp_path: Path) -> None:
+    """Its peaks rise from each to the next; those of four devices do not."""
+    looks = [FLAT | {"allocated_bytes.all.peak": 9000 + i} for i in range(4)]
+    (record,) = read([source_of(tmp_path / "looks.json", json.dumps(looks).encode())]).records
+    assert (record.peak_bytes, len(record.steps), record.device) == (9003, 4, None)
+    devices = [looks[1], looks[0], looks[3], looks[2]]
+    records = read([source_of(tmp_path / "devices.json", json.dumps(devices).encode())]).records
+    assert [(each.device, each.steps) for each in records] == [(i, ()) for i in range(4)]
+
+
 def test_flat_nested_and_what_is_missing(tmp_path: Path) -> None:
     (flat,) = read([source_of(tmp_path / "flat.json", json.dumps(FLAT).encode())]).records
     assert (flat.peak_bytes, flat.held_bytes, flat.reserved_bytes, flat.split_bytes) == (

@@ -189,6 +189,11 @@ class HostCounters(Struct, frozen=True, kw_only=True):
     cache_misses: float | None = None
     branches: float | None = None
     branch_misses: float | None = None
+    c2c_read_bytes: float | None = None
+    """Over NVLink-C2C, between a Grace CPU and its GPU."""
+    c2c_written_bytes: float | None = None
+    c2c_bytes: float | None = None
+    """Both, where they were counted as one."""
 
     @property
     def instructions_per_cycle(self) -> float | None:
@@ -201,6 +206,12 @@ class HostCounters(Struct, frozen=True, kw_only=True):
     @property
     def branch_miss_share(self) -> float | None:
         return _ratio(self.branch_misses, self.branches)
+
+    @property
+    def misses_per_1000(self) -> float | None:
+        """Cache misses for each thousand instructions."""
+        share = _ratio(self.cache_misses, self.instructions)
+        return None if share is None else 1000 * share
 
     @property
     def switches_per_cpu_s(self) -> float | None:
@@ -327,6 +338,30 @@ class LinkTest(Struct, frozen=True, kw_only=True):
     """Sizes whose results were wrong; they are not among the rows."""
 
 
+class CopyRate(Struct, frozen=True, kw_only=True):
+    """What copies from one place of a machine to another reached, alone."""
+
+    source: str
+    """A device's number and name, or the host's."""
+    target: str
+    bytes_per_s: float
+    is_from_host: bool = False
+    is_to_host: bool = False
+
+    @property
+    def is_between_devices(self) -> bool:
+        return not (self.is_from_host or self.is_to_host)
+
+
+class CopyTest(Struct, frozen=True, kw_only=True):
+    """All pairs of a machine, as a test of copies measured them."""
+
+    path: str
+    tool: str
+    copies: tuple[CopyRate, ...]
+    """One direction at a time; no place to itself."""
+
+
 class SystemRecording(Recording, frozen=True, kw_only=True):
     """What was read of a machine."""
 
@@ -337,6 +372,7 @@ class SystemRecording(Recording, frozen=True, kw_only=True):
     rates: tuple[MeasuredRates, ...] = ()
     hosts: tuple[HostUse, ...] = ()
     link_tests: tuple[LinkTest, ...] = ()
+    copy_tests: tuple[CopyTest, ...] = ()
     ports: tuple[PortSeries, ...] = ()
 
 
@@ -370,6 +406,10 @@ class SystemReport(Struct, frozen=True, kw_only=True):
     @property
     def link_tests(self) -> tuple[LinkTest, ...]:
         return tuple(test for recording in self.recordings for test in recording.link_tests)
+
+    @property
+    def copy_tests(self) -> tuple[CopyTest, ...]:
+        return tuple(test for recording in self.recordings for test in recording.copy_tests)
 
     @property
     def ports(self) -> tuple[PortSeries, ...]:

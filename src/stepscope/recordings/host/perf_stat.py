@@ -60,7 +60,12 @@ NAMES = {
     "branches": "branches",
     "branch-instructions": "branches",
     "branch-misses": "branch_misses",
+    "c2c read": "c2c_read_bytes",
+    "c2c written": "c2c_written_bytes",
+    "c2c both": "c2c_bytes",
 }
+C2C = re.compile(r"nvidia_nvlink_c2c\d{0,2}_pmu_\d{1,3}/(\w{1,60})/?.{0,40}")
+"""Counters of the link between a Grace CPU and its GPU: `total_bytes_rd`, `wr_bytes_loc`."""
 CLOCKS = ("task-clock", "cpu-clock")
 MACHINE = re.compile(r"'(?:system wide|CPU\(s\) )")
 WHOLE = 0.005
@@ -103,6 +108,9 @@ class _Sums:
         name = re.sub(
             r":[a-zA-Z]{1,6}$", "", event.split("/")[1] if event.count("/") >= 2 else event
         )[:80]
+        link = C2C.match(event)
+        if link is not None:
+            name = f"c2c {_way(link[1])}" if "bytes" in link[1] else f"c2c {link[1]}"
         value = _number(text)
         if value is None:
             if text.startswith("<not") and len(self.not_counted) < MAX_COUNTERS:
@@ -277,6 +285,11 @@ class _Counted:
                 "these may be of the whole machine (perf stat -a), with its idle cores: busy "
                 "cores are not known; give -p PID"
             )
+
+
+def _way(event: str) -> str:
+    parts = event.split("_")
+    return "read" if "rd" in parts else "written" if "wr" in parts else "both"
 
 
 def _named(names: set[str]) -> str:

@@ -194,13 +194,17 @@ def _call(line: str) -> Call | None:
 
 
 START = re.compile(rb"(?:^|\n)# (?:Overhead|Children {1,9}Self) [^\n]{0,200}Symbol")
+COLUMNS = re.compile(r"# {1,4}(?:Overhead|Children {1,9}Self) .{0,200}Symbol")
 SAMPLES = re.compile(r"# Samples: ([\d.]{1,12})([KMG]?)\s{1,4}of event")
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
-ROW = re.compile(
-    r"\s{1,20}(?P<first>\d{1,3}\.\d{1,4})%(?:\s{1,20}(?P<second>\d{1,3}\.\d{1,4})%)?\s{1,20}"
+ROW = r"\s{1,20}(?P<first>\d{1,3}\.\d{1,4})%(?:\s{1,20}(?P<second>\d{1,3}\.\d{1,4})%)?\s{1,20}"
+REST = (
     r"(?P<command>\S{1,60})\s{1,60}(?P<object>\S.{0,200}?)\s{1,60}\[(?P<where>[.kguH])\]\s"
     r"(?P<symbol>\S.{0,300}?)\s*$"
 )
+COUNTED = r"\d{1,12}\s{1,20}"
+"""Of -n: how many samples a row is."""
+PLAIN_ROW, COUNTED_ROW = re.compile(ROW + REST), re.compile(ROW + COUNTED + REST)
 MAX_FUNCTIONS = 1000
 MAX_COMMANDS = 40
 
@@ -211,13 +215,18 @@ def is_report(head: bytes) -> bool:
 
 def read_report(source: Source) -> SystemRecording:
     lines, spots, amount, kernel = TextLines(source), list[HotSpot](), 0.0, 0.0
+    interpreter = 0.0
     commands: dict[str, float] = {}
+    row = PLAIN_ROW
     for line in lines:
         if match := SAMPLES.match(line):
             amount += float(match[1]) * SCALES[match[2]]
-        elif (match := ROW.match(line)) and len(spots) < MAX_FUNCTIONS:
+        elif COLUMNS.match(line):
+            row = COUNTED_ROW if " Samples " in line else PLAIN_ROW
+        elif (match := row.match(line)) and len(spots) < MAX_FUNCTIONS:
             total, own = match["first"], match["second"] or match["first"]
             kernel += float(own) / 100 if match["where"] == "k" else 0.0
+            interpreter += float(own) / 100 if INTERPRETER.search(match["object"]) else 0.0
             name = match["command"]
             commands[name] = commands.get(name, 0.0) + float(own) / 100
             spots.append(
@@ -245,6 +254,7 @@ def read_report(source: Source) -> SystemRecording:
         ),
         has_native=True,
         kernel_share=min(1.0, kernel),
+        interpreter_share=min(1.0, interpreter),
     )
     return SystemRecording(
         format="perf", paths=(source.label,), notes=tuple(lines.notes), stacks=(stacks,)

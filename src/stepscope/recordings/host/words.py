@@ -97,10 +97,25 @@ def _counter_lines(counters: HostCounters) -> tuple[tuple[str, str], ...]:
         ("busy cores", counters.busy_cores, "{:.2f}"),
         ("instructions per cycle", counters.instructions_per_cycle, "{:.2f}"),
         ("cache misses", counters.cache_miss_share, "{:.1%} of references"),
+        ("cache misses for 1,000 instructions", counters.misses_per_1000, "{:.1f}"),
         ("branch misses", counters.branch_miss_share, "{:.1%}"),
         ("context switches", counters.switches_per_cpu_s, "{:,.0f} for each second on a core"),
         ("page faults", counters.page_faults, "{:,.0f}"),
         ("major faults", counters.major_faults, "{:,.0f}"),
     )
-    measured = tuple((name, form.format(n)) for name, n, form in figures if n is not None)
+    links = tuple(
+        (f"NVLink-C2C, {way}", _per_s(size, counters.elapsed_s), "{:.3g} GB/s")
+        for way, size in (
+            ("read", counters.c2c_read_bytes),
+            ("written", counters.c2c_written_bytes),
+            ("both ways", counters.c2c_bytes),
+        )
+    )
+    measured = tuple(
+        (name, form.format(n)) for name, n, form in (*figures, *links) if n is not None
+    )
     return measured if counters.command is None else (("command", counters.command), *measured)
+
+
+def _per_s(size_bytes: float | None, elapsed_s: float | None) -> float | None:
+    return None if size_bytes is None or not elapsed_s else size_bytes / elapsed_s / 1e9

@@ -3,6 +3,7 @@ of one device or several.
 
     {"allocated_bytes.all.peak": 4499450368, "reserved_bytes.all.peak": ..., "num_ooms": 0, ...}
 
+A list of looks at one device, one after the other, says whether it grows: its peaks never fall.
 `total_memory`, which torch.cuda.get_device_properties() has, may be added to them: then it is
 known how full the device was.
 """
@@ -11,11 +12,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
+
+from msgspec.structs import replace
 
 from stepscope.api import FormatError, MemoryRecord, Reader, Source
 from stepscope.core.numbers import size_words
-from stepscope.core.recordings.memory import MemoryRecording, MemoryReport, memory_recording
+from stepscope.core.recordings.memory import (
+    MemoryRecording,
+    MemoryReport,
+    Step,
+    memory_recording,
+)
 from stepscope.readers.whole_file import whole_json
 
 NO_SIZE = (
@@ -27,6 +36,11 @@ MAX_BYTES = 16 << 20
 """A device has 5 KiB."""
 MAX_DEVICES = 1024
 MAX_COUNT = 1 << 62
+MAX_LOOKS = 100_000
+LEAST_LOOKS = 3
+"""From which a list is taken for looks at one device."""
+RISING = ("allocated_bytes.all.allocated", "allocation.all.allocated", "allocated_bytes.all.peak")
+"""Counters that never fall in a process, the ones first that rise with every allocation."""
 MARK = re.compile(
     rb'"(?:allocated|reserved)_bytes(?:\.all\.(?:current|peak|allocated|freed)"|"\s*:\s*\{\s*"(?:all|large_pool|small_pool)")'
 )
@@ -50,6 +64,11 @@ def read(sources: Sequence[Source]) -> MemoryReport:
         devices = list(_devices(document))
         if not devices:
             raise FormatError(f"{source.label}: no allocated_bytes.all.peak in it; {INSTEAD}")
+        if isinstance(document, list) and _is_one_device([stats for _, stats in devices]):
+            looks = [_record(source.label, None, stats) for _, stats in devices[:MAX_LOOKS]]
+            notes = [*growth_note(looks), *_notes(devices[-1][1])]
+            recordings.append(memory_recording(with_looks(looks), notes))
+            continue
         for device, stats in devices[:MAX_DEVICES]:
             record = _record(source.label, device if len(devices) > 1 else None, stats)
             record.self_check()
@@ -78,6 +97,32 @@ def _devices(document: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         for device, stats in enumerate(document):
             if isinstance(stats, dict) and _count(stats, "allocated_bytes.all.peak") is not None:
                 yield device, stats
+
+
+def _is_one_device(looks: Sequence[dict[str, Any]]) -> bool:
+    """Whether a counter that cannot fall rises from each to the next; between devices it falls
+    somewhere."""
+    for name in RISING:
+        counts = [_count(stats, name) for stats in looks]
+        known = [count for count in counts if count is not None]
+        if len(known) == len(counts) and len(counts) >= LEAST_LOOKS:
+            return all(before < after for before, after in pairwise(known))
+    return False
+
+
+def with_looks(looks: Sequence[MemoryRecord]) -> MemoryRecord:
+    """The last look, with what all of them held: a look stands for a step."""
+    held = [look.held_bytes for look in looks]
+    steps = [Step(floor_bytes=size) for size in held if size is not None]
+    return replace(looks[-1], steps=tuple(steps) if 1 < len(steps) == len(held) else ())
+
+
+def growth_note(looks: Sequence[MemoryRecord]) -> Iterator[str]:
+    if len(looks) > 1:
+        yield (
+            f"{len(looks):,} looks at one device: for what grows they are taken for steps, each "
+            "at the same place of one"
+        )
 
 
 def _record(label: str, device: int | None, stats: dict[str, Any]) -> MemoryRecord:

@@ -36,6 +36,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_samples: int = 5
     full_memory: float = 0.9
     """Of the device's, from which it is named: users take it for work."""
+    least_held: float = 0.02
+    """Of the device's memory, from which a job holds it: drivers and a context are less on devices
+    that train (a judgement)."""
+    least_held_bytes: float = 2e9
+    """The same, where its size is not known."""
 
 
 POLICY = Policy()
@@ -59,11 +64,11 @@ def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
             reason="the monitor looked at the device fewer than five times",
             needs="nvidia-smi dmon -s pucm for a minute, or stepscope run -- COMMAND",
         )
-    idle = [device for device in devices if is_idle(device)]
+    idle = [device for device in devices if is_idle(device) or hardly_works(device)]
     if not idle or one_busy_core.advise(auxiliary) is not None:
         return None
-    worst = min(idle, key=lambda device: device.used_share or 0.0)
-    busy = worst.used_share or 0.0
+    worst = min(idle, key=_busy)
+    busy = _busy(worst)
     name = f"{worst.label[0].upper()}{worst.label[1:]}"
     return Advice(
         code=CODE,
@@ -83,13 +88,31 @@ def is_idle(device: DeviceSeries) -> bool:
     return enough and share is not None and share < POLICY.most_busy
 
 
+def hardly_works(device: DeviceSeries) -> bool:
+    """Whether no sample is of a device at work, and yet somebody holds its memory."""
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    return (
+        device.num_working == 0
+        and _num_samples(device) >= POLICY.least_samples
+        and used is not None
+        and used.median >= (POLICY.least_held * total if total else POLICY.least_held_bytes)
+    )
+
+
+def _busy(device: DeviceSeries) -> float:
+    if device.used_share is not None:
+        return device.used_share
+    share = device.busy_share
+    return 0.0 if share is None else share.median if share.mean is None else share.mean
+
+
 def _num_samples(device: DeviceSeries) -> int:
     samples = device.busy_run_share or device.busy_share
     return 0 if samples is None else samples.num
 
 
 def _line(device: DeviceSeries) -> str:
-    words = f"{device.label}: a kernel runs {device.used_share:.0%} of the time"
+    words = f"{device.label}: a kernel runs {_busy(device):.0%} of the time"
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if used is not None and total and used.high / total >= POLICY.full_memory:
         words += (

@@ -15,6 +15,12 @@ COPIES = {
     "d2h_pinned_GBps": "device to pinned host memory",
     "d2h_pageable_GBps": "device to pageable host memory",
 }
+LINKS = (
+    "nvlink_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+)
 USED = "the roofs of `stepscope report` (--roofs)"
 JUDGED = "what `stepscope diagnose` judges by (--hardware), and the roofs of `stepscope report`"
 
@@ -26,14 +32,18 @@ def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:
         yield from _topology_lines(topology)
     for rates in recording.rates:
         yield from _rate_lines(rates)
+    for test in recording.copy_tests:
+        yield "copies", f"{len(test.copies)} pairs, one way at a time"
 
 
 def tables(recording: SystemRecording) -> Iterator[Table]:
     if recording.devices:
         yield _device_table(recording.devices)
-    if recording.format == "dcgm":
-        yield from _activity(recording.devices)
+    yield from _activity(recording.devices)
     yield from map(_topology_table, recording.topologies)
+    for test in recording.copy_tests:
+        rows = ((copy.source, copy.target, f"{copy.bytes_per_s / 1e9:.1f}") for copy in test.copies)
+        yield table("Copies", "from|to|>GB/s", rows)
     for rates in recording.rates:
         if not rates.is_hardware:
             yield _product_table(rates)
@@ -118,15 +128,25 @@ def _activity(devices: Sequence[DeviceSeries]) -> tuple[Table, ...]:
     rows = [
         (device.label, *(_percent(getattr(device, name)) for name in names)) for device in devices
     ]
+    links = [
+        (device.label, *(_rate(getattr(device, name)) for name in LINKS)) for device in devices
+    ]
+    link_table = table("Moved over links (medians)", "device|>NVLink in|>out|>PCIe in|>out", links)
+    moved = () if all(cell == "-" for row in links for cell in row[1:]) else (link_table,)
     if all(cell == "-" for row in rows for cell in row[1:]):
-        return ()
+        return moved
     return (
         table(
             "Active, share of the time (medians)",
             "device|>engine|>SMs|>warps|>tensor pipe|>DRAM",
             rows,
         ),
+        *moved,
     )
+
+
+def _rate(spread: Spread | None) -> str:
+    return "-" if spread is None else f"{spread.median / 1e9:.3g} GB/s"
 
 
 def _percent(spread: Spread | None) -> str:

@@ -40,17 +40,17 @@ def _on_network(log: NcclLog) -> Iterator[str]:
         not log.connections and "Socket" in log.networks and log.is_inter_node is True
     )
     if sockets:
-        yield _why_sockets(log)
-        if log.interfaces and all(_name(interface) in LOOPBACK for interface in log.interfaces):
-            yield (
-                "sockets use the loopback interface: these ranks share a machine, or "
-                "NCCL_SOCKET_IFNAME is wrong"
-            )
         inside = [name for name in map(_name, log.interfaces) if name.startswith(VIRTUAL)]
         if inside:
             yield (
                 f"sockets use {', '.join(inside[:4])}, which is no network card but a bridge or "
                 "tunnel of this machine: NCCL_SOCKET_IFNAME names the card, as eth0"
+            )
+        yield _why_sockets(log)
+        if log.interfaces and all(_name(interface) in LOOPBACK for interface in log.interfaces):
+            yield (
+                "sockets use the loopback interface: these ranks share a machine, or "
+                "NCCL_SOCKET_IFNAME is wrong"
             )
     staged = sum(
         connection.speed_class == "NET staged" and connection.peer is not None
