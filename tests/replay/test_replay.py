@@ -247,6 +247,22 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     assert fit(graph, 1010 * US, none, 900 * US).cost_ns == pytest.approx(0.0, abs=10.0)
 
 
+def test_a_part_of_the_step_in_which_the_host_ran_ahead_tells_its_pace() -> None:
+    """500 us were recorded, and a part of the step takes 0.6 of what was recorded of it."""
+    graph = graph_of(*steps(5, host_us=50, device_us=100))
+    none = np.zeros(len(graph), np.bool_)
+    fitted = fit(graph, 1010 * US, none, host_share=(0.6, 0.5, 0.75))
+    assert fitted.step_interval_ns == pytest.approx(1010 * US, rel=0.01)
+    assert fitted.bounds is not None
+    hosts = [each.call_ns.sum() / graph.num_steps for each in (fitted.graph, *fitted.bounds)]
+    assert hosts == pytest.approx([300 * US, 250 * US, 375 * US], rel=0.02)
+    # A step that the host limits tells its pace by itself.
+    busy = graph_of(*steps(5, host_us=50, device_us=10))
+    assert fit(busy, 420 * US, none, host_share=(0.3, 0.2, 0.4)).step_interval_ns == pytest.approx(
+        420 * US, rel=0.01
+    )
+
+
 def test_what_stood_in_its_stream_began_for_what_ended_shortly_before_on_another() -> None:
     """A collective, launched a step ahead, that begins 40 us after the backward: without the
     backward it begins at once."""

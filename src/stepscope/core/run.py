@@ -75,6 +75,10 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     host_ns: int | None = None
     """What a step takes the host, from steps in which it ran ahead of the device; None: it never
     did, or that was not seen."""
+    host_share: tuple[float, float, float] | None = None
+    """Of what the host took while it was recorded, what it takes otherwise: the middle, and where
+    four fifths of the steps lie; of backward passes in which it ran ahead of the device. None:
+    it did not, or that was not seen."""
 
 
 class OwnTime(Struct, frozen=True, kw_only=True):

@@ -130,6 +130,7 @@ def fit(
     host_ns: float | None = None,
     measured: Collection[str] = (),
     *,
+    host_share: tuple[float, float, float] | None = None,
     contended: bool = False,
     blocking: bool = False,
 ) -> Fitted:
@@ -137,7 +138,9 @@ def fit(
     fitted to its step time, or with the estimated cost taken off when that is not known.
 
     `host_ns` is the host's own time in an unprofiled step, where it was seen to run ahead of the
-    device. `measured` are the parts that are as long as the unprofiled run has them.
+    device; `host_share` what it is of the recorded host's, where that was seen in a part of the
+    step: the middle, the least and the most. `measured` are the parts that are as long as the
+    unprofiled run has them.
     `copies` are the tasks that cross the bus: the host's memory limits them, and one that ran slow
     is slow there too.
     `contended`: other processes and threads of a loader are in the host's way, so that its speed
@@ -161,8 +164,14 @@ def fit(
     episodic = _episodic(graph, measured, contended=contended)
     if episodic:
         return _with_episodes(graph, step_ns, episodic, pace_known=not contended)
-    if host_ns and _is_device_bound(graph, step_ns):
-        return _with_host_of(graph, host_ns, step_ns)
+    if (host_ns or host_share) and _is_device_bound(graph, step_ns):
+        if host_ns:
+            return _with_host_of(graph, host_ns, step_ns)
+        recorded_ns = _host_ns(graph) / graph.num_steps
+        likely, quick, slow = (
+            _with_host_of(graph, share * recorded_ns, step_ns) for share in host_share or ()
+        )
+        return replace(likely, bounds=(quick.graph, slow.graph))
     return _at_likely_pace(graph, step_ns, copies, measured)
 
 

@@ -214,6 +214,7 @@ def case_of(
             kinds.transfer,
             host_ns,
             measured=measured,
+            host_share=None if unprofiled is None else unprofiled.host_share,
             contended=starved,
             blocking=len(blocking_launches(context.trace, graph)) > 0,
         )

@@ -95,6 +95,31 @@ def test_a_host_that_runs_ahead_shows_its_own_time() -> None:
         assert seen.host_ns is None
 
 
+def test_backward_passes_that_run_ahead_tell_what_recording_costs() -> None:
+    """The host's step is as long as the device's, for its queue is full later on; the backward pass
+    takes the host 10 ms, and 20 ms while it is recorded, of the device's 60."""
+    passes = [8, 9, 10, 10, 10, 10, 10, 10, 11, 14] * 2
+    behind = {"device_ns": 85 * MS, "device_backward_ns": 60 * MS}
+    timed = [
+        row(number, 85 * MS, backward_ns=ms * MS, **behind) for number, ms in enumerate(passes)
+    ]
+    recorded = [
+        row(20 + number, 86 * MS, backward_ns=ms * MS, state=2, **behind)
+        for number, ms in enumerate((16, 20, 20, 20))
+    ]
+    found = unprofiled_steps([*timed, *recorded])
+    assert found is not None
+    assert found.host_ns is None
+    assert found.host_share == pytest.approx((0.5, 0.45, 0.55))
+    # A host that waits for the device in its backward pass, before or while it is recorded.
+    waiting = [each | {"backward_ns": 58 * MS} for each in timed]
+    held_up = [each | {"backward_ns": 58 * MS} for each in recorded]
+    for rows_of in ([*waiting, *recorded], [*timed, *held_up], timed):
+        told = unprofiled_steps(rows_of)
+        assert told is not None
+        assert told.host_share is None
+
+
 def test_the_devices_clock_goes_before_the_hosts() -> None:
     found = unprofiled_steps(
         [row(n, 1 * MS, device_ns=None if n == 0 else 20 * MS) for n in range(10)]

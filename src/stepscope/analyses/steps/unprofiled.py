@@ -68,6 +68,7 @@ def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | N
         save_ns=_share_of(rows, "save_ns", mean),
         gc_ns=_share_of(rows, "gc_ns", mean),
         host_ns=_host_ns(rows, statistics.median(lengths)) if whole else None,
+        host_share=_host_share(rows, usual),
     )
 
 
@@ -93,6 +94,25 @@ def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
     ]
     ahead = [host for host, device in lengths if 0 < host < AHEAD * min(device, step_ns)]
     return round(statistics.median(ahead)) if len(ahead) >= LEAST else None
+
+
+def _host_share(rows: Sequence[Row], usual: Sequence[Row]) -> tuple[float, float, float] | None:
+    """By the backward pass, which is timed in recorded steps and in others: the queue of a device
+    that is behind is full later in the step, or was emptied before, so that the host takes its own
+    time for it. The first recorded step is the profiler's start, too."""
+    recorded = _ahead_in_backward([row for row in rows if row["state"] == RECORDED][1:])
+    timed = _ahead_in_backward(usual)
+    if not recorded or len(timed) < max(ENOUGH, len(usual) // 2):
+        return None
+    low, high = timed[len(timed) // 10], timed[-1 - len(timed) // 10]
+    middle = statistics.median(timed) / statistics.median(recorded)
+    return middle, low / recorded[-1], high / recorded[0]
+
+
+def _ahead_in_backward(rows: Sequence[Row]) -> list[int]:
+    """How long the host took for backward passes that took the device longer, in order."""
+    timed = [(_value(row, "backward_ns"), _value(row, "device_backward_ns")) for row in rows]
+    return sorted(host for host, device in timed if 0 < host < AHEAD * device)
 
 
 def before_recording(rows: Sequence[Row]) -> list[Row]:
