@@ -20,6 +20,7 @@ from stepscope.core.run import (
 )
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.short import short_document
 from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.diagnosis.whole_run import (
     part_note,
@@ -27,6 +28,7 @@ from stepscope.report.diagnosis.whole_run import (
     whole_run_lines,
     whole_run_words,
 )
+from stepscope.report.document.terminal import to_text
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.rules.whole_run import with_whole_run
@@ -71,6 +73,17 @@ def test_the_line_has_steady_steps_first_and_then_the_most() -> None:
     assert (
         words == "20.0 s, 55 % in steady steps; slow steps 30 %, start-up 10 %, epoch starts 5.0 %."
     )
+
+
+def test_the_first_screen_has_the_whole_run_in_a_line_after_the_steps_advice() -> None:
+    diagnosis = diagnosed()
+    text = to_text(short_document(diagnosis, (("all of it", "stepscope"),)))
+    before, _, after = text.partition("The whole run")
+    assert mentions(
+        after.splitlines()[0], "20.0 s: steady steps 55 %, slow steps 30 %, all else 15 %"
+    )
+    assert mentions(after, "6.00 s of this run", "Next")
+    assert "steady" not in before
 
 
 def test_one_slow_step_is_not_now_and_then() -> None:

@@ -1,4 +1,4 @@
-"""Numbers as words: lists of ranks, how often, and notes on what was counted."""
+"""Numbers as words: lists of ranks, how often, gains, and notes on what was counted."""
 
 from __future__ import annotations
 
@@ -61,3 +61,14 @@ def size_words(size: float) -> str:
                 f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
             )
     return f"{size:.0f} B"
+
+
+WIDE_RANGE = 2.0
+"""The end of a range over its beginning from which a gain is known roughly, and said so."""
+
+
+def gain_words(gain: float, low: float, high: float) -> str:
+    """A gain with its range: no more digits than it is known to."""
+    if high >= WIDE_RANGE * low:
+        return f"about {gain:.1f}x ({low:.1f}-{high:.1f})"
+    return f"{gain:.2f}x ({low:.2f}-{high:.2f})"

@@ -103,14 +103,3 @@ def plural(count: int, noun: str, ending: str = "s") -> str:
 
 def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-WIDE_RANGE = 2.0
-"""The end of a range over its beginning from which a gain is known roughly, and said so."""
-
-
-def gain_words(gain: float, low: float, high: float) -> str:
-    """A gain with its range: no more digits than it is known to."""
-    if high >= WIDE_RANGE * low:
-        return f"about {gain:.1f}x ({low:.1f}-{high:.1f})"
-    return f"{gain:.2f}x ({low:.2f}-{high:.2f})"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import RankFacts
+from stepscope.core.numbers import gain_words
 from stepscope.rules.judge import NEARLY
 
 BOUND_OF_PART = {
@@ -60,6 +61,8 @@ KERNELS = ("compute", "memory")
 """Both are the part `compute` of a step."""
 NEAR = 0.8
 """Of the largest share, from which another is not told from it: replays err by as much."""
+FEWER_WAITS = 0.1
+"""Of the step, from which the recorded steps do not show what the verdict says of them."""
 WEAK = 0.1
 """Of the step: a resource that holds it up by less does not stand alone for what limits it."""
 
@@ -146,9 +149,19 @@ def of_findings(findings: Sequence[Finding], named: Sequence[str]) -> str:
         words = f"; rank {late.ranks[0]} holds the others up"
     if first.bound not in named:
         resource = SHORT.get(first.bound, first.bound)
-        words += f"; the first fix is of {resource}: {first.code}, "
-        words += f"{first.predicted_speedup:.2f}x"
+        words += f"; the first fix is of {resource}: {first.code}, {_gain_of(first)}"
     return words + _of_batch(findings)
+
+
+def first_gain(finding: Finding) -> str:
+    """What can be done about the bound, which a reader wants first."""
+    return f"{_gain_of(finding)} by fixing {finding.code}"
+
+
+def _gain_of(finding: Finding) -> str:
+    """Less its range, which stands with the finding."""
+    gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
+    return gain.partition(" (")[0]
 
 
 def _of_batch(findings: Sequence[Finding]) -> str:

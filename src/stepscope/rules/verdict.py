@@ -24,11 +24,13 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.rules.advice import advise, advise_run, joined, weighed
 from stepscope.rules.headline import (
+    FEWER_WAITS,
     HOST_WORDS,
     KERNELS,
     UNSEEN,
     WEAK,
     by_bound,
+    first_gain,
     is_unseen,
     largest_part,
     names_of,
@@ -162,7 +164,7 @@ def _verdict(
     by_replay = (
         rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE
     )
-    verdict = _by_replay(rank, parts) if by_replay else _by_parts(rank, parts)
+    verdict = _by_replay(rank, parts, findings) if by_replay else _by_parts(rank, parts)
     if verdict.bound == "unknown":
         return verdict
     named = [verdict.bound] + ([] if verdict.second is None else [verdict.second])
@@ -200,7 +202,7 @@ def _of_late(run: RunFacts, timed: Verdict, verdict: Verdict) -> str:
     return f" By the steps timed without the profiler {waited}."
 
 
-def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:
+def _by_replay(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
     """The resource whose absence shortens the replayed step most."""
     assert rank.replayed is not None
     shares, words = dict(rank.replayed.shares), words_of(rank)
@@ -214,8 +216,23 @@ def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     name = names_of(rank)[bound] if second is None else "Mixed"
     beside = "" if second is None else _beside(rank, second, shares, parts)
     more = _more(rank, bound, parts)
-    summary = f"{name}: without {words[bound]} the step {shorter}{beside}{more}"
-    return Verdict(bound=bound, second=second, summary=summary, shares=shares)
+    limit = f"without {words[bound]} the step {shorter}{beside}"
+    if second is None and findings and findings[0].bound == bound:
+        share = _measured(rank, bound, shares, parts)
+        name, limit = f"{name}{share}", first_gain(findings[0]) + ("" if share else f"; {limit}")
+    return Verdict(bound=bound, second=second, summary=f"{name}: {limit}{more}", shares=shares)
+
+
+def _measured(
+    rank: RankFacts, bound: str, shares: dict[str, float], parts: dict[str, float]
+) -> str:
+    """The share of the recorded step that the bound is of, which is the one that its bar shows.
+    Empty where it tells less than the replay does."""
+    share = by_bound(parts).get(bound, 0.0)
+    is_all = bound == largest_part(parts) and share >= shares[bound] - FEWER_WAITS
+    if not is_all or is_unseen(parts, bound):
+        return ""
+    return f" ({share:.0%} {part_words_of(rank)[bound]})"
 
 
 def _beside(rank: RankFacts, second: str, shares: dict[str, float], parts: dict[str, float]) -> str:

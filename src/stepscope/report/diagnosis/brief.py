@@ -4,10 +4,11 @@ an agent."""
 from __future__ import annotations
 
 from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unjudged_fixes
+from stepscope.core.numbers import gain_words
 from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.view import SOURCE_WORDS, all_notes, limit_words
 from stepscope.report.names import clean
-from stepscope.report.units import NBSP, gain_words, ms, plural
+from stepscope.report.units import NBSP, ms, plural
 
 MAX_BYTES = 1000
 MAX_FINDINGS = 3

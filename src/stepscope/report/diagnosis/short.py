@@ -14,7 +14,7 @@ from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unanswered_share
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RunFacts, WholeRun
 from stepscope.protocol.secrets import masked_words
 from stepscope.protocol.settings import SETTINGS
 from stepscope.report.diagnosis.auxiliary import weight_words
@@ -32,7 +32,7 @@ from stepscope.report.diagnosis.view import (
 from stepscope.report.diagnosis.whole_run import (
     phases_words,
     price_words,
-    whole_run_words,
+    whole_run_short,
 )
 from stepscope.report.document.blocks import (
     Action,
@@ -50,17 +50,16 @@ from stepscope.report.document.blocks import (
 from stepscope.report.document.terminal import num_lines
 from stepscope.report.names import shorten
 from stepscope.report.units import ms, plural
+from stepscope.rules.headline import FEWER_WAITS
 
 MOST_LINES = 23
 """Of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
 MOST_FINDINGS = 3
 MOST_LOCATION = 30
 """Cells, of the line of code that a finding is about."""
-FEWER_WAITS = 0.1
-"""Of the step, from which the bar does not show what the verdict says of the input."""
 SHORTER = 0.8
 """Of the known step, below which the recorded ones lack a part of it: recording makes them longer,
-not shorter."""
+not shorter. The other way round, recording made much of what the bar shows."""
 LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
 MOST_STEADY = 0.8
@@ -106,14 +105,6 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     yield from _end(diagnosis)
     yield headline(diagnosis, is_tight=True)
     yield Prose(time_words(diagnosis))
-    run = facts.whole_run
-    if run is not None and run.productive_share < MOST_STEADY:
-        yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet", most=2)
-        if run.phases:
-            yield Line(text=phases_words(run.phases), tone="quiet")
-        for advice in run.advice[:1]:
-            price = f"({price_words(advice)})"
-            yield Line(text=advice.action, tail=price, most=2, is_action=True)
     if facts.ranks:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)
@@ -121,8 +112,21 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     elif facts.run is not None and not (facts.run.ranks or facts.run.exit_code):
         yield from map(Action, diagnosis.notes[-1:])
     yield from _faults(diagnosis, detail)
+    if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
+        yield from _whole_run(facts.whole_run)
     if commands:
         yield Section(title="Next", aside=_left_out(diagnosis), blocks=(Facts(commands),))
+
+
+def _whole_run(run: WholeRun) -> Iterator[Section]:
+    """Where the rest of the run went, and what to do about that: not what a step does."""
+    blocks: list[Block] = []
+    if run.phases:
+        blocks.append(Line(text=phases_words(run.phases), tone="quiet"))
+    for advice in run.advice[:1]:
+        price = f"({price_words(advice)})"
+        blocks.append(Line(text=advice.action, tail=price, most=2, is_action=True))
+    yield Section(title="The whole run", aside=whole_run_short(run), blocks=tuple(blocks))
 
 
 def _end(diagnosis: Diagnosis) -> Iterator[Block]:
@@ -179,6 +183,8 @@ def _bar_words(rank: RankFacts, diagnosis: Diagnosis, total: float, waits: float
         return "The recorded steps, which wait for input less than most steps do:"
     if diagnosis.step.ms is not None and total / 1e6 < SHORTER * diagnosis.step.ms:
         return f"The recorded steps, {ms(total)}, which lack what makes others longer:"
+    if diagnosis.step.ms is not None and SHORTER * total / 1e6 > diagnosis.step.ms:
+        return f"The recorded steps, {ms(total)}, which the profiler lengthens:"
     return ""
 
 

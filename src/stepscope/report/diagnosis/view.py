@@ -16,14 +16,14 @@ from stepscope.core.diagnosis import (
     Verdict,
 )
 from stepscope.core.facts import Facts, RankFacts
-from stepscope.core.numbers import number_ranges, size_words
+from stepscope.core.numbers import gain_words, number_ranges, size_words
 from stepscope.report.document.blocks import (
     Headline,
     Tone,
     Warn,
 )
 from stepscope.report.names import shorten
-from stepscope.report.units import gain_words, ms, plural
+from stepscope.report.units import ms, plural
 
 LINE = 80
 MAX_PATH = 76

@@ -10,6 +10,7 @@ from stepscope.core.diagnosis import (
     Finding,
 )
 from stepscope.core.gate import Gate
+from stepscope.core.numbers import gain_words
 from stepscope.report.diagnosis.auxiliary import auxiliary_sections
 from stepscope.report.diagnosis.comms import comms_sections, late_ranks
 from stepscope.report.diagnosis.host import host_sections
@@ -43,7 +44,7 @@ from stepscope.report.document.blocks import (
     notes,
 )
 from stepscope.report.gate import gate_section
-from stepscope.report.units import gain_words, percent
+from stepscope.report.units import percent
 
 MAX_FINDINGS = 8
 

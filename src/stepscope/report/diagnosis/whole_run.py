@@ -83,6 +83,17 @@ def whole_run_words(run: WholeRun) -> str:
     return f"{words}; {rest}." if rest else f"{words}."
 
 
+def whole_run_short(run: WholeRun) -> str:
+    """`106 s: steady steps 57 %, start-up 38 %, all else 5 %`: its two largest parts."""
+    first, *others = sorted(run.parts, key=lambda part: -part.seconds)
+    named = [first, *others[:1]] if first.share < 1 else [first]
+    words = [f"{PART_WORDS.get(part.what, part.what)} {percent(part.share)}" for part in named]
+    rest = 1.0 - sum(part.share for part in named)
+    if rest >= LEAST_NAMED:
+        words.append(f"all else {percent(rest)}")
+    return f"{seconds(run.seconds)}: {', '.join(words)}"
+
+
 def _table(run: WholeRun) -> Table:
     decimals = 1 if run.seconds >= 100 else 2
     rows: list[tuple[str | Cell | Bar, ...]] = [

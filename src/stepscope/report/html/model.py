@@ -20,6 +20,7 @@ from stepscope.core.diagnosis import (
     unjudged_fixes,
 )
 from stepscope.core.facts import RankFacts
+from stepscope.core.numbers import WIDE_RANGE
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import diagnosis_contract
 from stepscope.report.diagnosis.kernels import COLLECTIVE
@@ -44,7 +45,7 @@ from stepscope.report.html.timeline import timeline_values
 from stepscope.report.html.views import views_page
 from stepscope.report.html.whole_run import whole_run_page
 from stepscope.report.names import clean
-from stepscope.report.units import WIDE_RANGE, digits_after_point, number, plural
+from stepscope.report.units import digits_after_point, number, plural
 
 LEAST_MORE = 0.001
 """Of the step, from which a fix is said to add to those above it."""
