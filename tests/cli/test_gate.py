@@ -511,8 +511,8 @@ def test_without_a_reader_of_toml_the_remedy_is_named(
         (["--fail-if", "step_ms > baseline"], "give one with --baseline"),
         (["--baseline", "x.json"], "nothing to check"),
         (["--budget", "/no/such/budget.toml"], "/no/such/budget.toml"),
-        (["--fail-if", "step_ms > 1", "--scaling"], "--scaling compares several runs"),
-        (["--budget", "b.toml", "--scaling"], "--scaling compares several runs"),
+        (["--fail-if", "step_ms > 1", "--scaling"], "names: efficiency, karp_flatt, speedup"),
+        (["--baseline", "x.json", "--scaling"], "--scaling compares several runs"),
         (["--format", "markdown", "--scaling"], "no Markdown"),
         (
             ["--fail-if", "step_ms > baseline", "--baseline", "/no/such/run"],

@@ -27,7 +27,7 @@ from tests.wording import mentions
 TOP_KEYS = {"schema", "scaling", "runs", "amdahl", "notes"}
 RUN_KEYS = {
     "path", "width", "width_source", "ranks_read", "device", "step", "partition_ms",
-    "flops_per_rank", "gradient_bytes", "against_base", "notes",
+    "flops_per_rank", "gradient_bytes", "rate_per_s", "rate_unit", "against_base", "notes",
 }  # fmt: skip
 STEP_KEYS = {"count", "ms", "low_ms", "high_ms", "profiled_ms", "source"}
 GAIN_KEYS = {

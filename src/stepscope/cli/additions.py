@@ -64,9 +64,11 @@ class WorkInWords(NamedTuple):
 class ScalingRuns(NamedTuple):
     """What `diagnose --scaling` and `compare --scaling` do with runs of several widths."""
 
-    run: Callable[[Sequence[str], Sequence[float], str | None, Options, str], int]
+    run: Callable[..., int]
     """Of the paths, the step times, whether it is weak or strong where that is given, how the runs
-    are read, and the format; gives the exit code."""
+    are read, the format, and what a gate asks of it; gives the exit code."""
+    quantities: tuple[str, ...]
+    """What such a gate may name."""
 
 
 def scaling_runs() -> ScalingRuns:

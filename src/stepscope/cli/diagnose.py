@@ -95,9 +95,10 @@ def run(options: Options) -> int:
 def _run(options: Options) -> int:
     _refuse_contradictions(options)
     if options.scaling:
-        reading = declare.reading_of(options)
-        return scaling_runs().run(
-            options.paths, options.step_ms, options.scaling_kind, reading, options.format
+        reading, runs = declare.reading_of(options), scaling_runs()
+        wanted = gating.read_asked(options.gate, only=runs.quantities)
+        return runs.run(
+            options.paths, options.step_ms, options.scaling_kind, reading, options.format, wanted
         )
     asked = gating.read_asked(options.gate)
 
@@ -133,10 +134,10 @@ def _refuse_contradictions(options: Options) -> None:
             "--all is about findings, and --scaling compares runs without any: leave out one of "
             "the two"
         )
-    if options.scaling and options.gate.is_wanted:
+    if options.scaling and options.gate.baseline is not None:
         raise UsageError(
-            "--fail-if, --budget and --baseline are about one run's diagnosis, and --scaling "
-            "compares several runs: gate each of them by itself"
+            "--baseline is about one run's diagnosis, and --scaling compares several runs with "
+            "the narrowest: take --fail-if 'efficiency < 0.8'"
         )
     if options.scaling and options.format not in ("text", "json"):
         what = "Markdown" if options.format == "markdown" else "brief form"

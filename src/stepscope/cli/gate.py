@@ -58,11 +58,15 @@ class Asked:
     baseline: str | None
 
 
-def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked | None:
+def read_asked(
+    options: GateOptions,
+    more_names: Collection[str] = (),
+    only: Collection[str] | None = None,
+) -> Asked | None:
     """The gate that these options ask for; None when they ask for none. Mistakes are reported
     before anything is measured.
 
-    `more_names` are quantities beside those of a diagnosis.
+    `more_names` are quantities beside those of a diagnosis, `only` those in place of them.
     """
     if not options.is_wanted:
         return None
@@ -72,7 +76,7 @@ def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked 
     from stepscope.rules.registry import every_rule
 
     codes = tuple(rule.code for rule in every_rule())
-    names = known_names(codes) | frozenset(more_names)
+    names = known_names(codes) | frozenset(more_names) if only is None else frozenset(only)
     checks = [
         Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names))
         for text in options.fail_if
@@ -120,13 +124,19 @@ def read_baseline(
 
 def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] | None) -> Gate:
     """Every check's answer."""
-    from stepscope.core.gate import Gate, decide
     from stepscope.core.gate_quantities import comparable, read_quantities
-    from stepscope.readers.remote import shown
     from stepscope.report.diagnosis.json import to_json
 
     run, source = read_quantities(to_json(diagnosis), "this diagnosis", asked.codes)
     against = None if baseline is None else comparable(*baseline, source)
+    return judge_quantities(asked, run, against)
+
+
+def judge_quantities(asked: Asked, run: Quantities, against: Quantities | None = None) -> Gate:
+    """Every check's answer, by what was measured."""
+    from stepscope.core.gate import Gate, decide
+    from stepscope.readers.remote import shown
+
     return Gate(
         results=tuple(decide(check, run, against) for check in asked.checks),
         missing=asked.missing,

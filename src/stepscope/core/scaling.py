@@ -31,7 +31,7 @@ class RunStep(Struct, frozen=True, kw_only=True):
     ns: int | None
     profiled_ns: int | None
     source: str
-    """given or trace."""
+    """given, trace or rate."""
     low_ns: int | None = None
     high_ns: int | None = None
     """Around the median of the recorded steps; None for a given time and where they are too few."""
@@ -43,7 +43,8 @@ class WidthRun(Struct, frozen=True, kw_only=True):
     path: str
     width: int
     width_source: str
-    """recorded (the traces' world size) or counted (the ranks found)."""
+    """recorded (the traces' world size), counted (the ranks found), or of a rate: given, or where
+    its log has it."""
     num_ranks: int
     """Ranks that were read."""
     step: RunStep
@@ -58,6 +59,9 @@ class WidthRun(Struct, frozen=True, kw_only=True):
     op_shares: Mapping[str, float]
     """Of the calls of all operators that compute."""
     notes: tuple[str, ...] = ()
+    rate_per_s: float | None = None
+    """Work done in a second, where that was given in place of steps."""
+    rate_unit: str = ""
 
     def self_check(self) -> None:
         assert self.width >= 1

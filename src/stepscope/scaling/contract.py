@@ -41,8 +41,8 @@ class AgainstBase(Struct, frozen=True, kw_only=True):
     efficiency_low: float | None
     efficiency_high: float | None
     karp_flatt: float | None
-    ideal_ms: float
-    lost_ms: float
+    ideal_ms: float | None
+    lost_ms: float | None
     lost_parts_ms: Mapping[str, float | None] | None
     worst: str | None
     """The part that lost most."""
@@ -60,6 +60,9 @@ class WidthRun(Struct, frozen=True, kw_only=True):
     partition_ms: Mapping[str, float | None] | None
     flops_per_rank: float | None
     gradient_bytes: float | None
+    rate_per_s: float | None = None
+    """The work done in a second, where rates were given in place of recordings."""
+    rate_unit: str = ""
     against_base: AgainstBase | None
     """null for the base run."""
     notes: tuple[str, ...]

@@ -58,10 +58,10 @@ def _gain(gain: Gain) -> AgainstBase:
     return filled(
         AgainstBase,
         gain,
-        ideal_ms=loss.ideal_ns / 1e6,
-        lost_ms=loss.lost_ns / 1e6,
-        lost_parts_ms=_parts(loss.parts_ns),
-        worst=loss.worst,
+        ideal_ms=None if loss is None else loss.ideal_ns / 1e6,
+        lost_ms=None if loss is None else loss.lost_ns / 1e6,
+        lost_parts_ms=None if loss is None else _parts(loss.parts_ns),
+        worst=None if loss is None else loss.worst,
     )
 
 

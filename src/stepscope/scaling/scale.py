@@ -36,11 +36,8 @@ def scale(runs: Sequence[WidthRun], kind: str | None = None) -> Scaling:
     notes = [*_doubts(ordered), *_unlike(ordered)]
     if kind is not None and measured is not None and kind != measured:
         notes.append(f"{kind} scaling was asked for; measured, it is {measured}: {because}")
-    if (
-        chosen == "strong"
-        and fitted is None
-        and sum(run.step.ns is not None for run in ordered) >= MIN_WIDTHS
-    ):
+    timed = [run for run in ordered if run.step.ns is not None]
+    if chosen == "strong" and fitted is None and len(timed) >= MIN_WIDTHS:
         notes.append(
             "the step does not shrink with the width: Amdahl's law does not describe it, and no "
             "serial share is fitted"
@@ -186,12 +183,16 @@ def _scaled(ns: int, over: int, under: int) -> int:
 
 
 def fit_amdahl(runs: Sequence[WidthRun]) -> Amdahl | None:
-    """Least squares of relative errors over T(n) = serial + parallel / n, neither negative;
-    None where the step does not shrink.
+    """By the step times of strong scaling."""
+    return fit_times([(run.width, float(run.step.ns)) for run in runs if run.step.ns])
+
+
+def fit_times(timed: Sequence[tuple[int, float]]) -> Amdahl | None:
+    """Least squares of relative errors over T(n) = serial + parallel / n, neither negative, by
+    widths and their times of the same work; None where these do not shrink.
 
     G. M. Amdahl, Validity of the single processor approach, AFIPS 1967.
     """
-    timed = [(run.width, run.step.ns) for run in runs if run.step.ns]
     if len(timed) < MIN_WIDTHS:
         return None
     width = np.array([n for n, _ in timed], np.float64)

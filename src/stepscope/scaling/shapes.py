@@ -43,7 +43,8 @@ class Gain(Struct, frozen=True, kw_only=True):
     karp_flatt: float | None
     """The serial share of the base run's step that would explain the speedup; None where scaling is
     weak."""
-    loss: Loss
+    loss: Loss | None
+    """None of rates: no step is known."""
 
 
 class Amdahl(Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
     """weak, strong, or None where it is neither measured nor given: there are step times alone
     then."""
     kind_source: str
-    """given, measured, mixed (measured, and neither) or not measured."""
+    """given, measured, mixed (measured, and neither), rates or not measured."""
     because: str
     runs: tuple[WidthRun, ...]
     gains: tuple[Gain | None, ...]
@@ -76,5 +77,5 @@ class Scaling(Struct, frozen=True, kw_only=True):
         for run in self.runs:
             run.self_check()
         for gain in self.gains:
-            if gain is not None:
+            if gain is not None and gain.loss is not None:
                 gain.loss.self_check()

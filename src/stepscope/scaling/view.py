@@ -4,6 +4,7 @@ lie."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, WidthRun
 from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
@@ -21,7 +22,8 @@ from stepscope.report.document.blocks import (
     numbers,
 )
 from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, signed
-from stepscope.scaling.shapes import Gain, Scaling
+from stepscope.scaling.rates import ANY_UNIT
+from stepscope.scaling.shapes import Gain, Loss, Scaling
 
 WORDS = PART_WORDS | {
     RANK_SPREAD: "median rank less the mean",
@@ -53,6 +55,8 @@ def scaling_document(scaling: Scaling) -> Iterator[Block]:
 def _kind_words(scaling: Scaling) -> str:
     *widths, widest = (str(run.width) for run in scaling.runs)
     runs = f"{len(scaling.runs)} runs, {', '.join(widths)} and {widest} ranks wide"
+    if scaling.kind_source == "rates":
+        return f"{runs}, by the work that they do in a second."
     if scaling.kind is None:
         return f"{runs}: whether it is weak or strong scaling is not known."
     said = "as asked for" if scaling.kind_source == "given" else "by their FLOPs"
@@ -79,14 +83,27 @@ def _verdict(scaling: Scaling) -> str:
         f"{plural(run.width, 'rank')} do {gain.speedup:.2f}x the work of {scaling.runs[0].width} "
         "in the same time"
     )
-    return (
-        f"{head}, {percent(gain.efficiency)} of the ideal {gain.ideal_speedup:.3g}x. "
-        f"{_loss_words(gain, run)}"
-    )
+    of_ideal = f"{head}, {percent(gain.efficiency)} of the ideal {gain.ideal_speedup:.3g}x."
+    if gain.loss is None:
+        return f"{of_ideal} {_widening_words(compared, scaling.runs[0])}".strip()
+    return f"{of_ideal} {_loss_words(gain.loss, run)}"
 
 
-def _loss_words(gain: Gain, run: WidthRun) -> str:
-    loss = gain.loss
+def _widening_words(compared: Sequence[tuple[WidthRun, Gain]], base: WidthRun) -> str:
+    """The widening that loses most: what it keeps of the efficiency before it."""
+    steps = [(base.width, 1.0), *((run.width, gain.efficiency) for run, gain in compared)]
+    kept = [
+        (after[1] / before[1], before[0], after[0])
+        for before, after in pairwise(steps)
+        if before[1] > 0
+    ]
+    if len(kept) < 2:
+        return ""
+    share, narrow, wide = min(kept)
+    return f"The most is lost from {narrow} to {wide} ranks, which keep {percent(share)} of it."
+
+
+def _loss_words(loss: Loss, run: WidthRun) -> str:
     if loss.lost_ns <= 0:
         return "Nothing is lost."
     lost = (
@@ -106,6 +123,8 @@ def _part_words(part: str, parts: Mapping[str, int | None]) -> str:
 
 
 def _runs_section(scaling: Scaling) -> Section:
+    if scaling.kind_source == "rates":
+        return _rates_section(scaling)
     columns = (
         *numbers("ranks", "step", "ideal", "speedup"),
         Column(title="efficiency"),
@@ -123,6 +142,31 @@ def _runs_section(scaling: Scaling) -> Section:
     return Section(title="Runs", blocks=tuple(blocks))
 
 
+def _rates_section(scaling: Scaling) -> Section:
+    stated = (run.rate_unit for run in scaling.runs if run.rate_unit != ANY_UNIT)
+    unit = next(stated, ANY_UNIT)
+    columns = (
+        *numbers("ranks", unit, "ideal", "speedup"),
+        Column(title="efficiency"),
+        Column(title="width by"),
+        Column(title="run", fit="shorten"),
+    )
+    base = scaling.runs[0]
+    rows = tuple(
+        (
+            str(run.width),
+            f"{run.rate_per_s or 0.0:,.4g}",
+            f"{(base.rate_per_s or 0.0) * run.width / base.width:,.4g}",
+            "-" if gain is None else f"{gain.speedup:.2f}x",
+            "the base" if gain is None else percent(gain.efficiency),
+            run.width_source,
+            run.path,
+        )
+        for run, gain in zip(scaling.runs, scaling.gains, strict=True)
+    )
+    return Section(title="Runs", blocks=(Table(columns=columns, rows=rows),))
+
+
 def _row(run: WidthRun, gain: Gain | None, base: WidthRun) -> tuple[str, ...]:
     step = "not measured" if run.step.ns is None else ms(run.step.ns)
     if gain is None:
@@ -133,7 +177,7 @@ def _row(run: WidthRun, gain: Gain | None, base: WidthRun) -> tuple[str, ...]:
     return (
         str(run.width),
         step,
-        ms(gain.loss.ideal_ns),
+        "-" if gain.loss is None else ms(gain.loss.ideal_ns),
         f"{gain.speedup:.2f}x",
         f"{percent(gain.efficiency)}{sure}",
         run.path,
@@ -162,7 +206,7 @@ def _parts_sections(shown: Shown) -> Iterator[Section]:
     lost = [
         (str(run.width), gain.loss.parts_ns, gain.loss.lost_ns)
         for run, gain in shown
-        if gain is not None and gain.loss.parts_ns is not None
+        if gain is not None and gain.loss is not None and gain.loss.parts_ns is not None
     ]
     if lost:
         aside = "ms above the ideal step; the parts sum to the loss"
