@@ -29,6 +29,10 @@ class Framework:
     sharded_bytes: float = 16.0
     """Under ZeRO-3, all of a parameter together: FSDP keeps weights,
     gradients and two moments in fp32."""
+    sharded_grad_bytes: float = 4.0
+    """Of these, a gradient's."""
+    sharded_copy_bytes: float = 0.0
+    """Of these, what the optimizer keeps beside its moments."""
     trains_narrow: bool = False
     """Whether there is no copy in fp32 under ZeRO-3: weights, gradients and moments are as the
     weights were loaded, half as wide."""
@@ -144,7 +148,13 @@ class Framework:
     """What a run recomputes that says nothing of it, where the framework's default is kept;
     None where people choose by what fits."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """What data ranks can share; FSDP is 3."""
+    """What data ranks can share: FSDP's 3 with weights let go after forward, else 2."""
+    staged_zero_stages: tuple[int, ...] = (0, 1, 3)
+    """What they can share where the model is cut into stages."""
+    cuts_layers: bool = True
+    """Whether layers are cut over tensor ranks, and experts spread over ranks."""
+    shares_sequence: bool = False
+    """Whether tensor ranks share the sequence whenever there are any (torchtitan)."""
     has_context: bool = True
     has_sequence: bool = True
     has_stages: bool = True
@@ -194,7 +204,8 @@ MEGATRON_CORE = Framework(
     balances_stages=True,
     balances_even=False,
     pads_vocab=True,
-    zero_stages=(0, 1, 3),
+    zero_stages=(0, 1, 2, 3),
+    staged_zero_stages=(0, 1),
     offloads=("optimizer",),
 )
 MEGATRON_DEEPSPEED = Framework(
@@ -209,6 +220,26 @@ MEGATRON_DEEPSPEED = Framework(
     has_context=False,
     offloads=("optimizer", "all"),
 )
+DEEPSPEED = Framework(
+    name="deepspeed",
+    has_fused_update=True,
+    overlaps_data=True,
+    fuses=False,
+    grad_bytes=2.0,
+    comm_grad_bytes=2.0,
+    sharded_grad_bytes=2.0,
+    sharded_copy_bytes=4.0,
+    accumulates_fused=False,
+    logit_bytes=EAGER_LOGIT_BYTES,
+    cuts_layers=False,
+    has_context=False,
+    has_sequence=False,
+    has_stages=False,
+    offloads=("optimizer", "all"),
+)
+"""A model of one's own in PyTorch under DeepSpeed's engine: weights, and under any ZeRO stage from
+the first on gradients too, in the precision that is switched on (`get_data_types`, where
+grad_accum_dtype is not said)."""
 NANOTRON = Framework(
     name="nanotron",
     extra_grad_bytes=2.0,
@@ -251,6 +282,7 @@ TORCHTITAN = Framework(
     copies_gathered=True,
     schedules=("1f1b", "gpipe", "zb1p", "zbv"),
     zero_stages=(0, 3),
+    shares_sequence=True,
     offloads=("all",),
 )
 FSDP = Framework(
@@ -265,7 +297,8 @@ FSDP = Framework(
     has_grad_stream=True,
     idle_logit_bytes=2.0,
     usual_recompute="none",
-    zero_stages=(0, 3),
+    zero_stages=(2, 3),
+    cuts_layers=False,
     has_context=False,
     has_sequence=False,
     has_stages=False,
@@ -331,7 +364,8 @@ DDP = Framework(
     frees_grads=True,
     extra_activation=4.0,
     usual_recompute="none",
-    zero_stages=(0, 1),
+    zero_stages=(0,),
+    cuts_layers=False,
     has_context=False,
     has_sequence=False,
     has_stages=False,
@@ -345,6 +379,7 @@ FRAMEWORKS = (
     MEGATRON,
     MEGATRON_CORE,
     MEGATRON_DEEPSPEED,
+    DEEPSPEED,
     NANOTRON,
     TORCHTITAN,
     FSDP,

@@ -78,11 +78,13 @@ def memory(
     shard = shared_out(parameters, layouts, width)
     stage = layouts.zero_stage
     is_whole = stage == 3
-    frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - 12.0
+    own_bytes = 8.0 + framework.sharded_grad_bytes + framework.sharded_copy_bytes
+    frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - own_bytes
     weights = np.where(is_whole, shard * frozen, local * weight_bytes)
-    grads = np.where(is_whole, shard * 4.0, np.where(stage == 2, shard, local) * grad_bytes)
+    whole_grads = shard * framework.sharded_grad_bytes
+    grads = np.where(is_whole, whole_grads, np.where(stage == 2, shard, local) * grad_bytes)
     states = np.where(stage >= 1, shard, local) * np.where(
-        is_whole, job.optimizer.moment_bytes, state_bytes
+        is_whole, framework.sharded_copy_bytes + job.optimizer.moment_bytes, state_bytes
     )
     if framework.trains_narrow and job.value_bytes < 4:
         weights, grads, states = (

@@ -117,7 +117,8 @@ class Grid:
         if schedules is None:
             schedules = job.framework.schedules
         if zero_stages is None:
-            zero_stages = job.framework.zero_stages
+            # One rank alone has nobody to share with, whatever the framework.
+            zero_stages = tuple(sorted({0, *job.framework.zero_stages}))
         self._pipes = _crossed(
             {
                 "schedule": _codes(schedules, SCHEDULES),
@@ -207,12 +208,15 @@ class Grid:
         most_tp = num if space.spans_nodes else job.cluster.devices_per_node
         table = _crossed(
             {
-                "tp": space.tp
-                or [tp for tp in self._widths(model.heads, most_tp) if self._fills_nodes(tp)],
+                "tp": space.tp or self._tensor_widths(most_tp),
                 "cp": space.cp
                 or (self._widths(job.seq_len, num) if job.framework.has_context else [1]),
                 "ep": space.ep
-                or (divisors(model.experts.num) if model.experts is not None else [1]),
+                or (
+                    divisors(model.experts.num)
+                    if model.experts is not None and job.framework.cuts_layers
+                    else [1]
+                ),
                 "dp": space.dp or [dp for dp in divisors(batch) if dp <= num],
                 "pp": space.pp
                 or (
@@ -237,6 +241,11 @@ class Grid:
         # Cuts whose layers take the same time stand together.
         order = np.lexsort([table[name] for name in ("pp", "dp", "micro_batch", "ep", "cp", "tp")])
         return {name: column[order] for name, column in table.items()}
+
+    def _tensor_widths(self, most: int) -> list[int]:
+        if not self.job.framework.cuts_layers:
+            return [1]
+        return [tp for tp in self._widths(self.job.model.heads, most) if self._fills_nodes(tp)]
 
     def _widths(self, whole: int, most: int) -> list[int]:
         """What may be tried to cut `whole`.
@@ -305,8 +314,12 @@ class Grid:
         stage, shard = self._shards["zero_stage"], self._shards["shard"]
         copies = cuts["dp"] * cuts["cp"]
         width = np.where(shard == A_NODE, self._in_node(cuts["tp"]), shard)
-        # Stages would reduce their gradients after each micro-batch.
-        staged = (stage != 2) | (cuts["pp"] == 1)
+        framework = self.job.framework
+        # Stages would reduce sharded gradients after each micro-batch.
+        allowed = (stage != 2) | (cuts["pp"] == 1)
+        if self.space.zero_stage is None:
+            allowed &= np.isin(stage, framework.zero_stages) | (copies == 1)
+            allowed &= np.isin(stage, framework.staged_zero_stages) | (cuts["pp"] == 1)
         part = (
             (stage >= np.where(shard == A_NODE, 3, 1))
             & (width > 1)
@@ -314,7 +327,7 @@ class Grid:
             & (copies % np.maximum(width, 1) == 0)
         )
         return np.asarray(
-            staged & ((stage == 0) | (copies > 1)) & ((shard == 0) | part), dtype=bool
+            allowed & ((stage == 0) | (copies > 1)) & ((shard == 0) | part), dtype=bool
         )
 
     def _method_mask(self, cuts: Mapping[str, Any]) -> Mask:
@@ -322,6 +335,8 @@ class Grid:
         methods, framework = self._methods, self.job.framework
         divides = (cuts["tp"] > 1) & (self.job.seq_len % (cuts["tp"] * cuts["cp"]) == 0)
         split = (methods["is_sequence_parallel"] == 0) | divides
+        if framework.shares_sequence and self.space.is_sequence_parallel is None:
+            split &= (methods["is_sequence_parallel"] == 1) | (cuts["tp"] == 1)
         has_selective = framework.selective_is_ops or is_selective_cheap(self.job)
         has_selective |= self.space.repeats_attention & framework.selective_is_cheap
         has_selective |= self.space.recompute == ("selective",)

@@ -16,6 +16,7 @@ from stepscope.plan.choice import Choice
 from stepscope.plan.cluster import faster_network, resized
 from stepscope.plan.contract.plan import Budget
 from stepscope.plan.devices import whole_node, with_device
+from stepscope.plan.framework import FRAMEWORKS, find_framework
 from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.model import Model
 from stepscope.plan.search import Least, least_memory, search
@@ -176,7 +177,7 @@ def scaling(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Another cluster, batch, sequence or precision; 1 and None leave as it is."""
+    """Another cluster, batch, sequence, precision or framework; 1 and None leave as it is."""
 
     words: str
     device: str | None = None
@@ -185,40 +186,28 @@ class Change:
     seq: float = 1.0
     nodes: float = 1.0
     precision: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """What a change comes to."""
-
-    change: Change
-    job: TrainingJob
-    choice: Choice | None
-    """The best layout then."""
+    framework: str | None = None
 
 
 _FACTOR = re.compile(r"(?:x\s*)?(\d{1,6}(?:\.\d{1,6})?)(?:\s*x)?|1/([1-9]\d{0,5})", re.IGNORECASE)
 _FACTORS = ("network", "batch", "seq", "nodes")
+_NAMES = ("device", "precision", "framework")
 
 
 def parse_change(word: str) -> Change:
     """KEY=VALUE, several with commas.
 
-    device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8.
+    device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8,
+    framework=fsdp.
     """
     factors: dict[str, float] = {}
     names: dict[str, str] = {}
     for part in word.split(","):
         key, _, value = (text.strip() for text in part.partition("="))
         key = key.casefold()
-        if (
-            not value
-            or key in factors
-            or key in names
-            or key not in (*_FACTORS, "device", "precision")
-        ):
+        if not value or key in factors or key in names or key not in (*_FACTORS, *_NAMES):
             raise UsageError(
-                f"a change is KEY=VALUE with device, precision, {', '.join(_FACTORS)}, each once, "
+                f"a change is KEY=VALUE with {', '.join((*_NAMES, *_FACTORS))}, each once, "
                 f"such as device=B200,network=2, not {part.strip()[:80]!a}"
             )
         if key in _FACTORS:
@@ -227,6 +216,9 @@ def parse_change(word: str) -> Change:
             names[key] = value
     if names.get("precision", PRECISIONS[0]) not in PRECISIONS:
         raise UsageError(f"precisions are {', '.join(PRECISIONS)}, not {names['precision'][:80]!a}")
+    if "framework" in names and find_framework(names["framework"]) is None:
+        known = ", ".join(each.name for each in FRAMEWORKS)
+        raise UsageError(f"frameworks are {known}, not {names['framework'][:80]!a}")
     words = [f"{key} {value}" for key, value in names.items()] + [
         f"{key} x {value:g}" for key, value in factors.items()
     ]
@@ -234,6 +226,7 @@ def parse_change(word: str) -> Change:
         words=", ".join(words),
         device=names.get("device"),
         precision=names.get("precision"),
+        framework=names.get("framework"),
         **factors,
     )
 
@@ -267,6 +260,7 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
         )
     return replace(
         job,
+        framework=find_framework(change.framework or "") or job.framework,
         cluster=cluster,
         precision=precision,
         global_batch=_whole("batch", job.global_batch * change.batch),
@@ -280,16 +274,6 @@ def _whole(quantity: str, value: float) -> int:
             f"the {quantity} would be {value:g}, which is not a whole number; choose another factor"
         )
     return round(value)
-
-
-def what_if(
-    job: TrainingJob, changes: Sequence[Change], space: Space | None = None
-) -> tuple[Changed, ...]:
-    """The best layout after each change on its own."""
-    jobs = ((change, changed_job(job, change)) for change in changes)
-    return tuple(
-        Changed(change=change, job=each, choice=fastest(each, space)) for change, each in jobs
-    )
 
 
 # Time and cost.

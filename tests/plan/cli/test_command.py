@@ -32,6 +32,7 @@ SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--gl
 KEYS = {
     "schema", "job", "best", "layouts", "pareto", "counts", "explained", "budget", "what_ifs",
     "scaling", "largest", "smallest", "judged_by", "assumptions", "advice", "layout_words",
+    "frameworks",
 }  # fmt: skip
 ROW: dict[str, Any] = {
     "id": "r1",
@@ -87,8 +88,9 @@ def test_the_options_name_what_the_planner_knows() -> None:
 
 
 def test_the_json_is_the_contract_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(capsys, *SMALL)
+    found = planned(capsys, *SMALL, "--framework", "megatron-core")
     assert set(found) == KEYS
+    assert found["frameworks"] == []
     assert found["schema"] == "stepscope.plan/1"
     assert found["best"] == found["layouts"][0]
     assert [each["step_s"] for each in found["layouts"]] == sorted(
@@ -110,6 +112,31 @@ def test_the_json_is_the_contract_and_adds_up(capsys: pytest.CaptureFixture[str]
     assert all(
         memory > other and step < slower for (memory, step), (other, slower) in pairwise(front)
     )
+
+
+def test_frameworks_are_compared_and_the_best_on_pytorch_alone_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("--model", "llama3-8b", "--cluster", "1x8xH100")
+    found = planned(capsys, *asked, "--what-if", "framework=deepspeed")
+    rows = {row["name"]: row for row in found["frameworks"]}
+    assert set(rows) == {"ddp", "fsdp", "torchtitan", "deepspeed", "megatron-core"}
+    assert rows["ddp"]["best"] is None
+    assert rows["ddp"]["reason"] == "nothing fits"
+    steps = {name: row["best"]["step_s"] for name, row in rows.items() if row["best"]}
+    on_pytorch = min((name for name in ("fsdp", "torchtitan")), key=lambda name: steps[name])
+    assert found["job"]["framework"] == on_pytorch
+    assert found["best"] == rows[on_pytorch]["best"]
+    assert [name for name, row in rows.items() if row["is_answered"]] == [on_pytorch]
+    assert found["what_ifs"][0]["best"]["step_s"] == steps["deepspeed"]
+    assert any("--seq" in note for note in found["assumptions"])
+    fastest = planned(capsys, *asked, "--framework", "all")
+    assert fastest["best"]["step_s"] == min(steps.values())
+    narrowed = planned(capsys, *asked, "--framework", "deepspeed")
+    assert narrowed["best"]["step_s"] == steps["deepspeed"]
+    text = printed(capsys, *asked)
+    assert "\nFrameworks" in text
+    assert mentions(text, "checkpoints are converted", "nothing fits")
 
 
 def test_pins_hold_and_a_whole_layout_is_the_estimate_of_it(
@@ -278,12 +305,13 @@ def test_what_does_not_fit_is_told_with_what_would_help(capsys: pytest.CaptureFi
             ("--model", "llama3-8b", "--cluster", "8xH1000", "--seq", "8", "--global-batch", "8"),
             "near it",
         ),
-        (("--model", "llama3-8b", "--cluster", "8xH100"), "--seq and --global-batch must"),
+        (("--model", "llama3-8b", "--seq", "8192"), "--cluster must"),
+        ((*SMALL, "--what-if", "framework=keras"), "frameworks are"),
         (("--rows", "nothing.jsonl"), "--format json"),
         (("--from", str(DEMO)), "--nodes"),
         (
             ("--from", str(DEMO), "--nodes", "2", "--model", "llama3-8b"),
-            "--cluster and --seq and --global-batch must",
+            "--cluster must",
         ),
     ],
 )

@@ -232,7 +232,7 @@ def test_models_that_the_script_does_not_have_are_refused() -> None:
 
 
 def test_what_is_pinned_stays_and_the_rest_is_what_the_target_has() -> None:
-    space = restricted(Space(tp=(4,)), "deepspeed", 8)
+    space = restricted(Space(tp=(4,)), "deepspeed")
     assert space.tp == (4,)
     assert space.pp == (1,)
     assert set(TARGETS) == {
@@ -241,8 +241,9 @@ def test_what_is_pinned_stays_and_the_rest_is_what_the_target_has() -> None:
 
 
 def test_one_device_shares_nothing() -> None:
+    job = job_of("fsdp2", cluster="1xH100")
     with pytest.raises(UsageError, match="--emit torchrun"):
-        restricted(Space(), "fsdp2", 1)
+        launch_of("fsdp2", job, chosen(job))
 
 
 def test_a_name_of_several_lines_stays_a_comment() -> None:

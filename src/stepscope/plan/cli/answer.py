@@ -10,10 +10,20 @@ from stepscope.errors import UsageError
 from stepscope.plan import validate, what_if
 from stepscope.plan.choice import Choice, choice_of, why
 from stepscope.plan.cli.job import job_of
-from stepscope.plan.cli.options import Options, Pins
-from stepscope.plan.contract.plan import Account, Variant
+from stepscope.plan.cli.options import ALL, Options, Pins
+from stepscope.plan.contract.plan import Account, FrameworkRow, Variant
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch.emit import restricted
+from stepscope.plan.launch.compare import (
+    Candidate,
+    bare,
+    candidates,
+    chosen,
+    first_that_writes,
+    nearest,
+    refusal,
+    writable,
+)
+from stepscope.plan.launch.emit import COMPARED, PYTORCH, TARGETS, restricted, target_of
 from stepscope.plan.layout import OFFLOAD, Layout
 from stepscope.plan.layout_parse import parse_layout
 from stepscope.plan.report.account import MEMORY_WORDS, Plan, account_of
@@ -23,6 +33,10 @@ from stepscope.plan.space import Space
 
 MOST_OF_FRONT = 6
 PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")
+WIDEST = "megatron"
+"""What writes most ways to cut a model."""
+LARGEST = "fsdp2"
+"""What a model of any size is looked for with, where no framework is named."""
 SLOWEST = 2.0
 """Times the best step: what is slower than this is no choice, however little memory it needs."""
 
@@ -31,16 +45,20 @@ def answer(options: Options, target: str | None = None) -> Plan:
     """With a target, what is not pinned is searched among what can be written for it."""
     questions = options.questions
     job, notes = job_of(options)
-    space = space_of(options.pins)
-    if target is not None:
-        space = restricted(space, target, job.cluster.num_devices)
-    largest = what_if.largest_model(job, space) if questions.largest else None
+    asked = space_of(options.pins)
+    one = target or (None if options.framework is None else target_of(options.framework))
+    compares = target is None and options.framework in (None, ALL)
+    sized = bare(job, asked, LARGEST) if compares else one_of(job, asked, one)
+    largest = what_if.largest_model(sized.job, sized.space) if questions.largest else None
     if options.model is None and largest is not None and largest.model is not None:
         job = replace(job, model=largest.model)
-    check(job, space)
     start = time.perf_counter()
-    result = search(job, space, top=questions.layouts, num_workers=None)
+    if compares:
+        compared, answered = compare(job, asked, options)
+    else:
+        compared, answered = (), searched(one_of(job, asked, one), questions.layouts)
     took = time.perf_counter() - start
+    job, space, result = answered.job, answered.space, answered.found
     accounts = tuple(account_of(job, choice) for choice in result.best)
     explained = (
         None if questions.explain is None else explained_of(job, questions.explain, result, space)
@@ -52,22 +70,24 @@ def answer(options: Options, target: str | None = None) -> Plan:
         best=accounts[0] if accounts else None,
         layouts=accounts,
         pareto=tuple(account_of(job, choice) for choice in thinned(result)),
+        frameworks=tuple(framework_row(each, answered) for each in compared),
         counts=counts_of(result),
         search_s=took,
         explained=explained,
         budget=None
         if questions.tokens is None or best is None
         else what_if.budget(job, best, questions.tokens),
-        what_ifs=what_ifs_of(job, space, questions.what_if),
+        what_ifs=what_ifs_of(job, space, asked, questions.what_if),
         scaling=scaling_of(job, space, questions.scaling or ()),
         largest=None if largest is None else largest_of(job, largest),
         smallest=smallest_of(job, space) if questions.smallest else None,
-        is_pinned=space != Space(offload=space.offload),
+        is_pinned=asked != Space(offload=asked.offload),
         is_calibrated=measured_by != "",
         hardware=measured_by,
         assumptions=(
             *notes,
             *assumed(options, job),
+            *([answered.reason] if answered.reason and accounts else []),
             *warned(job, explained or (accounts[0] if accounts else None)),
             *job.model.notes,
             *job.cluster.notes,
@@ -76,6 +96,57 @@ def answer(options: Options, target: str | None = None) -> Plan:
             *(() if accounts else advice_of(job, space)),
             *(() if explained is None else room_advice(job, explained)),
         ),
+    )
+
+
+def one_of(job: TrainingJob, space: Space, target: str | None) -> Candidate:
+    """The job's own framework, restricted to what can be written for it where anything can."""
+    if target is None:
+        return Candidate(target="", job=job, space=space)
+    return Candidate(target=target, job=job, space=restricted(space, target))
+
+
+def searched(candidate: Candidate, top: int) -> Candidate:
+    """With its layouts: those that can be written, or all with the reason where none can."""
+    check(candidate.job, candidate.space)
+    found = search(candidate.job, candidate.space, top=top, num_workers=None)
+    if not candidate.target or not found.best:
+        return replace(candidate, found=found)
+    return writable(candidate, found, top) or replace(
+        candidate, found=found, reason=refusal(candidate, found.best[0]) or ""
+    )
+
+
+def compare(
+    job: TrainingJob, space: Space, options: Options
+) -> tuple[tuple[Candidate, ...], Candidate]:
+    """The job under each framework, and the one that is answered by: the fastest that runs on
+    PyTorch alone, or of all with `--framework all`."""
+    check(job, space)
+    top, explain = options.questions.layouts, options.questions.explain
+    compared = candidates(job, space, COMPARED, top=top)
+    wanted = COMPARED if options.framework == ALL else PYTORCH
+    if explain is not None:
+        named = first_that_writes(job, space, parse_layout(explain, job), COMPARED)
+        widest = next(each for each in compared if each.target == WIDEST)
+        target = WIDEST if named is None else named.target
+        return compared, next((each for each in compared if each.target == target), widest)
+    answered = chosen(compared, wanted) or nearest(compared)
+    if answered is None:
+        answered = searched(replace(bare(job, space, WIDEST), space=space), top)
+        answered = replace(answered, reason=f"no --emit writes this: {compared[-1].reason}")
+    return compared, answered
+
+
+def framework_row(candidate: Candidate, answered: Candidate) -> FrameworkRow:
+    best, target = candidate.best, TARGETS[candidate.target]
+    return FrameworkRow(
+        name=target.framework,
+        emit=candidate.target,
+        best=None if best is None else account_of(candidate.job, best),
+        is_answered=candidate.target == answered.target,
+        adoption=target.adoption,
+        reason=candidate.reason or None,
     )
 
 
@@ -124,12 +195,17 @@ def explained_of(job: TrainingJob, word: str, result: SearchResult, space: Space
     return account_of(job, replace(choice, why=why(choice, result.best[0]) if result.best else ""))
 
 
-def what_ifs_of(job: TrainingJob, space: Space, words: list[str]) -> tuple[Variant, ...]:
-    changes = [what_if.parse_change(word) for word in words]
-    return tuple(
-        _variant(each.change.words, each.job, each.choice)
-        for each in what_if.what_if(job, changes, space)
-    )
+def what_ifs_of(
+    job: TrainingJob, space: Space, asked: Space, words: list[str]
+) -> tuple[Variant, ...]:
+    """The best layout after each change; under another framework of what can be written for it."""
+    variants = []
+    for change in map(what_if.parse_change, words):
+        changed, free = what_if.changed_job(job, change), space
+        if change.framework is not None:
+            free = one_of(changed, asked, target_of(change.framework)).space
+        variants.append(_variant(change.words, changed, what_if.fastest(changed, free)))
+    return tuple(variants)
 
 
 def scaling_of(job: TrainingJob, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:

@@ -11,13 +11,12 @@ it. --collective says what one collective takes by each of NCCL's algorithms.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import printing
 from stepscope.errors import UsageError
-from stepscope.plan.cli.options import DEFAULT_FRAMEWORK, Options, Output
+from stepscope.plan.cli.options import Options, Output
 
 if TYPE_CHECKING:
     from stepscope.plan.contract.plan import RecordedMemory
@@ -69,7 +68,7 @@ def run(options: Options) -> int:
         from stepscope.plan.cli.recorded_memory import compared_memory, read_memory
 
         memory = read_memory(recorded)
-    plan = answer(replace(options, framework=options.framework or DEFAULT_FRAMEWORK))
+    plan = answer(options)
     _print_or_write(plan, None if memory is None else compared_memory(plan, *memory), output)
     return 0 if plan.best is not None else NOTHING_FITS
 

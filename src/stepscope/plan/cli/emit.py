@@ -10,7 +10,7 @@ from stepscope.cli.report import put_document
 from stepscope.errors import UsageError
 from stepscope.plan.choice import choice_of
 from stepscope.plan.cli.answer import answer
-from stepscope.plan.cli.options import Options
+from stepscope.plan.cli.options import ALL, Options
 from stepscope.plan.contract.plan import Account
 from stepscope.plan.launch.emit import TARGETS, launch_of
 from stepscope.plan.launch.files import Launch
@@ -27,7 +27,9 @@ def run_emit(options: Options, target: str) -> int:
         raise UsageError("--emit writes files, --recorded-memory compares: give one of the two")
     if output.format == "html":
         raise UsageError("--emit has text and JSON: leave out --format html")
-    framework = options.framework or TARGETS[target].framework
+    framework = options.framework
+    if framework in (None, ALL):
+        framework = TARGETS[target].framework
     plan = answer(replace(options, framework=framework), target)
     if plan.best is None and plan.explained is None:
         put_document(plan_document(plan), None)

@@ -19,24 +19,25 @@ from stepscope.plan.cluster import Cluster, Gemm
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.constants import DEFAULT
 from stepscope.plan.devices import find_device
-from stepscope.plan.framework import find_framework
+from stepscope.plan.framework import MEGATRON_CORE, find_framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.learn import as_mapping, recalibrated, with_factors
 from stepscope.plan.optimizers import OPTIMIZERS
 from stepscope.readers.hardware_file import read_hardware
+
+USUAL_SEQ = 4096
+"""Tokens of a sequence, where nobody says."""
 
 
 def job_of(options: Options) -> tuple[TrainingJob, tuple[str, ...]]:
     """All but the layout, and what of the machine was not measured."""
     is_largest = options.questions.largest
     needed: dict[str, object] = {"--model": options.model, "--cluster": options.cluster}
-    if not is_largest:
-        needed |= {"--seq": options.seq, "--global-batch": options.global_batch}
     missing = [name for name, value in needed.items() if value is None]
     if is_largest and missing == ["--model"]:
         missing = []
     if missing:
-        example = "stepscope plan --model llama3-8b --cluster 1x8xH100 --seq 8192 --global-batch 64"
+        example = "stepscope plan --model llama3-8b --cluster 1x8xH100 --seq 8192"
         raise UsageError(f"{' and '.join(missing)} must be given, as in: {example}")
     assert options.cluster is not None
     cluster, notes = cluster_of(options.cluster, options.hardware)
@@ -56,12 +57,12 @@ def job_of(options: Options) -> tuple[TrainingJob, tuple[str, ...]]:
         cluster = replace(cluster, price_per_hour=options.questions.price)
     if cluster.gemms and options.precision not in cluster.gemms:
         notes += (f"{options.precision} products were not measured: their rate is the datasheet's",)
-    framework = None if options.framework is None else find_framework(options.framework)
-    assert framework is not None, options.framework
+    framework = find_framework(options.framework or "") or MEGATRON_CORE
+    model = find_model(options.model or "7b")
     job = TrainingJob(
-        model=find_model(options.model or "7b"),
+        model=model,
         cluster=cluster,
-        seq_len=options.seq or 4096,
+        seq_len=options.seq or min(USUAL_SEQ, model.max_positions or USUAL_SEQ),
         global_batch=options.global_batch or 4 * cluster.num_devices,
         precision=options.precision,
         framework=framework,

@@ -15,6 +15,7 @@ FRAMEWORKS = (
     "megatron",
     "megatron-core",
     "megatron-deepspeed",
+    "deepspeed",
     "nanotron",
     "torchtitan",
     "fsdp",
@@ -35,7 +36,8 @@ COLLECTIVES = (
     "broadcast",
     "send_recv",
 )
-DEFAULT_FRAMEWORK = "megatron-core"
+ALL = "all"
+"""In place of a framework: the fastest of all of them is answered by."""
 FORMATS = ("terminal", "json", "html")
 _SIZES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -123,7 +125,7 @@ class Questions:
     )
     price: float | None = declare.option("--price X", "of one device-hour", _positive)
     what_if: list[str] = declare.option(
-        "--what-if CHANGE", "device=B200, network=2x, batch=0.5x; may be repeated", default=[]
+        "--what-if CHANGE", "device=B200, network=2x, framework=fsdp; may be repeated", default=[]
     )
     scaling: tuple[int, ...] | None = declare.option(
         "--scaling N,N", "numbers of devices to compare, such as 8,16,32,64", _counts
@@ -221,8 +223,9 @@ class Options:
     )
     framework: str | None = declare.option(
         "--framework",
-        f"its conventions (default: {DEFAULT_FRAMEWORK}, or that of --emit or --check)",
-        choices=FRAMEWORKS,
+        "its conventions (default: all that can be written are compared, and the best that runs on "
+        "PyTorch alone is shown; with --emit and --check that of the file)",
+        choices=(ALL, *FRAMEWORKS),
     )
     optimizer: str = declare.option(
         "--optimizer", "default: adam", default="adam", choices=OPTIMIZERS

@@ -102,6 +102,22 @@ class Variant(Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
+class FrameworkRow(Struct, frozen=True, kw_only=True):
+    """The same job under one framework."""
+
+    name: str
+    emit: str
+    """The word of --emit that writes it."""
+    best: Account | None
+    """Of the layouts that can be written; null where there is none."""
+    is_answered: bool
+    """Whether the rest of the plan is of this one."""
+    adoption: str
+    """What it takes to train a model of one's own with it."""
+    reason: str | None
+    """Why there is no layout."""
+
+
 class Budget(Struct, frozen=True, kw_only=True):
     """What so many tokens take. Cost and energy are null where price or power is not known."""
 
@@ -156,6 +172,8 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     """The fastest first."""
     pareto: tuple[Account, ...]
     """Those that no other beats in both memory and time."""
+    frameworks: tuple[FrameworkRow, ...]
+    """The job under each that can write it; empty where one was named."""
     counts: Mapping[str, Count]
     """Layouts tried, and how many were left out for what."""
     explained: Account | None

@@ -24,9 +24,7 @@ OPTIMIZERS = {"adam": "AdamW", "adam-8bit": None, "sgd": "SGD", "momentum": "SGD
 def deepspeed(job: TrainingJob, choice: Choice) -> Launch:
     """ZeRO over data ranks; the training script is the reader's own."""
     layout = choice.layout
-    reasons = cuts_beyond_data(layout)
-    if job.precision not in ("bf16", "fp16", "fp32"):
-        reasons.append(f"a DeepSpeed configuration has bf16, fp16 and fp32, not {job.precision}")
+    reasons = lacking(job) + cuts_beyond_data(layout)
     if layout.offload != "none" and layout.zero_stage == 0:
         reasons.append("offload needs ZeRO (z1 or more)")
     if layout.offload == "all" and layout.zero_stage < 3:
@@ -46,6 +44,13 @@ def deepspeed(job: TrainingJob, choice: Choice) -> Launch:
         ),
         notes=_notes(job, layout),
     )
+
+
+def lacking(job: TrainingJob) -> list[str]:
+    """What no layout of the job changes."""
+    if job.precision in ("bf16", "fp16", "fp32"):
+        return []
+    return [f"a DeepSpeed configuration has bf16, fp16 and fp32, not {job.precision}"]
 
 
 def config_of(job: TrainingJob, layout: Layout) -> dict[str, Any]:

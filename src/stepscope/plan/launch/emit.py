@@ -8,17 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from stepscope.errors import UsageError
 from stepscope.plan.choice import Choice
+from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch.deepspeed import deepspeed
+from stepscope.plan.launch import deepspeed, megatron, torch, torchtitan
 from stepscope.plan.launch.files import Launch
-from stepscope.plan.launch.megatron import megatron
-from stepscope.plan.launch.torch import accelerate, fsdp2, torchrun
-from stepscope.plan.launch.torchtitan import torchtitan
 from stepscope.plan.space import Space
 
-SINGLE = (1,)
 PLAIN = ("none", "full")
 
 
@@ -28,42 +24,83 @@ class Target(Struct, frozen=True, kw_only=True):
     framework: str
     """Whose conventions the plan goes by."""
     write: Callable[[TrainingJob, Choice], Launch]
+    lacks: Callable[[TrainingJob], list[str]]
+    """What of a job cannot be written there, whatever the layout."""
     space: Mapping[str, Any]
     """What it can express: fields of Space where nothing is pinned."""
+    adoption: str
+    """What it takes to train a model of one's own with it."""
 
 
-_DATA: dict[str, Any] = {"tp": SINGLE, "pp": SINGLE, "cp": SINGLE, "ep": SINGLE}
+_DATA: dict[str, Any] = {"tp": (1,), "pp": (1,), "cp": (1,), "ep": (1,)}
 TARGETS = {
     "torchrun": Target(
         framework="ddp",
-        write=torchrun,
+        write=torch.torchrun,
+        lacks=torch.lacking,
         space={**_DATA, "zero_stage": (0,), "recompute": PLAIN},
+        adoption="the model in DistributedDataParallel, started by torchrun",
     ),
     "fsdp2": Target(
-        framework="fsdp", write=fsdp2, space={**_DATA, "zero_stage": (3,), "recompute": PLAIN}
+        framework="fsdp",
+        write=torch.fsdp2,
+        lacks=torch.lacking,
+        space={**_DATA, "recompute": PLAIN},
+        adoption="fully_shard on every layer, and checkpoints in shards",
     ),
     "deepspeed": Target(
-        framework="megatron-deepspeed", write=deepspeed, space={**_DATA, "recompute": PLAIN}
+        framework="deepspeed",
+        write=deepspeed.deepspeed,
+        lacks=deepspeed.lacking,
+        space={**_DATA, "recompute": PLAIN},
+        adoption="its engine around model and optimizer, a JSON file, its own checkpoints",
     ),
     "megatron": Target(
         framework="megatron-core",
-        write=megatron,
-        space={"schedule": ("1f1b",), "zero_stage": (0, 1), "shard": (0,)},
+        write=megatron.megatron,
+        lacks=megatron.lacking,
+        space={"schedule": ("1f1b",), "shard": (0,), "has_uneven_stages": False},
+        adoption="its trainer, data format and layers: checkpoints are converted",
     ),
     "torchtitan": Target(
         framework="torchtitan",
-        write=torchtitan,
+        write=torchtitan.torchtitan,
+        lacks=torchtitan.lacking,
         space={"schedule": ("1f1b", "gpipe", "zbv"), "has_partial_recompute": False},
+        adoption="its trainer and models, or a file that cuts yours",
     ),
-    "accelerate": Target(framework="fsdp", write=accelerate, space={**_DATA, "recompute": PLAIN}),
+    "accelerate": Target(
+        framework="fsdp",
+        write=torch.accelerate,
+        lacks=torch.lacking,
+        space={**_DATA, "recompute": PLAIN},
+        adoption="prepare around model, optimizer and data, and a YAML file",
+    ),
 }
+PYTORCH = ("torchrun", "fsdp2", "torchtitan")
+"""Targets that run on PyTorch alone."""
+COMPARED = (*PYTORCH, "deepspeed", "megatron")
+"""One for each framework."""
 
 
-def restricted(space: Space, target: str, num_devices: int) -> Space:
+def target_of(framework: str) -> str | None:
+    """The target that a framework's layouts are written for."""
+    return next((word for word in COMPARED if TARGETS[word].framework == framework), None)
+
+
+def offloads_of(target: str) -> tuple[str, ...]:
+    """What the target's framework keeps on the host where it is asked to."""
+    framework = find_framework(TARGETS[target].framework)
+    assert framework is not None
+    return framework.offloads
+
+
+def restricted(space: Space, target: str) -> Space:
     """The space with what the target can express where nothing was pinned."""
-    if target == "fsdp2" and num_devices == 1:
-        raise UsageError("one device has no other to share its states with: --emit torchrun")
     plain = Space()
+    if len(space.offload) > 1:
+        has = ("none", *offloads_of(target))
+        space = replace(space, offload=tuple(kind for kind in space.offload if kind in has))
     free = {
         name: values
         for name, values in TARGETS[target].space.items()

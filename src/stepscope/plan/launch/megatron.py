@@ -76,6 +76,12 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
         )
     if 0 < layout.shard < layout.dp * layout.cp:
         reasons.append(f"copies of {layout.shard} ranks (HSDP) are not written here")
+    return reasons + lacking(job)
+
+
+def lacking(job: TrainingJob) -> list[str]:
+    """What no layout of the job changes."""
+    model, reasons = job.model, []
     if job.precision not in ("bf16", "fp16", "fp8", "fp32"):
         reasons.append(f"{job.precision} products have no flag that is written here")
     if job.optimizer.name not in OPTIMIZERS:

@@ -136,6 +136,12 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
         reasons.append(f"{layout.recompute} recompute is not in the script, full and none are")
     if not layout.is_flash:
         reasons.append("PyTorch chooses the attention kernel (leave out no-flash)")
+    return reasons + lacking(job)
+
+
+def lacking(job: TrainingJob) -> list[str]:
+    """What no layout of the job changes."""
+    reasons = []
     if job.precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)
         reasons.append(f"{job.precision} is not in the script, {known} are")

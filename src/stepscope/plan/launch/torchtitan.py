@@ -62,8 +62,6 @@ def torchtitan(job: TrainingJob, choice: Choice) -> Launch:
 
 def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
     reasons = []
-    if job.model.name not in MODELS:
-        reasons.append(f"it has no {job.model.name}; of ours it has {', '.join(MODELS)}")
     if layout.zero_stage not in (0, 3):
         reasons.append(f"data ranks share all states (z3) or none there, not z{layout.zero_stage}")
     if layout.schedule not in SCHEDULES:
@@ -76,14 +74,22 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
         reasons.append("it offloads all states or none")
     if not layout.is_flash:
         reasons.append("PyTorch chooses its attention kernel (leave out no-flash)")
+    if layout.vpp > 1 and job.model.layers % (layout.pp * layout.vpp):
+        reasons.append(f"{job.model.layers} layers do not divide into pieces of v{layout.vpp}")
+    return reasons + lacking(job)
+
+
+def lacking(job: TrainingJob) -> list[str]:
+    """What no layout of the job changes."""
+    reasons = []
+    if job.model.name not in MODELS:
+        reasons.append(f"it has no {job.model.name}; of ours it has {', '.join(MODELS)}")
     if job.precision != "bf16":
         reasons.append(f"{job.precision} needs converters that are not written here; bf16 is")
     if job.optimizer.name != "adam":
         reasons.append(f"its optimizer is AdamW, not {job.optimizer.name}")
     if job.is_adapter:
         reasons.append("adapters are not written here")
-    if layout.vpp > 1 and job.model.layers % (layout.pp * layout.vpp):
-        reasons.append(f"{job.model.layers} layers do not divide into pieces of v{layout.vpp}")
     return reasons
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET
 
 from stepscope.plan.choice import Choice
-from stepscope.plan.contract.plan import Account, Budget, Variant
+from stepscope.plan.contract.plan import Account, Budget, FrameworkRow, Variant
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.ranges import ranges_of
 
@@ -54,6 +54,8 @@ class Plan:
     best: Account | None
     layouts: tuple[Account, ...] = ()
     pareto: tuple[Account, ...] = ()
+    frameworks: tuple[FrameworkRow, ...] = ()
+    """The same job under each framework, where none was named."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Layouts tried, and how many were left out for what."""
     search_s: float | None = None

@@ -21,6 +21,7 @@ from stepscope.plan.report.text import (
     answer_sections,
     budget_section,
     explained_sections,
+    frameworks_section,
     name_section,
     scaling_section,
     trust_section,
@@ -135,6 +136,8 @@ def _parts(
 
 def _parts_of(plan: Plan, measured: RecordedMemory | None) -> Iterator[tuple[str, Section]]:
     """Sections as the terminal has them, by what a link to each is called."""
+    if plan.frameworks:
+        yield "frameworks", frameworks_section(plan.frameworks)
     if plan.what_ifs:
         yield "what-if", what_ifs_section(plan.what_ifs, plan.best)
     if plan.budget is not None:

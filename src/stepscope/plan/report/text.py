@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from stepscope.plan.contract.plan import Account, Budget, RecordedMemory, Variant
+from stepscope.plan.contract.plan import Account, Budget, FrameworkRow, RecordedMemory, Variant
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout
 from stepscope.plan.layout_words import name_parts
@@ -60,6 +60,8 @@ def plan_document(plan: Plan, measured: RecordedMemory | None = None) -> Iterato
     named = plan.explained or plan.best
     if named is not None:
         yield name_section(named.layout)
+    if plan.frameworks:
+        yield frameworks_section(plan.frameworks)
     if plan.explained is not None:
         yield from explained_sections(plan.job, plan.explained)
     elif plan.best is not None:
@@ -148,6 +150,29 @@ def _layouts_table(
         rows.append((*figures, Cell(str(account.layout), note=why)))
     return Table(
         columns=(*numbers("step", "", "MFU", "memory"), Column(title="layout")), rows=tuple(rows)
+    )
+
+
+def frameworks_section(rows: tuple[FrameworkRow, ...]) -> Section:
+    """The best of each, the fastest first, and what it takes to use it."""
+    ordered = sorted(rows, key=lambda row: row.best.step_s if row.best else float("inf"))
+    answered = next((row.best for row in rows if row.is_answered and row.best), None)
+    lines: list[tuple[str | Cell, ...]] = []
+    for row in ordered:
+        best = row.best
+        if best is None:
+            lines.append((row.name, "", "", "", Cell("none", note=row.reason or NO_LAYOUT)))
+            continue
+        gain = "shown" if row.is_answered else ""
+        if answered is not None and not row.is_answered:
+            gain = f"{(best.step_s / answered.step_s - 1) * 100:+.1f}{NBSP}%"
+        figures = (seconds(best.step_s), gain, gib(best.memory_bytes))
+        lines.append((row.name, *figures, Cell(str(best.layout), note=row.adoption)))
+    columns = (Column(), *numbers("step", "", "memory"), Column(title="layout"))
+    return Section(
+        title="Frameworks",
+        aside="the best layout of each that --emit writes, and what it takes to use it",
+        blocks=(Table(columns=columns, rows=tuple(lines)),),
     )
 
 
