@@ -16,8 +16,8 @@ import pytest
 import stepscope
 from stepscope.cli.main import main
 from stepscope.core.contract.codec import decode, plain, schema_of
-from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.schema import DOCUMENTS
+from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
 from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
 from stepscope.scaling.documents import DOCUMENTS as OF_SCALING
@@ -47,7 +47,7 @@ def test_every_part_of_a_kept_diagnosis_is_read() -> None:
     told = json.loads(text)
     optional = {"run", "nccl", "comms", "advice", "recordings", "gate", "abstentions"}
     assert optional < told.keys()
-    document = decode(text, DiagnosisContract, str(DIAGNOSIS))
+    document = decode(text, DiagnosisDocument, str(DIAGNOSIS))
     assert lost(told, json.loads(json.dumps(plain(document)))) == []
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from stepscope.core.recordings.system import DeviceSeries as DeviceSeries
     from stepscope.core.recordings.system import Spread as Spread
     from stepscope.core.recordings.system import SystemRecording as SystemRecording
+    from stepscope.core.recordings.text import Table as Table
+    from stepscope.core.recordings.text import table as table
     from stepscope.core.recordings.training_log import TrainingLog as TrainingLog
     from stepscope.core.trace import Kind as Kind
     from stepscope.core.trace import Trace as Trace
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from stepscope.readers.text_lines import TextLines as TextLines
     from stepscope.replay.graph import Graph as Graph
     from stepscope.report.document.blocks import Document as Document
-    from stepscope.report.recording_text import Table as Table
-    from stepscope.report.recording_text import table as table
     from stepscope.rules.case import Case as Case
     from stepscope.rules.job_case import JobCase as JobCase
     from stepscope.rules.job_case import JobProposal as JobProposal
@@ -86,7 +86,7 @@ MODULES = {
     "Spread": "core.recordings.system",
     "Stream": "readers.stream",
     "SystemRecording": "core.recordings.system",
-    "Table": "report.recording_text",
+    "Table": "core.recordings.text",
     "TextLines": "readers.text_lines",
     "Trace": "core.trace",
     "TraceMeta": "core.trace",
@@ -94,7 +94,7 @@ MODULES = {
     "UsageError": "errors",
     "option": "cli.options",
     "print_document": "cli.printing",
-    "table": "report.recording_text",
+    "table": "core.recordings.text",
 }
 
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
-from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
+from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.experiments.comparison import Comparisons, as_document
 from stepscope.core.experiments.experiment import (
     Gap,
@@ -126,7 +126,7 @@ def _comparison() -> str:
 
 MADE: dict[type[Contract], Callable[[], str]] = {
     Comparisons: _comparison,
-    DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
+    DiagnosisDocument: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
     Alert: lambda: encode(ALERT),
     Fixed: lambda: encode(FIXED),
     ScalingContract: lambda: scaling_json(next(iter(SERIES.values()))),
@@ -226,7 +226,7 @@ def test_fields_that_an_older_version_lacked_have_a_default() -> None:
         del told[key]
     del told["ranks"][0]["mfu"]
     del told["findings"][0]["places"]
-    found = decode(json.dumps(told), DiagnosisContract, "a.json")
+    found = decode(json.dumps(told), DiagnosisDocument, "a.json")
     assert (found.ladder, found.unknown_events, found.ranks[0].mfu) == ((), 0, None)
     assert found.findings[0].source_locations == ()
     assert not found.abstentions
@@ -236,7 +236,7 @@ def test_a_number_out_of_range_is_refused_at_its_place() -> None:
     told = json.loads(kept_diagnosis("serial-loader"))
     told["findings"][0]["predicted_low"] = -0.5
     with pytest.raises(FormatError, match=r"predicted_low"):
-        decode(json.dumps(told), DiagnosisContract, "a.json")
+        decode(json.dumps(told), DiagnosisDocument, "a.json")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ def test_given_like_a_recording_it_says_what_it_gives() -> None:
     (rates,) = report.rates
     assert rates.roofs == read_roofs(path)
     assert not rates.is_hardware
-    lines = dict(texts_of(report)[0].lines)
+    lines = dict(texts_of(report)[0].pairs)
     assert lines["products"].startswith(f"bf16 {told['gemm_bf16_8192_tflops']:.4g}, ")
     assert f"{told['h2d_pageable_GBps']:.4g}" in lines["copies"]
     rows = {row[0]: row[1:] for row in texts_of(report)[0].tables[0].rows}
@@ -79,7 +79,7 @@ def test_a_calibrated_machine_given_like_a_recording(tmp_path: Path) -> None:
     assert report.rates[0].roofs.peak_flops == pytest.approx(
         {"bf16": 2 * 4e9 / 2e-3, "fp8": 2 * 1e9 / 2e-3}
     )
-    assert "--hardware" in dict(texts_of(report)[0].lines)["gives"]
+    assert "--hardware" in dict(texts_of(report)[0].pairs)["gives"]
 
 
 @pytest.mark.parametrize(

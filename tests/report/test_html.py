@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from stepscope.cli.main import main
 from stepscope.cli.report import write
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument, Finding
 from stepscope.core.facts import PARTS
 from stepscope.errors import InputError
 from stepscope.pipeline.options import Options
@@ -297,7 +296,7 @@ def test_a_kept_diagnosis_gives_a_page_without_its_traces(
 @pytest.mark.parametrize("told", [{}, {"schema": "other/1"}, {"schema": "stepscope.diagnosis/1"}])
 def test_what_is_no_diagnosis_is_said_to_be_none(told: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="diagnosis"):
-        decode(json.dumps(told), DiagnosisContract, "kept.json")
+        decode(json.dumps(told), DiagnosisDocument, "kept.json")
 
 
 def test_a_file_that_cannot_be_written_is_named(

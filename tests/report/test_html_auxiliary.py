@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.core.recordings.recording import Recording
+from stepscope.core.recordings.text import RecordingText, Table, lines_of
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
@@ -29,7 +29,7 @@ from stepscope.report.html import render_page
 from stepscope.report.html.auxiliary import MOST
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.report.names import clean
-from stepscope.report.recording_text import RecordingText, Table, text_of
+from stepscope.report.recording_text import text_of
 from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 from tests import scenarios
 from tests.nccl_logs import read_text, two_nodes
@@ -51,7 +51,7 @@ ADVICE = Advice(
 RECORDING = RecordingText(
     format="ncu-csv",
     paths=("one.csv", "two.csv"),
-    lines=(("launches", "12 of 9 kernels"),),
+    lines=lines_of([("launches", "12 of 9 kernels")]),
     tables=(
         Table(
             title="Kernels, by time",
@@ -153,7 +153,7 @@ def test_a_strangers_text_stays_text() -> None:
     recording = RecordingText(
         format=HOSTILE,
         paths=(HOSTILE,),
-        lines=((HOSTILE, HOSTILE),),
+        lines=lines_of([(HOSTILE, HOSTILE)]),
         tables=(table,),
         notes=(HOSTILE,),
     )
@@ -239,7 +239,7 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
     recording = replace(
         RECORDING,
         paths=("p",) * 6,
-        lines=(("l", "v"),) * (MOST["lines"] + 3),
+        lines=lines_of([("l", "v")]) * (MOST["lines"] + 3),
         tables=(table, wide, *(RECORDING.tables * MOST["tables"])),
         notes=("n",) * (MOST["lines"] + 5),
     )
@@ -312,8 +312,8 @@ def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     ]
 
 
-def kept(document: dict[str, Any]) -> DiagnosisContract:
-    return decode(json.dumps(document), DiagnosisContract, "kept.json")
+def kept(document: dict[str, Any]) -> DiagnosisDocument:
+    return decode(json.dumps(document), DiagnosisDocument, "kept.json")
 
 
 def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.memory.ways_out import ways_out
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.core.memory import MemoryHolder
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.pipeline.options import Options
@@ -102,11 +101,11 @@ def test_the_json_keeps_to_its_schema_and_opens_again() -> None:
     (memory,) = values["memory"]
     assert sum(memory["kinds"].values()) == memory["peak_bytes"]
     assert len(values["out_of_memory"][0]["ways"]) == 3
-    assert decode(text, DiagnosisContract, "again").memory
+    assert decode(text, DiagnosisDocument, "again").memory
 
 
 def test_strangers_names_stay_text_on_the_page() -> None:
-    page = render_page(page_of_document(decode(to_json(diagnosed()), DiagnosisContract, "page")))
+    page = render_page(page_of_document(decode(to_json(diagnosed()), DiagnosisDocument, "page")))
     assert 'id="memory"' in page
     assert 'id="out-of-memory"' in page
     assert HOSTILE not in page

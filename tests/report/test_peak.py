@@ -11,11 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.core.peak import PeakWaterfall
 from stepscope.pipeline.page import Page
-from stepscope.report.diagnosis.json import diagnosis_contract, to_json
+from stepscope.report.diagnosis.json import document_of, to_json
 from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.document.terminal import to_text
 from stepscope.report.html import render_page
@@ -34,7 +33,7 @@ def healthy_waterfall(**changes: Any) -> tuple[Diagnosis, PeakWaterfall]:
 
 
 def picture_of(diagnosis: Diagnosis) -> dict[str, Any]:
-    picture = peak_picture(diagnosis_contract(diagnosis))
+    picture = peak_picture(document_of(diagnosis))
     assert picture is not None
     return picture
 
@@ -53,7 +52,7 @@ def test_bars_go_down_from_the_whole_to_what_was_achieved() -> None:
 
 def test_a_kept_diagnosis_has_the_picture_too() -> None:
     made, _ = healthy_waterfall()
-    kept = decode(to_json(made), DiagnosisContract, "kept")
+    kept = decode(to_json(made), DiagnosisDocument, "kept")
     assert page_of_document(kept)["peak"]["bars"] == picture_of(made)["bars"]
 
 
@@ -61,7 +60,7 @@ def test_an_older_diagnosis_has_none() -> None:
     values = json.loads(to_json(scenarios.healthy()))
     del values["peak_waterfall"]
     del values["ranks"][0]["peak_waterfall"]
-    older = decode(json.dumps(values), DiagnosisContract, "older")
+    older = decode(json.dumps(values), DiagnosisDocument, "older")
     page = page_of_document(older)
     assert page["peak"] is None
     assert 'id="peak"' not in render_page(page)

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from stepscope.cli.main import main
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.contract.codec import schema_of
-from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.diagnosis import BOUNDS, Finding
+from stepscope.core.diagnosis import BOUNDS, DiagnosisDocument, Finding
 from stepscope.core.facts import PARTS
 from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.pipeline.options import Options
@@ -57,7 +56,7 @@ def demo(measured_once: None) -> dict[str, Any]:
 def test_the_schema_is_a_schema() -> None:
     Draft202012Validator.check_schema(PUBLISHED)
     assert PUBLISHED["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert PUBLISHED["properties"]["schema"] == {"const": schema_of(DiagnosisContract)}
+    assert PUBLISHED["properties"]["schema"] == {"const": schema_of(DiagnosisDocument)}
 
 
 def test_the_demo_keeps_the_schema(demo: dict[str, Any]) -> None:

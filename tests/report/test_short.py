@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import (
     FIXES,
     Abstention,
     Diagnosis,
+    DiagnosisDocument,
     ReplayCheck,
     SourceLocation,
     StepTime,
@@ -26,7 +26,7 @@ from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts
 from stepscope.experiments.compare.saved import side_of_json
 from stepscope.readers.run_folder.folder import NO_ROOM
 from stepscope.report.diagnosis.brief import brief
-from stepscope.report.diagnosis.json import diagnosis_contract, to_json
+from stepscope.report.diagnosis.json import document_of, to_json
 from stepscope.report.diagnosis.short import (
     MOST_FINDINGS,
     MOST_LINES,
@@ -218,7 +218,7 @@ def test_no_door_takes_a_run_that_was_not_judged_for_one_without_faults() -> Non
 
 
 def _as_page(diagnosis: Diagnosis) -> str:
-    return render_page(page_of_document(decode(to_json(diagnosis), DiagnosisContract, "here")))
+    return render_page(page_of_document(decode(to_json(diagnosis), DiagnosisDocument, "here")))
 
 
 def test_a_gain_of_rare_steps_is_not_one_of_the_usual_step() -> None:
@@ -235,7 +235,7 @@ def test_a_gain_of_rare_steps_is_not_one_of_the_usual_step() -> None:
     assert mentions(finding_title(rare, made), "of the run", "usual step")
     step = StepTime(count=3, ms=step_ms, profiled_ms=step_ms, source="measured")
     made = replace(made, step=step, findings=(rare, usual), ladder=(1.25, 1.5625))
-    page = page_of_document(diagnosis_contract(made))
+    page = page_of_document(document_of(made))
     bars = [bar["ms"] for bar in page["picture"]["bars"] if not bar.get("parts")]
     assert bars == pytest.approx([125, 100, 80]), "the cards have 100 and 80 ms a step"
     assert "over all steps" in page["picture"]["bars"][-3]["name"]

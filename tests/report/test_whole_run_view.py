@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.core.run import (
     LoaderKnobs,
     RankMetadata,
@@ -133,7 +132,7 @@ def test_idle_is_shown_with_its_line_and_no_rate_where_it_came_once() -> None:
 
 def test_the_json_is_read_again_and_drawn() -> None:
     diagnosis = diagnosed()
-    document = decode(to_json(diagnosis), DiagnosisContract, "it")
+    document = decode(to_json(diagnosis), DiagnosisDocument, "it")
     page = page_of_document(document)["whole_run"]
     assert page == page_of(Page(diagnosis=diagnosis))["whole_run"]
     assert [bar["part"] for bar in page["bars"]][:2] == ["compute", "idle_sync"]

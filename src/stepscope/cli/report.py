@@ -21,7 +21,7 @@ from stepscope.protocol.whole_write import write_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.core.contract.diagnosis import DiagnosisContract
+    from stepscope.core.diagnosis import DiagnosisDocument
     from stepscope.report.document.blocks import Document
 
 KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
@@ -106,10 +106,11 @@ def put_document(document: Document, path: Path | None) -> None:
         put_or_write(to_text(document), path)
 
 
-def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisContract | None:
+def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisDocument | None:
     """The one file named, where it is a diagnosis as JSON and no trace."""
     from stepscope.core.contract.codec import decode
-    from stepscope.core.contract.diagnosis import MAX_BYTES, DiagnosisContract, refuse_impossible
+    from stepscope.core.diagnosis import DiagnosisDocument
+    from stepscope.core.kept_diagnosis import MAX_BYTES, refuse_impossible
 
     path = Path(paths[0])
     if len(paths) != 1 or path.suffix != ".json" or not is_regular(path):
@@ -122,6 +123,6 @@ def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisContract | None:
         data = read_regular(path, MAX_BYTES)
     except OSError:
         return None
-    diagnosis = decode(data, DiagnosisContract, str(path), is_strict=True)
+    diagnosis = decode(data, DiagnosisDocument, str(path), is_strict=True)
     refuse_impossible(diagnosis, str(path))
     return diagnosis

@@ -5,21 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, convert, field
+from msgspec.structs import force_setattr
 
+from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import (
     AboveZero,
     AtLeastZero,
     Count,
+    Gain,
     Share,
     keys_of,
     like,
     one_of,
 )
-from stepscope.core.facts import Facts
+from stepscope.core.contract.codec import Contract
+from stepscope.core.facts import PARTS, DeviceTotals, Facts, RankFacts
+from stepscope.core.gate import Gate
+from stepscope.core.memory import MemoryUse
+from stepscope.core.out_of_memory import OutOfMemoryReport
+from stepscope.core.peak import PeakWaterfall
 from stepscope.core.recordings.auxiliary import Advice
+from stepscope.core.recordings.flight import Hang
+from stepscope.core.recordings.nccl import NcclLog
+from stepscope.core.recordings.text import RecordingText
+from stepscope.core.run import RunFacts, WholeRun
 
 BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory", "unknown")
 Bound = Annotated[str, one_of(*BOUNDS)]
@@ -193,23 +205,171 @@ def unjudged_fixes(abstentions: Sequence[Abstention]) -> Abstention | None:
     return next((each for each in abstentions if each.code == FIXES), None)
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Verdict, findings, what was measured, and what could not be judged."""
+class Partition(Struct, frozen=True, kw_only=True):
+    """Milliseconds of each part."""
+
+    compute: AtLeastZero
+    """A kernel computes."""
+    comms_wait: AtLeastZero | None
+    """Exposed, waiting for a later rank; null when collectives were exposed and the other ranks'
+    arrivals are not known, and then comms_transfer holds both."""
+    comms_transfer: AtLeastZero
+    """Exposed, moving bytes."""
+    transfer: AtLeastZero
+    """Exposed copies."""
+    idle_input: AtLeastZero
+    """Idle while the host waits for input."""
+    idle_sync: AtLeastZero
+    """Idle after the host blocked on the device."""
+    idle_launch: AtLeastZero
+    """Idle while the host gets to launching."""
+    idle_allocator: AtLeastZero
+    """Idle while device memory is allocated or freed."""
+    idle_compile: AtLeastZero
+    """Idle while the host compiles."""
+    idle_io: AtLeastZero
+    """Idle while the host saves or loads."""
+    idle_other: AtLeastZero
+    """Idle with no cause recorded."""
+
+
+class Rank(Struct, frozen=True, kw_only=True):
+    """What was measured on one rank."""
+
+    rank: Count
+    partition_ms: Partition | None
+    """The rank's median step, while profiled, split; the parts sum to it. null when no whole step
+    was recorded."""
+    gpu_busy_ms: AtLeastZero | None
+    """Of that step, with any work on the device; null without a device or a whole step."""
+    mfu: AtLeastZero | None = None
+    """Model FLOPs utilisation of the run's step; null when the device's peak or the work is not
+    known."""
+    peak_waterfall: PeakWaterfall | None = None
+    """Where the device's peak goes, in the same step as partition_ms; null without a device or a
+    whole step."""
+    device_ns: DeviceTotals
+
+    @property
+    def parts_ms(self) -> dict[str, float | None]:
+        """The parts of the step by name; empty where no whole step was recorded."""
+        split = self.partition_ms
+        return {} if split is None else {part: getattr(split, part) for part in PARTS}
+
+    @property
+    def step_ms(self) -> float | None:
+        """The step while profiled; None where no whole step was recorded."""
+        parts = self.parts_ms
+        return sum(ms for ms in parts.values() if ms is not None) if parts else None
+
+
+def rank_of(facts: RankFacts) -> Rank:
+    """The rank's figures in a diagnosis."""
+    busy = facts.steps.typical(facts.busy_ns) if facts.steps.where == "device" else None
+    return Rank(
+        rank=facts.rank,
+        partition_ms=_partition(facts),
+        gpu_busy_ms=None if busy is None else busy / 1e6,
+        mfu=facts.roofline.mfu,
+        peak_waterfall=facts.peak_waterfall,
+        device_ns=facts.device,
+    )
+
+
+def _partition(facts: RankFacts) -> Partition | None:
+    parts = facts.typical_parts_ns
+    if parts is None or facts.partition is None:
+        return None
+    parts_ms: dict[str, float | None] = {part: value / 1e6 for part, value in parts.items()}
+    if parts["comms_transfer"] > 0 and not facts.partition.waits_split:
+        parts_ms["comms_wait"] = None
+    return convert(parts_ms, Partition)
+
+
+def median_rank(ranks: Sequence[Rank]) -> Rank | None:
+    """The rank that the report is about: that with the median step, the lower of two; one without
+    steps only if none has any."""
+    steps = [(index, rank.step_ms) for index, rank in enumerate(ranks)]
+    timed = [(round(ms, 9), index) for index, ms in steps if ms is not None]
+    if timed:
+        return ranks[sorted(timed)[(len(timed) - 1) // 2][1]]
+    return ranks[0] if ranks else None
+
+
+class DiagnosisDocument(Contract, frozen=True, kw_only=True, tag="stepscope.diagnosis/1"):
+    """What `stepscope diagnose --format json` prints. null is 'not measured', 0 is 'measured to be
+    zero'. Findings are sorted by predicted_speedup, the largest first; a larger batch that fits by
+    inference alone stands last of those worth naming. docs/diagnosis.md says what each field
+    means."""
+
+    AGAIN: ClassVar[str] = "Diagnose its traces again"
 
     verdict: Verdict
     step: StepTime
     replay: ReplayCheck | None
-    ladder: tuple[float, ...]
-    """The speedup of the first finding's fix, of the first two findings' at once, and so on to all
-    worth naming; one that an earlier one excludes adds nothing."""
+    """How well the replayed step agrees with the known one; null when nothing could be replayed."""
+    ranks: tuple[Rank, ...] = ()
+    peak_waterfall: PeakWaterfall | UnsetType = UNSET
+    """Where the peak goes on all ranks together; of a log where no step was recorded. There only
+    where it was measured."""
     findings: tuple[Finding, ...]
-    facts: Facts
-    notes: tuple[str, ...]
-    unknown_events: int
-    advice: tuple[Advice, ...] = ()
-    """What recordings beside the traces show and no finding does; the weightiest first."""
+    ladder: tuple[Gain, ...] = ()
+    """The speedup of the first finding's fix, of the first two findings' at once, and so on to all
+    worth naming; one that an earlier one excludes adds nothing. Empty when nothing is worth naming,
+    or nothing could be replayed."""
     abstentions: tuple[Abstention, ...] = ()
     """Findings that could not be judged."""
+    notes: tuple[str, ...]
+    """What could not be judged, and why."""
+    unknown_events: Count = 0
+    """Events of kinds that stepscope does not know, counted and left out."""
+    run: RunFacts | UnsetType = UNSET
+    """There only for a run folder."""
+    whole_run: WholeRun | UnsetType = UNSET
+    """There only for a run folder with enough timed steps."""
+    memory: tuple[MemoryUse, ...] | UnsetType = UNSET
+    """Where the peak of device memory goes: of each rank whose trace has the allocator's events,
+    then of each recording of memory. There only when there are such."""
+    out_of_memory: tuple[OutOfMemoryReport, ...] | UnsetType = UNSET
+    """Every time memory ran out: who asked, what held the memory, the cheapest ways out. There
+    only when it did."""
+    nccl: NcclLog | UnsetType = UNSET
+    """There only when a log of NCCL or RCCL was given."""
+    comms: CommsFacts | UnsetType = UNSET
+    """There only when collectives were recorded."""
+    advice: tuple[Advice, ...] | UnsetType = UNSET
+    """What recordings beside the traces show and no finding does, the weightiest first. There only
+    when such were given."""
+    recordings: tuple[RecordingText, ...] | UnsetType = UNSET
+    """What other tools recorded, in words. There only when such were given."""
+    hang: Hang | UnsetType = UNSET
+    """Why the job stands still. There only when flight recorders' dumps show it."""
+    gate: Gate | UnsetType = UNSET
+    """There only with --fail-if or --budget."""
+
+
+class Diagnosis(DiagnosisDocument, frozen=True, kw_only=True):
+    """The document, and the facts that it was made of."""
+
+    advice: tuple[Advice, ...] = ()
+    facts: Facts
+
+    def __post_init__(self) -> None:
+        facts = self.facts
+        hang = None if facts.auxiliary is None else facts.auxiliary.hang
+        measured = {
+            "peak_waterfall": facts.peak_waterfall,
+            "run": facts.run,
+            "whole_run": facts.whole_run,
+            "memory": facts.memory or None,
+            "out_of_memory": facts.out_of_memory or None,
+            "nccl": facts.nccl,
+            "comms": facts.comms,
+            "hang": hang,
+        }
+        force_setattr(self, "ranks", tuple(map(rank_of, facts.ranks)))
+        for name, value in measured.items():
+            force_setattr(self, name, UNSET if value is None else value)
 
     def self_check(self) -> None:
         """Assert what a report may rely on: shares lie in 0..1, no fix slows the step, and the

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import (
-    DiagnosisContract,
+from stepscope.core.diagnosis import (
+    BOUNDS,
+    Abstention,
+    DiagnosisDocument,
     Rank,
     median_rank,
-    parts_ms,
-    step_ms,
+    unjudged_fixes,
 )
-from stepscope.core.diagnosis import BOUNDS, Abstention, unjudged_fixes
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Quantities
 
@@ -45,17 +45,17 @@ def read_quantities(
     text: str | bytes, where: str, codes: Collection[str]
 ) -> tuple[Quantities, str]:
     """The quantities of a diagnosis in JSON, and where its step time comes from."""
-    diagnosis = decode(text, DiagnosisContract, where)
+    diagnosis = decode(text, DiagnosisDocument, where)
     values: dict[str, float | None] = dict.fromkeys(NAMES)
     values |= {"step_ms": diagnosis.step.ms, "profiled_ms": diagnosis.step.profiled_ms}
     values |= {name: diagnosis.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
     rank = median_rank(sorted(diagnosis.ranks, key=lambda rank: rank.rank))
     values |= {} if rank is None else _of_rank(rank)
-    abstained = _abstained(diagnosis.abstentions or ())
+    abstained = _abstained(diagnosis.abstentions)
     values |= _of_findings(diagnosis, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
-    unjudged = unjudged_fixes(diagnosis.abstentions or ())
+    unjudged = unjudged_fixes(diagnosis.abstentions)
     not_judged = NOT_JUDGED if unjudged is None else _abstained_words(unjudged)
     why |= {
         name: abstained.get(name, not_judged)
@@ -95,7 +95,7 @@ def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities
 
 def _of_rank(rank: Rank) -> dict[str, float | None]:
     values: dict[str, float | None] = {"mfu": rank.mfu, "gpu_busy_ms": rank.gpu_busy_ms}
-    parts, total = parts_ms(rank), step_ms(rank)
+    parts, total = rank.parts_ms, rank.step_ms
     if not parts:
         return values
     if rank.gpu_busy_ms is not None and total:
@@ -118,13 +118,13 @@ def _abstained_words(each: Abstention) -> str:
 
 
 def _of_findings(
-    diagnosis: DiagnosisContract,
+    diagnosis: DiagnosisDocument,
     codes: Collection[str],
     abstained: Collection[str],
 ) -> dict[str, float | None]:
     """The gain of each finding. One that was looked for and is not there gives 1: nothing to
     gain."""
-    unjudged = unjudged_fixes(diagnosis.abstentions or ())
+    unjudged = unjudged_fixes(diagnosis.abstentions)
     absent = None if diagnosis.replay is None or unjudged is not None else 1.0
     values = {
         name: None if name in abstained else absent

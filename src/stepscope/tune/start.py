@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from stepscope.core.contract.diagnosis import read_diagnosis
 from stepscope.core.experiments.trials import Setup, Value
+from stepscope.core.kept_diagnosis import read_diagnosis
 from stepscope.experiments.verify.numerics_check import IDENTICAL, ROUNDING
 from stepscope.tune.batch import changes_batch
 from stepscope.tune.cache import CacheEntry, CacheKey, TuningCache

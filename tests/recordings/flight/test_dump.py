@@ -144,7 +144,7 @@ def test_the_report_shows_the_last_collective_of_each_rank(tmp_path: Path) -> No
     write_case(tmp_path, "skip/pickle")
     (text,) = texts_of(dump.read([source(path) for path in sorted(tmp_path.iterdir())]))
 
-    assert ("group", "default_pg: rank 0-3") in text.lines
+    assert ("group", "default_pg: rank 0-3") in text.pairs
     rows = {row[0]: row for row in text.tables[0].rows}
     assert rows["2"][1:3] == ("barrier", "7")
     assert rows["0-1, 3"][-1] == "exchange, train.py:66"

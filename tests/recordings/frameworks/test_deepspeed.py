@@ -253,4 +253,4 @@ def test_megatron_and_deepspeed_share_a_file(tmp_path: Path) -> None:
         "DeepSpeed": 68_750_000,
     }
     assert log.step_ns == 450_000_000
-    assert [recording.lines[0][1] for recording in texts_of(log)] == ["Megatron", "DeepSpeed"]
+    assert [recording.pairs[0][1] for recording in texts_of(log)] == ["Megatron", "DeepSpeed"]

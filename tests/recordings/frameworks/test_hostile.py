@@ -73,7 +73,7 @@ def sound(log: TrainingLog) -> None:
         assert all(phase.ns >= 0 for phase in one.phases)
         assert len(one.steps) <= series.MAX_STEPS
     for recording in texts_of(log):
-        assert all(word and value for word, value in recording.lines)
+        assert all(word and value for word, value in recording.pairs)
         assert all(
             len(row) == len(table.columns) for table in recording.tables for row in table.rows
         )

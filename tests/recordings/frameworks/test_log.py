@@ -209,9 +209,9 @@ def test_a_slow_step_is_named_and_the_first_is_not(tmp_path: Path) -> None:
         *(megatron(step, 900.0 if step == 40 else 450.0) for step in range(10, 110, 10)),
     ]
     (recording,) = texts_of(read_texts(tmp_path, "\n".join(lines)))
-    assert mentions(dict(recording.lines)["slowest"], "900 ms", "step 40", "2.0 times")
+    assert mentions(dict(recording.pairs)["slowest"], "900 ms", "step 40", "2.0 times")
     (recording,) = texts_of(read_texts(tmp_path, "\n".join([*lines[:4], *lines[5:]])))
-    assert "slowest" not in dict(recording.lines)
+    assert "slowest" not in dict(recording.pairs)
 
 
 def test_skipped_and_nan_iterations_are_said(tmp_path: Path) -> None:

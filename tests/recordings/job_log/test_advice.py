@@ -187,7 +187,7 @@ def test_what_miopen_says_is_told_and_its_faults_are_advice(tmp_path: Path) -> N
         said.MIOPEN_NAIVE: 1,
         said.MIOPEN_TUNES: 1,
     }
-    assert mentions(texts_of(log)[0].lines[0][1], "8 of")
+    assert mentions(texts_of(log)[0].pairs[0][1], "8 of")
     advice = job_words.advise(Auxiliary(training=log))
     assert {one.code for one in advice} == {"untuned-convolution"}
     assert len(advice) == 3, "a missing kernel db and solvers passed over are no faults"

@@ -107,7 +107,7 @@ def test_a_real_jobs_output() -> None:
     assert output.num_lines == sum(bool(line.strip()) for line in path.read_text().splitlines())
     assert output.num_read == 3
     (recording,) = texts_of(log)
-    assert mentions(dict(recording.lines)["lines"], "3 of PyTorch's own", "other 9")
+    assert mentions(dict(recording.pairs)["lines"], "3 of PyTorch's own", "other 9")
     assert log.step_ns is None, "what the job prints of its own steps is not taken for a time"
 
 

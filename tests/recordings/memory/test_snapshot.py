@@ -264,7 +264,7 @@ def test_pools_of_graphs_are_told(tmp_path: Path) -> None:
         segment["segment_pool_id"] = (0, 7) if segment["address"] == pool else (0, 0)
     report = read([source_of(tmp_path / "s.pickle", pickled(snapshot))])
     assert (report.records[0].pool_bytes, report.records[0].pool_free_bytes) == (40 * MB, 32 * MB)
-    assert mentions(dict(texts_of(report)[0].lines)["in pools of their own"], "41.9 MB")
+    assert mentions(dict(texts_of(report)[0].pairs)["in pools of their own"], "41.9 MB")
 
 
 def test_what_is_named_a_thousand_times_is_taken_once(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_the_real_counters() -> None:
     assert record.split_bytes == 1_236_438_016
     assert (record.num_retries, record.num_ooms) == (0, 0)
     assert (record.held, record.capacity_bytes, record.reserved_at_peak_bytes) == (None, None, None)
-    assert ("peak", "4.50 GB in tensors") in texts_of(report)[0].lines
+    assert ("peak", "4.50 GB in tensors") in texts_of(report)[0].pairs
     note = report.recordings[0].notes[0]
     assert mentions(note, "4.97 GB were reserved", "3.19 GB", "free", "598 MB")
 

@@ -186,7 +186,7 @@ def test_the_report_has_each_size_against_the_link(tmp_path: Path) -> None:
         SystemReport(recordings=(nccl_tests.read_file(Source(path=path, label=str(path))),))
     )
 
-    lines = dict(text.lines)
+    lines = dict(text.pairs)
     assert mentions(lines["bus bandwidth"], "222 of NVLink", "NVIDIA A100 SXM 80 GB", "300 GB/s")
     assert len(text.tables[0].rows) == 24
     assert text.tables[0].rows[0][-1] == "104%"

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.recordings.nccl import (
-    NcclConnection,
+    NcclConnections,
     NcclGraph,
     NcclLog,
     NcclRing,
-    NcclTree,
     kind_of,
 )
+from stepscope.core.recordings.nccl_notes import notes_on
 from stepscope.errors import StepscopeError
 from stepscope.readers.detect import head_of
 from stepscope.readers.source import Source
@@ -26,7 +26,6 @@ from stepscope.recordings.nccl.log import MAX_LINE_BYTES, is_mine
 from stepscope.recordings.nccl.log import read as read_nccl_logs
 from stepscope.report.diagnosis.nccl import nccl_section
 from stepscope.report.document.terminal import to_text
-from stepscope.rules.shared.nccl_notes import notes_on
 from tests.nccl_logs import info, init, read_text, two_nodes
 from tests.shared_data import SAMPLES
 from tests.wording import any_mentions
@@ -55,15 +54,14 @@ def test_two_ranks_over_sockets_are_read_whole() -> None:
     (comm,) = log.communicators
     assert (comm.ranks, comm.num_complete, comm.num_nodes, comm.num_channels) == ((0, 1), 2, 2, 2)
     assert comm.rings == tuple(NcclRing(channel=c, ranks=(0, 1), is_whole=True) for c in (0, 1))
-    assert NcclTree(communicator=comm.id, channel=1, rank=0, parent=1, children=()) in log.trees
     assert log.transports == {"NET/Socket": 4}
-    assert log.connections[0] == NcclConnection(
+    assert log.connections[0] == NcclConnections(
         communicator=comm.id,
         rank=0,
         peer=1,
-        channel=0,
         via="NET/Socket/0",
         received_via="NET/Socket/0",
+        channels=2,
     )
     assert (log.slowest_transport, log.is_inter_node) == ("NET/Socket", True)
     assert log.env == {
@@ -243,9 +241,9 @@ def test_lines_written_into_one_another_are_taken_apart_or_counted(tmp_path: Pat
         "Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/0", pid=11
     )
     log = read_text(tmp_path, text)
-    assert (log.networks, [c.channel for c in log.connections], log.num_unread) == (
+    assert (log.networks, [c.channels for c in log.connections], log.num_unread) == (
         ("IB",),
-        [0, 1],
+        [2],
         1,
     )
     assert said(log, "1 lines were cut")

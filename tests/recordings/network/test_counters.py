@@ -238,5 +238,5 @@ def test_a_head_without_a_counter_is_said(tmp_path: Path) -> None:
 def test_the_report_shows_what_grew(tmp_path: Path) -> None:
     (text,) = texts_of(read(tmp_path, perfquery((0, 0, 0, 0), (250, 100, 0, 1))))
 
-    assert dict(text.lines)["lid 12/1"] == "1e-07 GB/s in, 1e-07 GB/s out"
+    assert dict(text.pairs)["lid 12/1"] == "1e-07 GB/s in, 1e-07 GB/s out"
     assert [row[1] for row in text.tables[0].rows] == ["xmit_wait", "link_downed"]

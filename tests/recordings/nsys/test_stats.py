@@ -87,7 +87,7 @@ def test_kernels_are_totalled_with_their_whole_names(tmp_path: Path) -> None:
     gemm, relu = report.recordings[0].totals
     assert (gemm.name, gemm.count, gemm.total_ns) == ("void gemm<(int)4, true>(float *)", 3, 6e6)
     assert relu.mean_ns == 500_000
-    kernels = dict(texts_of(report)[0].lines)["kernels"]
+    kernels = dict(texts_of(report)[0].pairs)["kernels"]
     assert mentions(kernels, "10.00 ms", "11 launches", "2 kernels")
     assert texts_of(report)[0].tables[0].rows[0] == (gemm.name, "6.00", "60.0 %", "3", "2000.0")
 
@@ -121,7 +121,7 @@ def test_one_output_has_several_reports(tmp_path: Path) -> None:
     assert titles["NVTX ranges on the device"].rows[0] == ("forward", "10.74", "-", "4", "2685.0")
     assert recording.tables[4].columns[1] == "MB"
     assert recording.tables[4].rows[0][1:] == ("16.000", "2")
-    assert dict(recording.lines) == {
+    assert dict(recording.pairs) == {
         "kernels": "10.00 ms in 11 launches of 2 kernels", "copies": "0.25 ms in 2",
         "calls into CUDA": "1.00 ms in 10"
     }  # fmt: skip

@@ -76,7 +76,7 @@ def test_a_real_table_of_one_device() -> None:
         "0-15",
         "0",
     )
-    assert ("devices", "1, by nvidia-smi topo") in texts_of(report)[0].lines
+    assert ("devices", "1, by nvidia-smi topo") in texts_of(report)[0].pairs
 
 
 @pytest.mark.parametrize("spaces", [False, True])
@@ -93,7 +93,7 @@ def test_pairs_cards_and_cores_are_told(tmp_path: Path, spaces: bool) -> None:
 
 def test_a_device_without_a_near_card_is_named(tmp_path: Path) -> None:
     (recording,) = texts_of(read_text(tmp_path, NVIDIA))
-    (words,) = [value for name, value in recording.lines if name == "network"]
+    (words,) = [value for name, value in recording.pairs if name == "network"]
     assert words.startswith("GPU1, GPU2: ")
     assert mentions(words, "no network card", "PCIe switch")
     assert recording.tables[0].rows[2] == ("GPU2", "2 x SYS", "mlx5_bond_0 PHB", "48-71", "")

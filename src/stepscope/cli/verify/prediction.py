@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.contract.diagnosis import read_diagnosis
 from stepscope.core.experiments.experiment import Prediction
+from stepscope.core.kept_diagnosis import read_diagnosis
 from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 

@@ -17,14 +17,14 @@ import msgspec
 from msgspec.inspect import DataclassType, StructType, Type, type_info
 
 from stepscope.core.contract.codec import Contract, schema_of
-from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.experiments.comparison import Comparisons
 from stepscope.core.experiments.experiment import Verified
 from stepscope.core.experiments.fixed import Fixed
 
 DOCUMENTS: tuple[type[Contract], ...] = (
     Comparisons,
-    DiagnosisContract,
+    DiagnosisDocument,
     Fixed,
     Verified,
 )

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
+
+from stepscope.core.constraints import Count, one_of
 
 SOCKET = "NET/Socket"
 SLOW_TO_FAST = ("NET/Socket", "NET staged", "SHM", "NET direct", "COLLNET", "P2P")
@@ -25,16 +29,6 @@ class NcclRing(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     is_whole: bool
     """NCCL cuts a long line off: then only its beginning is known."""
-
-
-class NcclTree(Struct, frozen=True, kw_only=True):
-    """One rank's position in the tree of one channel."""
-
-    communicator: str | None
-    channel: int
-    rank: int
-    parent: int | None
-    children: tuple[int, ...]
 
 
 class NcclCommunicator(Struct, frozen=True, kw_only=True):
@@ -54,20 +48,20 @@ class NcclCommunicator(Struct, frozen=True, kw_only=True):
     rings: tuple[NcclRing, ...] = ()
 
 
-class NcclConnection(Struct, frozen=True, kw_only=True):
-    """One channel from a rank to a peer."""
+class NcclConnections(Struct, frozen=True, kw_only=True):
+    """The channels from a rank to a peer that go the same way."""
 
     communicator: str | None
     """By the thread that wrote the line: NCCL does not name it there (RCCL does)."""
     rank: int
     peer: int | None
     """None for in-network reductions (COLLNET)."""
-    channel: int
     via: str
     """As written: P2P/CUMEM/read, SHM/direct/direct, NET/IB/0/GDRDMA, NET/Socket/0. The sender's
     word where it is known."""
     received_via: str | None = None
     """The receiver's word, where that was logged too."""
+    channels: Annotated[int, Meta(ge=1)]
 
     @property
     def kind(self) -> str:
@@ -125,76 +119,71 @@ class NcclWarning(Struct, frozen=True, kw_only=True):
 
 
 class NcclLog(Struct, frozen=True, kw_only=True):
-    """Everything understood in the logs of one job."""
+    """What NCCL (or RCCL) wrote about itself, in all logs of one job."""
 
-    library: str
-    """nccl or rccl."""
-    files: tuple[str, ...]
+    library: Annotated[str, one_of("nccl", "rccl")]
+    version: str | None = None
+    """The most common one."""
     versions: tuple[str, ...]
     """The most common first; more than one means that ranks differ."""
+    files: tuple[str, ...]
     hosts: tuple[str, ...]
+    world_size: int | None = None
+    """The ranks of the largest communicator."""
+    is_inter_node: bool | None = None
+    """Whether a communicator spans what NCCL takes for several nodes; None when no line says."""
+    transports: Mapping[str, Count] = field(default_factory=dict)
+    """Connections by kind, the most common first."""
+    slowest_transport: str | None = None
+    """The kind whose usual rate is the lowest; None when no connection was logged."""
     communicators: tuple[NcclCommunicator, ...] = ()
     """The largest first."""
-    connections: tuple[NcclConnection, ...] = ()
-    trees: tuple[NcclTree, ...] = ()
-    topology: NcclTopology | None = None
-    graphs: tuple[NcclGraph, ...] = ()
+    connections: tuple[NcclConnections, ...] = ()
     networks: tuple[str, ...] = ()
     """Network plugins in use: IB, Socket, AWS Libfabric, ..."""
+    interfaces: tuple[str, ...] = ()
+    """Network interfaces that sockets may use."""
     ib_devices: tuple[str, ...] | None = None
     """InfiniBand or RoCE devices found; empty when NCCL looked and found none, None when it did not
     say."""
-    interfaces: tuple[str, ...] = ()
-    """Network interfaces that sockets may use."""
     staged_devices: tuple[str, ...] = ()
     """Network devices that cannot reach device memory."""
+    topology: NcclTopology | None = None
+    graphs: tuple[NcclGraph, ...] = ()
     algorithms: tuple[NcclChoice, ...] = ()
-    calls: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, Count] = field(default_factory=dict)
     """Collectives enqueued, by name, over all the ranks that logged them."""
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Variables that were set, each with the different values seen."""
     warnings: tuple[NcclWarning, ...] = ()
     remarks: tuple[NcclWarning, ...] = ()
     """Complaints NCCL files under information."""
-    num_messages: int = 0
-    num_unread: int = 0
+    num_messages: Count = 0
+    num_unread: Count = 0
     """Lines that begin like one we know and go on otherwise: cut, or two written into one
     another."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, Count] = field(default_factory=dict)
     """What was too much to keep, by what it is."""
     problems: tuple[str, ...] = ()
     """Files that could not be read, or not to their end."""
+    notes: tuple[str, ...] = ()
+    """Slow links and their causes, and what the logs do not show."""
 
-    @property
-    def version(self) -> str | None:
-        return self.versions[0] if self.versions else None
-
-    @property
-    def world_size(self) -> int | None:
-        """The ranks of the largest communicator."""
-        return self.communicators[0].num_ranks if self.communicators else None
-
-    @property
-    def transports(self) -> Counter[str]:
-        """Connections by kind, the most common first."""
-        return Counter(
-            dict(Counter(connection.kind for connection in self.connections).most_common())
-        )
-
-    @property
-    def slowest_transport(self) -> str | None:
-        """The kind whose usual rate is the lowest; None when no connection was logged."""
-        slowest = min(
-            self.connections, key=lambda c: SLOW_TO_FAST.index(c.speed_class), default=None
-        )
-        return None if slowest is None else slowest.kind
-
-    @property
-    def is_inter_node(self) -> bool | None:
-        """Whether a communicator spans what NCCL takes for several nodes; None when no line
-        says."""
+    def __post_init__(self) -> None:
+        if self.versions:
+            force_setattr(self, "version", self.versions[0])
+        if self.communicators:
+            force_setattr(self, "world_size", self.communicators[0].num_ranks)
         nodes = [c.num_nodes for c in self.communicators if c.num_nodes is not None]
-        return max(nodes) > 1 if nodes else None
+        if nodes:
+            force_setattr(self, "is_inter_node", max(nodes) > 1)
+        if self.connections:
+            by_kind: Counter[str] = Counter()
+            for each in self.connections:
+                by_kind[each.kind] += each.channels
+            slowest = min(self.connections, key=lambda c: SLOW_TO_FAST.index(c.speed_class))
+            force_setattr(self, "transports", dict(by_kind.most_common()))
+            force_setattr(self, "slowest_transport", slowest.kind)
 
 
 def kind_of(via: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from stepscope.analyses.run.width import mean_of_parts
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, parts_ms, refuse_impossible
-from stepscope.core.diagnosis import unjudged_fixes
+from stepscope.core.diagnosis import DiagnosisDocument, Rank, unjudged_fixes
+from stepscope.core.kept_diagnosis import refuse_impossible
 from stepscope.experiments.compare.knobs import knobs_of_facts
 from stepscope.experiments.compare.side import (
     CompareSide,
@@ -25,7 +25,7 @@ from stepscope.experiments.compare.side import (
 
 def side_of_json(text: bytes | str, label: str) -> CompareSide:
     """The kept diagnosis as a side; FormatError where it is none."""
-    diagnosis = decode(text, DiagnosisContract, label)
+    diagnosis = decode(text, DiagnosisDocument, label)
     refuse_impossible(diagnosis, label)
     run, comms = diagnosis.run or None, diagnosis.comms or None
     step_ns = _ns(diagnosis.step.ms)
@@ -43,9 +43,8 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
         bound=diagnosis.verdict.bound,
         findings=diagnosis.findings,
         ladder=diagnosis.ladder,
-        abstained=frozenset(abstention.code for abstention in diagnosis.abstentions or ()),
-        is_judged=diagnosis.replay is not None
-        and unjudged_fixes(diagnosis.abstentions or ()) is None,
+        abstained=frozenset(abstention.code for abstention in diagnosis.abstentions),
+        is_judged=diagnosis.replay is not None and unjudged_fixes(diagnosis.abstentions) is None,
         num_ranks=len(diagnosis.ranks),
         ranks=tuple(_rank_side(rank, _parts_ns(rank), comms) for rank in diagnosis.ranks),
         late=late_ranks(comms),
@@ -63,7 +62,7 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
 
 
 def _parts_ns(rank: Rank) -> dict[str, float | None] | None:
-    return {part: _ns(ms) for part, ms in parts_ms(rank).items()} or None
+    return {part: _ns(ms) for part, ms in rank.parts_ms.items()} or None
 
 
 def _ns(ms: float | None) -> float | None:
@@ -71,7 +70,7 @@ def _ns(ms: float | None) -> float | None:
 
 
 def _mean_parts(
-    diagnosis: DiagnosisContract, step_ns: float | None
+    diagnosis: DiagnosisDocument, step_ns: float | None
 ) -> dict[str, int | None] | None:
     split = [parts for rank in diagnosis.ranks if (parts := _parts_ns(rank)) is not None]
     if not split or step_ns is None or diagnosis.step.profiled_ms is None:

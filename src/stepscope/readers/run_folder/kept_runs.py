@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.runs import RunEntry, RunKind, RunState
+from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.errors import InputError, StepscopeError
 from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
@@ -141,9 +141,9 @@ def _ranks_have_ended(run: Path) -> bool:
     return bool(ranks) and all("ended_ns" in read_json_object(rank) for rank in ranks)
 
 
-def _diagnosis(path: Path) -> DiagnosisContract | None:
+def _diagnosis(path: Path) -> DiagnosisDocument | None:
     try:
-        return decode(read_regular(path, MAX_DIAGNOSIS_BYTES), DiagnosisContract, str(path))
+        return decode(read_regular(path, MAX_DIAGNOSIS_BYTES), DiagnosisDocument, str(path))
     except (OSError, StepscopeError):
         return None
 

@@ -17,17 +17,21 @@ Without NCCL_DEBUG its last warning still stands in the exception that PyTorch r
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 
+from msgspec.structs import replace
+
 from stepscope.api import InputError, NcclLog, Reader, Source
 from stepscope.core.recordings.nccl import (
     NcclCommunicator,
-    NcclConnection,
+    NcclConnections,
     NcclTopology,
     NcclWarning,
 )
+from stepscope.core.recordings.nccl_notes import notes_on
 from stepscope.readers.container_log import opened
 from stepscope.readers.text_lines import bounded_lines
 from stepscope.recordings.nccl.messages import take, take_version
@@ -144,17 +148,13 @@ def _unglued(
 def _finished(tables: NcclTables, files: list[str], problems: list[str]) -> NcclLog:
     system = tables.system
     comms = sorted(tables.comms.values(), key=lambda comm: (-comm.num_ranks, comm.id or ""))
-    return NcclLog(
+    log = NcclLog(
         library="rccl" if tables.is_rccl else "nccl",
         files=tuple(files[:MAX_FILES_NAMED]),
         versions=tuple(version for version, _ in tables.versions.most_common()),
         hosts=tuple(sorted(host for host in tables.hosts if host)),
         communicators=tuple(_communicator(comm) for comm in comms),
         connections=_connections(tables),
-        trees=tuple(
-            tables.trees[key]
-            for key in sorted(tables.trees, key=lambda key: (key[0] or "", *key[1:]))
-        ),
         topology=None
         if system is None
         else NcclTopology(
@@ -175,6 +175,7 @@ def _finished(tables: NcclTables, files: list[str], problems: list[str]) -> Nccl
         left_out={what: count for what, count in tables.left_out.items() if count},
         problems=tuple(problems),
     )
+    return replace(log, notes=notes_on(log))
 
 
 def _communicator(comm: PartialCommunicator) -> NcclCommunicator:
@@ -192,29 +193,33 @@ def _communicator(comm: PartialCommunicator) -> NcclCommunicator:
     )
 
 
-def _connections(tables: NcclTables) -> tuple[NcclConnection, ...]:
-    connections = [
-        NcclConnection(
-            communicator=ident,
-            rank=rank,
-            peer=peer,
-            channel=channel,
-            via=ways.get("send") or ways["receive"],
-            received_via=ways.get("receive") if "send" in ways else None,
+def _connections(tables: NcclTables) -> tuple[NcclConnections, ...]:
+    """By rank, peer and channel; channels that go the same way are counted."""
+    ordered = sorted(
+        tables.vias.items(),
+        key=lambda via: (
+            via[0][0] or "",
+            via[0][1],
+            -1 if via[0][2] is None else via[0][2],
+            via[0][3],
+            via[1].get("send") or via[1]["receive"],
+        ),
+    )
+    num_channels = Counter(
+        (
+            ident,
+            rank,
+            peer,
+            ways.get("send") or ways["receive"],
+            ways.get("receive") if "send" in ways else None,
         )
-        for (ident, rank, peer, channel, _), ways in tables.vias.items()
-    ]
+        for (ident, rank, peer, _, _), ways in ordered
+    )
     return tuple(
-        sorted(
-            connections,
-            key=lambda c: (
-                c.communicator or "",
-                c.rank,
-                -1 if c.peer is None else c.peer,
-                c.channel,
-                c.via,
-            ),
+        NcclConnections(
+            communicator=ident, rank=rank, peer=peer, via=via, received_via=back, channels=num
         )
+        for (ident, rank, peer, via, back), num in num_channels.items()
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from stepscope.core.recordings.nccl import NcclGraph, NcclRing, NcclTree
+from stepscope.core.recordings.nccl import NcclGraph, NcclRing
 from stepscope.recordings.nccl.tables import MAX_TEXT, NcclTables, Writer
 
 MAX_RING_RANKS = 256
@@ -136,21 +136,9 @@ def _collnet(tables: NcclTables, writer: Writer, text: str) -> bool:
     return match is not None
 
 
-def _trees(tables: NcclTables, writer: Writer, text: str) -> bool:
-    comm, trees = tables.current(writer), TREE.findall(text)
-    ident = None if comm is None else comm.id
-    for channel, children, rank, parent in trees:
-        tree = NcclTree(
-            communicator=ident,
-            channel=int(channel),
-            rank=int(rank),
-            parent=None if parent.startswith("-") else int(parent),
-            children=tuple(
-                int(child) for child in children.split("/") if not child.startswith("-")
-            ),
-        )
-        tables.keep(tables.trees, (ident, tree.channel, tree.rank), tree, "trees")
-    return bool(trees)
+def _trees(_tables: NcclTables, _writer: Writer, text: str) -> bool:
+    """Known, and of no use: rings and connections tell the links."""
+    return TREE.search(text) is not None
 
 
 def _channels(tables: NcclTables, writer: Writer, text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from stepscope.core.recordings.nccl import NcclChoice, NcclGraph, NcclRing, NcclTree, kind_of
+from stepscope.core.recordings.nccl import NcclChoice, NcclGraph, NcclRing, kind_of
 
 MAX_KEPT = {
     "connections": 50_000,
@@ -18,7 +18,6 @@ MAX_KEPT = {
     "threads": 200_000,
     "hosts": 20_000,
     "rings": 4096,
-    "trees": 20_000,
     "graphs": 64,
     "algorithms": 256,
     "collectives": 64,
@@ -70,7 +69,6 @@ class NcclTables:
         self.comms: dict[tuple[str | None, int], PartialCommunicator] = {}
         self.vias: dict[tuple[str | None, int, int | None, int, str], dict[str, str]] = {}
         """For each connection, what its sender and its receiver say."""
-        self.trees: dict[tuple[str | None, int, int], NcclTree] = {}
         self.graphs: dict[NcclGraph, None] = {}
         self.system: tuple[float, float] | None = None
         self.system_lines: list[str] = []

@@ -1,15 +1,14 @@
-"""What other tools recorded, and the same for machines: advice first, then each recording's own
+"""What other tools recorded: advice first, then each recording's own
 figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.contract import diagnosis as document
-from stepscope.core.contract.codec import filled
-from stepscope.core.contract.diagnosis import RecordingLine, RecordingTable
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Advice
+from stepscope.core.recordings.text import RecordingText
+from stepscope.core.recordings.text import Table as Recorded
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -21,8 +20,7 @@ from stepscope.report.document.blocks import (
     Section,
     Table,
 )
-from stepscope.report.recording_text import RecordingText, recording_texts
-from stepscope.report.recording_text import Table as Recorded
+from stepscope.report.recording_text import recording_texts
 from stepscope.report.units import percent
 
 MAX_ADVICE = 12
@@ -59,16 +57,6 @@ def weight_words(advice: Advice) -> str:
     return f"{percent(advice.weight)} of {advice.weight_of}".strip()
 
 
-def recording_contract(recording: RecordingText) -> document.Recording:
-    """One of the key `recordings` of the JSON."""
-    return filled(
-        document.Recording,
-        recording,
-        lines=tuple(RecordingLine(name=name, value=value) for name, value in recording.lines),
-        tables=tuple(filled(RecordingTable, table) for table in recording.tables),
-    )
-
-
 def _advice_blocks(advice: tuple[Advice, ...]) -> Iterator[Block]:
     for number, each in enumerate(advice[:MAX_ADVICE], 1):
         evidence = (Prose(line, "quiet") for line in each.evidence[:MAX_EVIDENCE])
@@ -84,7 +72,7 @@ def _advice_blocks(advice: tuple[Advice, ...]) -> Iterator[Block]:
 
 def _recording_blocks(recording: RecordingText) -> Iterator[Block]:
     if recording.lines:
-        yield Facts(recording.lines)
+        yield Facts(recording.pairs)
     for table in recording.tables:
         yield from _table_blocks(table)
     if recording.notes:

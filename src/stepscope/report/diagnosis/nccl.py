@@ -1,4 +1,4 @@
-"""What NCCL's log tells: version, links, algorithms, warnings; and the same for machines."""
+"""What NCCL's log tells: version, links, algorithms, warnings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from stepscope.core.contract.codec import filled
-from stepscope.core.contract.nccl import Nccl, NcclLinks
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.nccl import NcclCommunicator, NcclLog
+from stepscope.core.recordings.text import RecordingText, lines_of
 from stepscope.report.document.blocks import Facts, Section, shortened
 from stepscope.report.names import shorten
-from stepscope.report.recording_text import RecordingText
 from stepscope.report.units import NBSP, number, plural
-from stepscope.rules.shared.nccl_notes import notes_on
 
 MAX_COMMUNICATORS = 3
 MAX_LISTED = 4
@@ -22,21 +19,20 @@ MAX_VARIABLES = 8
 MAX_WARNINGS = 5
 MAX_NOTES = 8
 MAX_WORD = 60
-MAX_LINKS = 10_000
 NIC = re.compile(r"(?<=[^/])/-?\d{1,6}(?:\(\d{1,9}\))?(?=/|$)")
 """The number of a network device, and of the rank whose device it is: many of them do the same."""
 
 
 def nccl_section(log: NcclLog) -> Section:
     """A short block; what to think of it comes last."""
-    blocks = (Facts(tuple(nccl_lines(log))), *shortened(notes_on(log), MAX_NOTES, "note"))
+    blocks = (Facts(tuple(nccl_lines(log))), *shortened(log.notes, MAX_NOTES, "note"))
     return Section(title=log.library.upper(), aside="from its log", blocks=blocks)
 
 
 def nccl_recording(log: NcclLog) -> RecordingText:
     """The same as the recordings of other tools are shown."""
-    lines = tuple((label or "more", text) for label, text in nccl_lines(log))
-    return RecordingText(format=log.library, paths=log.files, lines=lines, notes=notes_on(log))
+    lines = lines_of((label or "more", text) for label, text in nccl_lines(log))
+    return RecordingText(format=log.library, paths=log.files, lines=lines, notes=log.notes)
 
 
 def nccl_lines(log: NcclLog) -> Iterator[tuple[str, str]]:
@@ -64,7 +60,10 @@ def _entries(log: NcclLog) -> Iterator[tuple[str, str]]:
             ),
         )
     if log.connections:
-        ways = Counter(NIC.sub("", connection.via) for connection in log.connections).most_common()
+        num_channels: Counter[str] = Counter()
+        for each in log.connections:
+            num_channels[NIC.sub("", each.via)] += each.channels
+        ways = num_channels.most_common()
         slowest = ""
         if len(log.transports) > 1:
             slowest = f"; the slowest is {_word(log.slowest_transport or '')}"
@@ -133,27 +132,3 @@ def _list(items: list[str], most: int = MAX_LISTED) -> str:
 
 def _word(text: str) -> str:
     return shorten(text, MAX_WORD)
-
-
-def nccl_contract(log: NcclLog) -> Nccl:
-    """The key `nccl` of the JSON: connections are counted per pair of ranks, trees are left to the
-    log."""
-    links = Counter(
-        (c.communicator, c.rank, c.peer, c.via, c.received_via) for c in log.connections
-    )
-    return filled(
-        Nccl,
-        log,
-        connections=tuple(
-            NcclLinks(
-                communicator=name,
-                rank=rank,
-                peer=peer,
-                via=via,
-                received_via=back,
-                channels=num,
-            )
-            for (name, rank, peer, via, back), num in list(links.items())[:MAX_LINKS]
-        ),
-        notes=notes_on(log),
-    )

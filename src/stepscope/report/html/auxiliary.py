@@ -5,23 +5,15 @@ Recordings are strangers' files: what is shown of each is bounded, and what is l
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
-from stepscope.core.contract import diagnosis as document
-from stepscope.core.contract.codec import filled
-from stepscope.core.contract.diagnosis import DiagnosisContract
-from stepscope.core.contract.nccl import Nccl, NcclLinks
-from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.recordings.nccl import NcclConnection, NcclLog
+from stepscope.core.recordings.text import RecordingText
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
 from stepscope.report.diagnosis.nccl import nccl_recording
-from stepscope.report.recording_text import RecordingText, Table, recording_texts
 from stepscope.rules.explanation import explain
 
 MOST = {
@@ -42,9 +34,6 @@ NCCL_WORDS = {
     "nccl": "what NCCL wrote of itself (NCCL_DEBUG)",
     "rccl": "what RCCL wrote of itself (NCCL_DEBUG)",
 }
-NUMBER = re.compile(r"[<~]?[-+]?\d")
-"""How a number begins."""
-NOT_MEASURED = ("", "-")
 
 
 def auxiliary_page(
@@ -62,20 +51,11 @@ def auxiliary_page(
     }
 
 
-def auxiliary_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """Of a diagnosis just made."""
-    recordings, nccl = diagnosis.facts.auxiliary, diagnosis.facts.nccl
-    log = () if nccl is None else (nccl_recording(nccl),)
+def auxiliary_of(diagnosis: DiagnosisDocument) -> dict[str, Any] | None:
+    log = (nccl_recording(diagnosis.nccl),) if diagnosis.nccl else ()
     return auxiliary_page(
-        diagnosis.advice, (*log, *recording_texts(recordings)), is_alone=not diagnosis.facts.ranks
+        diagnosis.advice or (), (*log, *(diagnosis.recordings or ())), is_alone=not diagnosis.ranks
     )
-
-
-def auxiliary_of_contract(contract: DiagnosisContract) -> dict[str, Any] | None:
-    """Of a diagnosis that was kept as JSON."""
-    recordings = [_recording_text(recording) for recording in contract.recordings or ()]
-    log = [_nccl_text(contract.nccl)] if contract.nccl else []
-    return auxiliary_page(contract.advice or (), [*log, *recordings], is_alone=not contract.ranks)
 
 
 def explained(code: str) -> list[str]:
@@ -91,39 +71,3 @@ def explained(code: str) -> list[str]:
 def format_words(recording: RecordingText) -> str:
     spec = BY_NAME.get(recording.format)
     return NCCL_WORDS.get(recording.format, "") if spec is None else spec.words
-
-
-def _recording_text(recording: document.Recording) -> RecordingText:
-    return filled(
-        RecordingText,
-        recording,
-        lines=tuple((line.name, line.value) for line in recording.lines),
-        tables=tuple(map(_recorded_table, recording.tables)),
-    )
-
-
-def _nccl_text(contract: Nccl) -> RecordingText:
-    """The document counts the connections of each pair of ranks, and has the notes in words."""
-    names = set(NcclLog.__struct_fields__) & set(contract.__struct_fields__)
-    same: dict[str, Any] = {name: getattr(contract, name) for name in names}
-    log = NcclLog(**same | {"connections": tuple(_connections(contract.connections))})
-    return replace(nccl_recording(log), notes=contract.notes)
-
-
-def _connections(links: Iterable[NcclLinks]) -> Iterator[NcclConnection]:
-    for link in links:
-        for channel in range(min(link.channels, MAX_CHANNELS)):
-            yield filled(NcclConnection, link, channel=channel)
-
-
-def _recorded_table(table: document.RecordingTable) -> Table:
-    """The document does not say which columns are numbers: those after the first in which nothing
-    else stands."""
-    cells = [[row[i] for row in table.rows if i < len(row)] for i in range(len(table.columns))]
-    right = tuple(i for i in range(1, len(cells)) if _are_numbers(cells[i]))
-    return filled(Table, table, right=right)
-
-
-def _are_numbers(cells: Iterable[str]) -> bool:
-    measured = [cell for cell in cells if cell not in NOT_MEASURED]
-    return bool(measured) and all(NUMBER.match(cell) for cell in measured)

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UnsetType
 
-from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
 from stepscope.core.out_of_memory import OutOfMemoryReport
@@ -35,7 +35,7 @@ COLOURS = {
 """As the parts of a step have them; the rest is what other time of a step is."""
 
 
-def memory_page(contract: DiagnosisContract) -> dict[str, Any] | None:
+def memory_page(contract: DiagnosisDocument) -> dict[str, Any] | None:
     """None where no recording says what holds a peak."""
     if isinstance(contract.memory, UnsetType):
         return None
@@ -53,7 +53,7 @@ def memory_page(contract: DiagnosisContract) -> dict[str, Any] | None:
     }
 
 
-def out_of_memory_page(contract: DiagnosisContract) -> list[OutOfMemoryReport]:
+def out_of_memory_page(contract: DiagnosisDocument) -> list[OutOfMemoryReport]:
     """Each time that memory ran out; empty where it never did."""
     if isinstance(contract.out_of_memory, UnsetType):
         return []

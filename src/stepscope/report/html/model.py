@@ -10,19 +10,21 @@ from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict
 
 from stepscope import __version__
-from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_rank, parts_ms
 from stepscope.core.diagnosis import (
     Diagnosis,
+    DiagnosisDocument,
     Finding,
+    Rank,
     ReplayCheck,
     StepTime,
+    median_rank,
     unanswered_share,
     unjudged_fixes,
 )
 from stepscope.core.facts import RankFacts
 from stepscope.core.numbers import WIDE_RANGE
 from stepscope.pipeline.page import Page
-from stepscope.report.diagnosis.json import diagnosis_contract
+from stepscope.report.diagnosis.json import document_of
 from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
 from stepscope.report.diagnosis.view import (
@@ -35,7 +37,7 @@ from stepscope.report.diagnosis.view import (
     rare_share,
     unprofiled_ms,
 )
-from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract
+from stepscope.report.html.auxiliary import auxiliary_of
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.flame import flame_section
 from stepscope.report.html.memory import memory_page, out_of_memory_page
@@ -57,9 +59,8 @@ def page_of(recorded: Page) -> dict[str, Any]:
     """The page of a diagnosis just made, and of what is drawn beside it."""
     diagnosis = recorded.diagnosis
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
-    page = page_of_document(diagnosis_contract(diagnosis), floor_ms=_floor_ms(rank))
+    page = page_of_document(document_of(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
-    page["auxiliary"] = auxiliary_of(diagnosis)
     if rank is not None:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank, recorded.views)
         page["ops"] = op_rows(rank, recorded.views)
@@ -80,7 +81,7 @@ def page_of(recorded: Page) -> dict[str, Any]:
     return cleaned
 
 
-def page_of_document(contract: DiagnosisContract, floor_ms: float | None = None) -> dict[str, Any]:
+def page_of_document(contract: DiagnosisDocument, floor_ms: float | None = None) -> dict[str, Any]:
     """The page of a diagnosis that was kept as JSON: its verdict, findings, ranks and notes."""
     page: dict[str, Any] = _cleaned(_page(contract, floor_ms))
     return page
@@ -108,7 +109,7 @@ def _step_chips(step: StepTime, replay: ReplayCheck | None) -> list[tuple[str, s
     return chips
 
 
-def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
+def _page(contract: DiagnosisDocument, floor_ms: float | None) -> dict[str, Any]:
     bound = contract.verdict.bound
     return {
         "version": __version__,
@@ -118,11 +119,11 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "limits": limit_words(contract.verdict),
         "chips": _step_chips(contract.step, contract.replay),
         "is_judged": contract.replay is not None,
-        "unjudged": to_builtins(unjudged_fixes(contract.abstentions or ())),
-        "unanswered": to_builtins(unanswered_share(contract.abstentions or (), contract.ladder)),
+        "unjudged": to_builtins(unjudged_fixes(contract.abstentions)),
+        "unanswered": to_builtins(unanswered_share(contract.abstentions, contract.ladder)),
         "where": _where(contract),
         "findings": [_card(finding, contract) for finding in contract.findings],
-        "auxiliary": auxiliary_of_contract(contract),
+        "auxiliary": auxiliary_of(contract),
         "whole_run": None if contract.whole_run is UNSET else whole_run_page(contract.whole_run),
         "picture": _picture(contract, floor_ms),
         "peak": peak_picture(contract),
@@ -149,12 +150,12 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
     }
 
 
-def _where(contract: DiagnosisContract) -> str:
+def _where(contract: DiagnosisDocument) -> str:
     is_on_device = any(rank.gpu_busy_ms is not None for rank in contract.ranks)
     return "device" if is_on_device else "host"
 
 
-def _picture(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
+def _picture(contract: DiagnosisDocument, floor_ms: float | None) -> dict[str, Any]:
     """The step as recorded by its parts, today's step, and what it becomes after each fix, down to
     the floor."""
     rank = median_rank(contract.ranks)
@@ -178,7 +179,7 @@ def _picture(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, A
 
 
 def _ladder_bars(
-    contract: DiagnosisContract, name: str, today_ms: float
+    contract: DiagnosisDocument, name: str, today_ms: float
 ) -> Iterator[dict[str, Any]]:
     """Today's step, and what it is after each fix and those before it. Where fixes spare what only
     some steps hold, all of them are steps over all of the run."""
@@ -203,10 +204,10 @@ def _ladder_bars(
 
 def _shown_parts(rank: Rank) -> dict[str, float]:
     """The parts that took any time."""
-    return {part: ms for part, ms in parts_ms(rank).items() if ms}
+    return {part: ms for part, ms in rank.parts_ms.items() if ms}
 
 
-def _today(contract: DiagnosisContract) -> tuple[str, float | None]:
+def _today(contract: DiagnosisDocument) -> tuple[str, float | None]:
     """The step that gains are gains of: where only the trace tells it, less what the profiler
     costs, as the replay has it."""
     if contract.step.source != "trace" or not contract.findings:
@@ -216,13 +217,13 @@ def _today(contract: DiagnosisContract) -> tuple[str, float | None]:
     return "without the profiler's usual cost", all_ms / (1 + rare_share(first, contract.replay))
 
 
-def _ladder(contract: DiagnosisContract) -> Sequence[float]:
+def _ladder(contract: DiagnosisDocument) -> Sequence[float]:
     """With one finding, or an older file, what is known of it alone."""
     alone = [finding.predicted_speedup for finding in contract.findings[:1]]
     return contract.ladder[:MAX_STEPS_DOWN] or alone
 
 
-def _card(finding: Finding, contract: DiagnosisContract) -> dict[str, Any]:
+def _card(finding: Finding, contract: DiagnosisDocument) -> dict[str, Any]:
     low, high, times = finding.predicted_low, finding.predicted_high, finding.samples_times
     step = f": {_ms(finding.predicted_step_ms * times)} a step"
     if times != 1:

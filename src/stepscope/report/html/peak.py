@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UnsetType
 
-from stepscope.core.contract.diagnosis import DiagnosisContract, Rank
+from stepscope.core.diagnosis import DiagnosisDocument, Rank
 from stepscope.core.peak import ACHIEVED, PeakPart, PeakWaterfall
 from stepscope.report.diagnosis.peak import TITLE, peak_part_words, reference_words
 
@@ -20,7 +20,7 @@ NOT_TOLD = ("below_peak", "unknown_work", "unexplained")
 MOST_NAMED = 3
 
 
-def peak_picture(contract: DiagnosisContract) -> dict[str, Any] | None:
+def peak_picture(contract: DiagnosisDocument) -> dict[str, Any] | None:
     """None where no waterfall was measured."""
     waterfall = contract.peak_waterfall
     if isinstance(waterfall, UnsetType) or not waterfall.total_ns:

@@ -36,13 +36,13 @@ from msgspec import Struct
 from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
+from stepscope.core.recordings.nccl_notes import slow_links
 from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.hardware.links import ACROSS, LINK_SHARE, Tier, usual_tiers
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.link_tests import advice_of, judge_test
-from stepscope.rules.shared.nccl_notes import slow_links
 
 CODE = "slow-link"
 BOUND = "comms"

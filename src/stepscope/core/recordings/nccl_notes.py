@@ -36,7 +36,7 @@ def slow_links(log: NcclLog) -> tuple[str, ...]:
 
 
 def _on_network(log: NcclLog) -> Iterator[str]:
-    sockets = log.transports[SOCKET] > 0 or (
+    sockets = log.transports.get(SOCKET, 0) > 0 or (
         not log.connections and "Socket" in log.networks and log.is_inter_node is True
     )
     if sockets:
@@ -53,12 +53,14 @@ def _on_network(log: NcclLog) -> Iterator[str]:
                 "NCCL_SOCKET_IFNAME is wrong"
             )
     staged = sum(
-        connection.speed_class == "NET staged" and connection.peer is not None
-        for connection in log.connections
+        each.channels
+        for each in log.connections
+        if each.speed_class == "NET staged" and each.peer is not None
     )
     networked = sum(
-        connection.kind.startswith("NET/") and connection.kind != SOCKET
-        for connection in log.connections
+        each.channels
+        for each in log.connections
+        if each.kind.startswith("NET/") and each.kind != SOCKET
     )
     if staged:
         yield (
@@ -93,7 +95,7 @@ def _inside_the_node(log: NcclLog) -> Iterator[str]:
     ]
     if off:
         yield f"P2P between devices is disabled by {' and '.join(off)}"
-    elif log.transports["SHM"]:
+    elif log.transports.get("SHM"):
         yield (
             f"{log.transports['SHM']} connections go through shared host memory: the devices have "
             "no P2P path that NCCL would take (topology, ACS or IOMMU, containers)"
