@@ -76,7 +76,7 @@ def judge(job: JobCase) -> Judgement:
         key=_place,
     )
     pairs, unsure = _shown_twice(job, pairs)
-    pairs = _surely_more_first(_narrower_first(pairs))
+    pairs = _surely_more_first(_own_code_first(_narrower_first(pairs)))
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
@@ -143,6 +143,24 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
         now = ordered.index((finding, proposal))
         if narrower and max(narrower) > now:
             ordered.insert(max(narrower), ordered.pop(now))
+    return ordered
+
+
+def _own_code_first(pairs: list[Pair]) -> list[Pair]:
+    """What is somebody else's work stands after those of its findings that the job's own code
+    mends."""
+    ordered = list(pairs)
+    for pair in pairs:
+        own = [
+            place
+            for place, (other, its) in enumerate(ordered)
+            if other.code in pair[1].after
+            and not its.listed_last
+            and other.predicted_speedup >= LEAST_SPEEDUP
+        ]
+        now = ordered.index(pair)
+        if own and max(own) > now:
+            ordered.insert(max(own), ordered.pop(now))
     return ordered
 
 
@@ -312,6 +330,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         may_slow=proposal.may_slow,
         alternative_to=proposal.alternative_to,
         listed_last=proposal.listed_last,
+        after=proposal.after,
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
         memory=proposal.memory,

@@ -42,6 +42,9 @@ class Fix(Struct, frozen=True, kw_only=True):
     listed_last: bool = False
     """It makes another training of it, on an inference: said after the fixes that do not, however
     much it gives."""
+    after: tuple[str, ...] = ()
+    """Codes of findings that it is said after, however much it gives: their fixes are a line of the
+    job's own code, this one is somebody else's work."""
     rare_ns: float = 0.0
     """A step, over all of them, that the fix saves of what only some steps hold, and that the
     replayed ones do not have; of the rank that loses most."""

@@ -14,7 +14,8 @@ from stepscope.core.calibrated import SCHEMA, Calibrated, CollectivePoint, Machi
 from stepscope.hardware.lookup import load_specs
 from stepscope.rules.comms.slow_link import propose_job
 from stepscope.rules.job_case import JobCase
-from tests.rules.job_cases import Fleet, gain
+from stepscope.rules.judge import judge
+from tests.rules.job_cases import Fleet, ddp, gain
 from tests.wording import mentions
 
 
@@ -40,6 +41,25 @@ def test_a_gigabyte_a_second_is_slow() -> None:
 @pytest.mark.parametrize(("size", "us"), [(10_000_000, 600), (100_000, 5_000)])
 def test_fast_or_small_messages_are_no_slow_link(size: int, us: float) -> None:
     assert propose_job(exchanging(size, us).job()) is None
+
+
+def test_what_a_messages_start_costs_is_no_slow_link() -> None:
+    # 1.3 ms of start before bytes at 12.5 GB/s: a megabyte takes 1.4 ms, 0.8 GB/s.
+    sizes = [(40_000_000, 4_500.0), *[(2_000_000, 1_460.0)] * 10, *[(1_100_000, 1_388.0)] * 10]
+    assert propose_job(ddp(buckets=sizes).job()) is None
+    slow = ddp(buckets=[(size, us + 9 * (us - 1_300)) for size, us in sizes]).job()
+    said = propose_job(slow)
+    assert said is not None
+    assert "1.25 GB/s" in said.summary
+    # The starts stay.
+    alone = sum(us for _, us in sizes) / 1e3
+    assert slow.step_interval_ns / gain(slow, said) / 1e6 >= alone
+
+
+def test_a_line_of_the_jobs_own_code_comes_before_a_link_that_nothing_says_is_faster() -> None:
+    small = ddp(buckets=[(40_000_000, 80_000.0), *[(2_000_000, 14_000.0)] * 20]).job()
+    codes = [finding.code for finding in judge(small).findings]
+    assert codes.index("slow-link") == codes.index("tiny-buckets") + 1
 
 
 def test_waiting_for_a_late_rank_is_no_slow_link() -> None:

@@ -23,6 +23,16 @@ def test_many_small_messages_are_merged() -> None:
     assert gain(job, said) == pytest.approx(job.step_interval_ns / 10.9e6, rel=0.2)
 
 
+def test_messages_larger_than_a_bucket_do_not_hide_small_ones() -> None:
+    large = (64 << 20, 36_000.0)
+    job = ddp(buckets=[large, *[(4 << 20, 4_500.0)] * 12, *[(1 << 20, 3_800.0)] * 12, large]).job()
+    said = propose_job(job)
+    assert said is not None
+    assert "bucket_cap_mb=25" in said.action
+    assert not said.alternative_to
+    assert gain(job, said) > 1.3
+
+
 def test_larger_buckets_than_the_default_are_an_alternative_alone() -> None:
     buckets = [(1 << 20, 200.0), (25 << 20, 2000.0), (25 << 20, 2000.0), (4 << 20, 500.0)]
     said = propose_job(ddp(buckets=buckets).job())

@@ -1,11 +1,13 @@
 """Bytes cross between ranks far more slowly than the links a training machine has.
 
 What it sees: the bus bandwidth of large collectives, timed from the moment the last rank has
-arrived, against what collectives reached on this machine where it was calibrated (`stepscope
-calibrate` under torchrun, `--hardware FILE`), else against the link that such devices are joined by
-where the ranks are known to be on one node (NVLink, xGMI, PCIe) or on several (the usual network
-card), else against the slowest link such machines are built with; with an NCCL log, the transport
-that was chosen.
+arrived, without what a message's start costs where messages of several sizes tell it. It is held
+against what collectives reached on this machine where it was calibrated (`stepscope calibrate`
+under torchrun, `--hardware FILE`), else against the link that such devices are joined by where the
+ranks are known to be on one node (NVLink, xGMI, PCIe) or on several (the usual network card), else
+against the slowest link such machines are built with; with an NCCL log, the transport that was
+chosen. Where neither says that there is a faster link, what the job's own code makes of its
+messages is said first.
 
 Why it costs: NCCL falls back to TCP sockets, or to one slow card, without an error: a wrong
 interface, InfiniBand disabled, peer access off. Every byte then takes ten to a hundred times as
@@ -27,22 +29,25 @@ Example: ranks that took each other for different hosts talked over the loopback
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
+from stepscope.analyses.collectives.link_fit import Cost, bus_factor, cost_of, ring_steps
+from stepscope.core.comms import Collective, CollectiveRecords
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.nccl_notes import slow_links
 from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.hardware.links import ACROSS, LINK_SHARE, Tier, usual_tiers
-from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.replay.simulate_job import JobGraph
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.link_tests import advice_of, judge_test
+from stepscope.rules.shared.messages import Messages, messages, with_times_ns
 
 CODE = "slow-link"
 BOUND = "comms"
@@ -67,6 +72,18 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
+OWN_CODE = (
+    "sync-every-microbatch",
+    "tiny-buckets",
+    "oversized-buckets",
+    "buffer-broadcast",
+    "unused-parameter-scan",
+    "resharded-forward",
+    "unprefetched-gather",
+    "late-rank",
+    "uneven-work",
+)
+"""Findings about messages that the job's own code mends, with the numbers that it had."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -74,14 +91,16 @@ def propose_job(job: JobCase) -> JobProposal | None:
     peer."""
     if len(job.cases) < 2:
         return None
-    link = _expected(job)
-    measured = [_rates(job, index, link) for index in range(len(job.cases))]
+    link, costs = _expected(job), _costs(job)
+    measured = [_rates(job, index, link, costs) for index in range(len(job.cases))]
     rates, masks = np.concatenate([rates for rates, _ in measured]), [mask for _, mask in measured]
     if len(rates) == 0:
         return None
     rate = float(np.median(rates))
     if rate > POLICY.slow * link.bytes_per_s:
         return None
+    sent = [messages(job, index, lambda _: True) for index in range(len(job.cases))]
+    large = [own.at(np.flatnonzero(mask[own.task])) for own, mask in zip(sent, masks, strict=True)]
     factor = rate / link.bytes_per_s
     transports = {} if job.nccl is None else job.nccl.transports
     return JobProposal(
@@ -92,15 +111,64 @@ def propose_job(job: JobCase) -> JobProposal | None:
         evidence=(
             (f"{len(rates)} large collectives, bus bandwidth {rate / 1e9:.2f} GB/s in the middle"),
             *(
+                f"of each {op} {cost.alpha_ns / 1e6:.2f} ms are its start, and stay"
+                for (op, _), cost in costs.items()
+                if cost.alpha_ns > 0
+            ),
+            *(
                 f"NCCL's log names {kind}: {count} connections"
                 for kind, count in transports.items()
             ),
         ),
-        change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * factor),
-        cautious=lambda job_graph: with_moving_ns(
-            job_graph, masks, lambda ns: ns * min(1.0, 2 * factor)
-        ),
+        change=lambda job_graph: _with_bytes(job_graph, large, costs, factor),
+        cautious=lambda job_graph: _with_bytes(job_graph, large, costs, min(1.0, 2 * factor)),
+        after=() if link.is_known or transports else OWN_CODE,
     )
+
+
+def _costs(job: JobCase) -> dict[tuple[str, str], Cost]:
+    """What a message of each operation and group costs, where its start is told from its bytes."""
+    taken: dict[tuple[str, str], list[Float64]] = defaultdict(list)
+    for records in job.rank_records:
+        size, took = _sizes(records), _moving_ns(job, records)
+        for at, kind in enumerate(records.kinds):
+            mine = (records.kind == at) & (size > 0) & (took > 0)
+            taken[kind.op, kind.group].append(np.stack((size[mine], took[mine])))
+    costs = {key: cost_of(*np.concatenate(each, axis=1)) for key, each in taken.items()}
+    return {key: cost for key, cost in costs.items() if cost is not None and cost.measured}
+
+
+def _sizes(records: CollectiveRecords) -> Float64:
+    return np.array([kind.bytes or 0 for kind in records.kinds], np.float64)[records.kind]
+
+
+def _moving_ns(job: JobCase, records: CollectiveRecords) -> Float64:
+    """From the last rank's arrival on."""
+    took = records.end_ns - records.start_ns - job.matched.wait_ns(records)
+    return took.astype(np.float64)
+
+
+def _share_of_bytes(kind: Collective, cost: Cost | None) -> float:
+    """Of a message's time that its bytes take: a link is not slow because messages are small."""
+    if cost is None or not kind.bytes:
+        return 1.0
+    return 1.0 - cost.alpha_ns / cost.of(kind.bytes)
+
+
+def _with_bytes(
+    job_graph: JobGraph,
+    sent: Sequence[Messages],
+    costs: Mapping[tuple[str, str], Cost],
+    factor: float,
+) -> JobGraph:
+    """The bytes of these messages take `factor` of their time, their starts what they do."""
+
+    def new_ns(own: Messages, now_ns: Float64) -> Float64:
+        shares = [_share_of_bytes(kind, costs.get((kind.op, kind.group))) for kind in own.kind]
+        after: Float64 = now_ns * (1.0 - np.array(shares, np.float64) * (1.0 - factor))
+        return after
+
+    return with_times_ns(job_graph, sent, new_ns)
 
 
 class _Link(Struct, frozen=True, kw_only=True):
@@ -111,6 +179,8 @@ class _Link(Struct, frozen=True, kw_only=True):
     words: str
     latency_s: float = 0.0
     """Of a hop."""
+    is_known: bool = True
+    """Whether something says that this machine has it."""
 
 
 def _expected(job: JobCase) -> _Link:
@@ -125,7 +195,11 @@ def _expected(job: JobCase) -> _Link:
         )
     tier = _tier(job)
     if tier is None:
-        return _Link(bytes_per_s=POLICY.expected_bytes_per_s, words="one 100 Gb/s port moves 12.5")
+        return _Link(
+            bytes_per_s=POLICY.expected_bytes_per_s,
+            words="one 100 Gb/s port moves 12.5",
+            is_known=False,
+        )
     reached = tier.bytes_per_s * LINK_SHARE
     return _Link(
         bytes_per_s=reached,
@@ -159,13 +233,16 @@ def _place(tier: Tier) -> str:
     return "between nodes of such devices" if tier.name == ACROSS else "of such devices in a node"
 
 
-def _rates(job: JobCase, index: int, link: _Link) -> tuple[Float64, Bool]:
-    """Bus bandwidth of each large collective, and the mask of their tasks."""
+def _rates(
+    job: JobCase, index: int, link: _Link, costs: Mapping[tuple[str, str], Cost]
+) -> tuple[Float64, Bool]:
+    """Bus bandwidth of each large collective's bytes, and the mask of their tasks."""
     records, matched = job.rank_records[index], job.matched
     if len(records) == 0:
         return np.empty(0), np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
-    dur = (records.end_ns - records.start_ns - matched.wait_ns(records)).astype(np.float64)
-    size = np.array([kind.bytes or 0 for kind in records.kinds], np.float64)[records.kind]
+    dur, size = _moving_ns(job, records), _sizes(records)
+    shares = [_share_of_bytes(kind, costs.get((kind.op, kind.group))) for kind in records.kinds]
+    dur *= np.array(shares, np.float64)[records.kind]
     group_sizes = [max(kind.group_size or len(kind.group_ranks), 2) for kind in records.kinds]
     factors = np.array(
         [bus_factor(kind.op, num) for kind, num in zip(records.kinds, group_sizes, strict=True)],

@@ -76,6 +76,11 @@ class _Merging(Struct, frozen=True, kw_only=True):
     def num_after(self) -> int:
         return sum(map(len, self.merged))
 
+    @property
+    def num_shared(self) -> int:
+        """Buckets that small messages share: one as large as a bucket has its own."""
+        return sum(bucket.bytes <= self.cap_mb * 2**20 for own in self.merged for bucket in own)
+
     def change(self, job_graph: JobGraph) -> JobGraph:
         return with_buckets(job_graph, self.gradients, self.merged, self.cost)
 
@@ -119,18 +124,18 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 
 def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | None:
-    """Usual buckets where messages are far smaller; larger ones where that gives more, and the
-    messages' start was measured."""
+    """Usual buckets where messages are far smaller: that is a fault with a known way out. Else
+    larger ones, where the messages' start was measured."""
     options = [(POLICY.usual_mb, POLICY.least_per_bucket)]
     if cost.measured and len(job.cases) > 1:
         options.append((POLICY.large_mb, POLICY.least_per_large))
-    priced = []
     for cap_mb, least in options:
         merged = [buckets(own, cap_mb) for own in gradients]
         merging = _Merging(cap_mb=cap_mb, gradients=gradients, merged=merged, cost=cost)
-        if merging.num_after and sum(map(len, gradients)) >= least * merging.num_after:
-            priced.append((job.speedup(merging.change(job.job_graph)), merging))
-    return max(priced, key=lambda each: each[0], default=(1.0, None))[1]
+        num_small = sum(int((own.bytes <= cap_mb * 2**20).sum()) for own in gradients)
+        if merging.num_shared and num_small >= least * merging.num_shared:
+            return merging
+    return None
 
 
 def buckets(gradients: Messages, cap_mb: int) -> list[Bucket]:

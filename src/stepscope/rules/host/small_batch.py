@@ -288,4 +288,6 @@ RULE = Rule(
     of_job=of_job,
     # Fixes that need many micro-batches, where this one leaves few.
     excludes=("pipeline-bubble", "sync-every-microbatch"),
+    # Fewer micro-batches exchange less often, too.
+    includes=("sync-every-microbatch",),
 )
