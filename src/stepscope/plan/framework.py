@@ -22,6 +22,8 @@ class Framework:
     """Of a gradient kept between micro-batches."""
     extra_grad_bytes: float = 0.0
     """Of a second one beside it, in the weights' own precision."""
+    plain_grad_bytes: float = 0.0
+    """Of another one where data ranks share nothing."""
     copy_bytes: float = 4.0
     """Of the optimizer's own copy of a weight and what else it keeps beside moments."""
     update_bytes: float = 0.0
@@ -114,6 +116,10 @@ class Framework:
     copies_gathered: bool = False
     """Whether ZeRO-3's weights are copied out of the buffer they were gathered in, and gradients
     into one (FSDP2; FSDP's first version has views of it)."""
+    gathers_each: bool = False
+    """Whether under ZeRO-2 too weights are gathered for each micro-batch, and stay from its forward
+    until its backward (FSDP's reshard_after_forward=False); others gather once, after the
+    update."""
     logit_bytes: float = 10.0
     """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
     parallel_logit_bytes: float = 14.0
@@ -229,6 +235,7 @@ DEEPSPEED = Framework(
     comm_grad_bytes=2.0,
     sharded_grad_bytes=2.0,
     sharded_copy_bytes=4.0,
+    plain_grad_bytes=4.0,
     accumulates_fused=False,
     logit_bytes=EAGER_LOGIT_BYTES,
     cuts_layers=False,
@@ -239,7 +246,7 @@ DEEPSPEED = Framework(
 )
 """A model of one's own in PyTorch under DeepSpeed's engine: weights, and under any ZeRO stage from
 the first on gradients too, in the precision that is switched on (`get_data_types`, where
-grad_accum_dtype is not said)."""
+grad_accum_dtype is not said). Without ZeRO it adds them up in fp32 beside that."""
 NANOTRON = Framework(
     name="nanotron",
     extra_grad_bytes=2.0,
@@ -280,8 +287,9 @@ TORCHTITAN = Framework(
     selective_is_ops=True,
     keeps_gathered_stages=True,
     copies_gathered=True,
+    gathers_each=True,
     schedules=("1f1b", "gpipe", "zb1p", "zbv"),
-    zero_stages=(0, 3),
+    zero_stages=(0, 2, 3),
     shares_sequence=True,
     offloads=("all",),
 )
@@ -293,6 +301,7 @@ FSDP = Framework(
     logit_bytes=EAGER_LOGIT_BYTES,
     frees_grads=True,
     copies_gathered=True,
+    gathers_each=True,
     has_late_states=True,
     has_grad_stream=True,
     idle_logit_bytes=2.0,

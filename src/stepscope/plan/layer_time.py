@@ -409,27 +409,29 @@ def _sharding(
         for num_params, group in parts
     )
     is_trained = is_sharded & (not job.is_adapter)
+    # Kept from forward to backward, weights are gathered and copied once.
+    is_kept = (layouts.zero_stage == 2) & job.framework.gathers_each
     # Experts that no other rank has are left out of it.
     copied: Any = sum(
         np.where(is_alone & (group.size == 1), 0.0, num_params)
-        * _copied_bytes(job, group.size, is_trained=not job.is_adapter)
+        * _copied_bytes(job, group.size, np.where(is_kept, 1, 2), is_trained=not job.is_adapter)
         for is_alone, (num_params, group) in enumerate(parts)
     )
     return {
-        "copy_s": np.where(is_sharded, rates.stream_s(copied), 0.0),
+        "copy_s": np.where(is_sharded | is_kept, rates.stream_s(copied), 0.0),
         "gather_s": np.where(is_sharded, gather, 0.0),
         "scatter_s": np.where(is_trained, scatter, 0.0),
     }
 
 
-def _copied_bytes(job: TrainingJob, width: Any, *, is_trained: bool) -> Any:
-    """Of a parameter, read and written around two gathers and a scatter: the whole out of the
+def _copied_bytes(job: TrainingJob, width: Any, gathers: Any, *, is_trained: bool) -> Any:
+    """Of a parameter, read and written around its gathers and a scatter: the whole out of the
     gathered buffer and gradients into the one to scatter; of the own shard the cast from fp32, its
     place among the others, and gradients' cast to fp32."""
     if not job.framework.copies_gathered:
         return 0.0
     value, grad = job.value_bytes, job.framework.comm_grad_bytes
     width = np.asarray(width)
-    gathered = 2 * (2 * value + (4 + 3 * value) / width)
+    gathered = gathers * (2 * value + (4 + 3 * value) / width)
     scattered = value + grad + (3 * grad + 4) / width
     return gathered + (scattered if is_trained else 0.0)

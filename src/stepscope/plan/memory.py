@@ -83,6 +83,8 @@ def memory(
     weights = np.where(is_whole, shard * frozen, local * weight_bytes)
     whole_grads = shard * framework.sharded_grad_bytes
     grads = np.where(is_whole, whole_grads, np.where(stage == 2, shard, local) * grad_bytes)
+    if framework.plain_grad_bytes and job.value_bytes < 4:
+        grads = grads + np.where(stage == 0, local * framework.plain_grad_bytes, 0.0)
     states = np.where(stage >= 1, shard, local) * np.where(
         is_whole, framework.sharded_copy_bytes + job.optimizer.moment_bytes, state_bytes
     )
@@ -110,6 +112,10 @@ def memory(
         framework.weight_bytes + framework.comm_grad_bytes
     )
     gathered = np.where(is_spread, two_layers + largest, 0.0)
+    if framework.gathers_each:
+        # Whole gradients of a layer, until they are scattered.
+        grads_there = (parameters.largest_layer + parameters.outer) * framework.comm_grad_bytes
+        gathered = np.where((stage == 2) & (width > 1), grads_there, gathered)
     gathered = np.where(layouts.offload == 2, np.maximum(gathered, two_layers), gathered)
     if framework.keeps_gathered_stages:
         # Gradients are added up in fp32 before they are scattered.

@@ -75,7 +75,7 @@ def _apart(
     is_widened = framework.comm_grad_bytes < 4 and not job.is_adapter
     group = (parameters.largest_layer + parameters.outer) / layouts.shard_width
     reduced = group * (framework.comm_grad_bytes if is_widened else 0.0)
-    return np.where(layouts.zero_stage == 3, shared + reduced, mixed)
+    return np.where(layouts.zero_stage >= 2, shared + reduced, mixed)
 
 
 def share_recomputed(job: TrainingJob, layouts: Layouts) -> Floats:

@@ -142,11 +142,12 @@ def _per_micro_batch(
     if len(layouts) <= FEW:
         return _layers(job, layouts, rates, network), _head(job, layouts, head_rates)
     is_spread = layouts.zero_stage == 3
+    is_kept = (layouts.zero_stage == 2) & job.framework.gathers_each
     is_far = has_far_stages(job, layouts) & (job.framework.staged_collective_s > 0)
     first, index = alike(
         layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch, is_far.astype(np.int64),
         has_work_beside(job, layouts).astype(np.int64),
-        np.where(is_spread, layouts.shard_width + 1, 0),
+        np.where(is_spread | is_kept, layouts.shard_width + 1, 0), is_kept.astype(np.int64),
         layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
         layouts.recompute_layers, np.where(layouts.recompute_layers > 0, layouts.pp, 0),
     )  # fmt: skip
@@ -318,6 +319,9 @@ def _data_comms(
     forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
     backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
     out = np.where(is_behind, _exposed(job, out, backward_s, out / buckets), out)
+    # Weights that each micro-batch gathers come behind its own forward.
+    times = np.where((layouts.zero_stage == 2) & framework.gathers_each, layouts.num_micro, 1)
+    back, forward_s = back * times, forward_s * times
     back = np.where(is_behind, _exposed(job, back, forward_s, back / buckets), back)
     return np.asarray(out + back)
 

@@ -32,7 +32,7 @@ SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--gl
 KEYS = {
     "schema", "job", "best", "layouts", "pareto", "counts", "explained", "budget", "what_ifs",
     "scaling", "largest", "smallest", "judged_by", "assumptions", "advice", "layout_words",
-    "frameworks",
+    "frameworks", "zero_stages",
 }  # fmt: skip
 ROW: dict[str, Any] = {
     "id": "r1",
@@ -137,6 +137,33 @@ def test_frameworks_are_compared_and_the_best_on_pytorch_alone_is_shown(
     text = printed(capsys, *asked)
     assert "\nFrameworks" in text
     assert mentions(text, "checkpoints are converted", "nothing fits")
+
+
+def test_every_zero_stage_is_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Parts shrink from the stage on that shares them, by as many as share them, and no others."""
+    asked = ("--model", "llama2-7b", "--cluster", "4xA100-80GB", "--explain", "zero")
+    found = planned(capsys, *asked)
+    stages = [each["best"] for each in found["zero_stages"]]
+    assert [each["layout"]["zero_stage"] for each in stages] == [0, 1, 2, 3]
+    assert len({each["memory_parts_bytes"]["activations"] for each in stages}) == 1
+    for name, first in (("optimizer", 1), ("gradients", 2), ("weights", 3)):
+        sizes = [each["memory_parts_bytes"][name] for each in stages]
+        assert sizes[first] == pytest.approx(sizes[first - 1] / 4)
+        assert sizes[first:] == [sizes[first]] * (4 - first)
+    assert [each["fits"] for each in stages] == [False, True, True, True]
+    assert "ZeRO stages" in printed(capsys, *asked)
+    alone = failed(capsys, "--model", "gpt2", "--cluster", "1xA100", "--seq", "1024", *asked[-2:])
+    assert "two or more" in alone
+
+
+def test_fsdp_is_searched_with_weights_that_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--model", "llama2-7b", "--cluster", "4xA100-80GB", "--framework", "fsdp")
+    found = planned(capsys, *asked)
+    stages = {each["layout"]["zero_stage"] for each in found["layouts"]}
+    assert stages == {2, 3}
+    gathered_once = planned(capsys, *asked, "--zero", "2")["best"]
+    gathered_twice = planned(capsys, *asked, "--zero", "3")["best"]
+    assert found["best"]["step_s"] == min(gathered_once["step_s"], gathered_twice["step_s"])
 
 
 def test_pins_hold_and_a_whole_layout_is_the_estimate_of_it(

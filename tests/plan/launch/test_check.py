@@ -70,6 +70,8 @@ ROUND_TRIPS: list[tuple[str, str, str, dict[str, Any]]] = [
         "tp": 2, "ep": 4, "zero_stage": 1, "is_sequence_parallel": True}),
     ("torchtitan", "train.toml", "llama3-70b", {
         "tp": 4, "pp": 4, "zero_stage": 3, "is_sequence_parallel": True, "recompute": "full"}),
+    ("torchtitan", "launch.sh", "llama3-8b", {"zero_stage": 2, "recompute": "full"}),
+    ("torchtitan", "train.toml", "llama3-8b", {"zero_stage": 2}),
     ("torchtitan", "launch.sh", "llama3-70b", {
         "tp": 8, "zero_stage": 3, "is_sequence_parallel": True, "recompute": "selective"}),
 ]  # fmt: skip

@@ -33,6 +33,9 @@ from stepscope.plan.space import Space
 
 MOST_OF_FRONT = 6
 PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")
+ZERO = "zero"
+"""In place of a layout to explain: every ZeRO stage."""
+EVERY_STAGE = 4
 WIDEST = "megatron"
 """What writes most ways to cut a model."""
 LARGEST = "fsdp2"
@@ -60,9 +63,9 @@ def answer(options: Options, target: str | None = None) -> Plan:
     took = time.perf_counter() - start
     job, space, result = answered.job, answered.space, answered.found
     accounts = tuple(account_of(job, choice) for choice in result.best)
-    explained = (
-        None if questions.explain is None else explained_of(job, questions.explain, result, space)
-    )
+    explained = None
+    if questions.explain not in (None, ZERO):
+        explained = explained_of(job, questions.explain, result, space)
     best = result.best[0] if result.best else None
     measured_by = options.run.paths[0] if options.run.paths else str(options.hardware or "")
     return Plan(
@@ -70,6 +73,7 @@ def answer(options: Options, target: str | None = None) -> Plan:
         best=accounts[0] if accounts else None,
         layouts=accounts,
         pareto=tuple(account_of(job, choice) for choice in thinned(result)),
+        zero_stages=zero_stages_of(answered, asked) if questions.explain == ZERO else (),
         frameworks=tuple(framework_row(each, answered) for each in compared),
         counts=counts_of(result),
         search_s=took,
@@ -124,6 +128,7 @@ def compare(
     PyTorch alone, or of all with `--framework all`."""
     check(job, space)
     top, explain = options.questions.layouts, options.questions.explain
+    explain = None if explain == ZERO else explain
     compared = candidates(job, space, COMPARED, top=top)
     wanted = COMPARED if options.framework == ALL else PYTORCH
     if explain is not None:
@@ -136,6 +141,39 @@ def compare(
         answered = searched(replace(bare(job, space, WIDEST), space=space), top)
         answered = replace(answered, reason=f"no --emit writes this: {compared[-1].reason}")
     return compared, answered
+
+
+def zero_stages_of(answered: Candidate, asked: Space) -> tuple[Variant, ...]:
+    """One layout under every ZeRO stage: the best of the framework that is answered by where it has
+    all of them, else DeepSpeed's; of plain data ranks where nothing fits."""
+    candidate = answered
+    if len(answered.job.framework.zero_stages) < EVERY_STAGE:
+        candidate = bare(answered.job, asked, "deepspeed")
+    job = candidate.job
+    if candidate.best is None:
+        found = search(job, candidate.space, top=1).best
+    else:
+        found = candidate.found.best[:1]
+    dp = job.cluster.num_devices
+    layout = Layout(dp=dp, num_micro=max(1, job.global_batch // dp))
+    if found and not found[0].layout.shard:
+        layout = found[0].layout
+    if layout.dp * layout.cp == 1:
+        raise UsageError(
+            f"ZeRO shares states over data ranks and {layout} has one: --explain zero is for two "
+            "or more"
+        )
+    variants = []
+    for stage in range(EVERY_STAGE):
+        cut = replace(layout, zero_stage=stage, offload="none")
+        name, faults = f"{job.framework.name}, ZeRO-{stage}", validate.problems(job, cut)
+        has = job.framework.staged_zero_stages if cut.pp > 1 else range(EVERY_STAGE)
+        if faults or stage not in has:
+            note = str(faults[0]) if faults else "not with stages"
+            variants.append(Variant(name=name, num_devices=dp, best=None, note=note))
+            continue
+        variants.append(_variant(name, job, choice_of(job, cut)))
+    return tuple(variants)
 
 
 def framework_row(candidate: Candidate, answered: Candidate) -> FrameworkRow:

@@ -112,7 +112,8 @@ class Questions:
 
     layouts: int = declare.option("--layouts N", "layouts to list (default: 10)", count, 10)
     explain: str | None = declare.option(
-        "--explain LAYOUT", "the whole account of one, by its name in the table"
+        "--explain LAYOUT",
+        "the whole account of one, by its name in the table; zero: what each ZeRO stage takes",
     )
     recorded_memory: list[str] | None = declare.option(
         "--recorded-memory FILE",

@@ -174,6 +174,8 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     """Those that no other beats in both memory and time."""
     frameworks: tuple[FrameworkRow, ...]
     """The job under each that can write it; empty where one was named."""
+    zero_stages: tuple[Variant, ...]
+    """One layout under every ZeRO stage, with `--explain zero`."""
     counts: Mapping[str, Count]
     """Layouts tried, and how many were left out for what."""
     explained: Account | None

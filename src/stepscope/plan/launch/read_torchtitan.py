@@ -64,7 +64,7 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
         cp=_degree(cuts, "context_parallel_degree"),
         ep=_degree(cuts, "expert_parallel_degree"),
         copies=copies,
-        zero_stage=0 if shard == 1 else 3,
+        zero_stage=_zero_stage(cuts, shard, pp),
         is_sequence_parallel=_degree(cuts, "tensor_parallel_degree") > 1,
         recompute=_recompute(tables),
         schedule=schedule,
@@ -80,6 +80,13 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
         ),
         notes=(*notes, *model_notes),
     )
+
+
+def _zero_stage(cuts: Mapping[str, Any], shard: int | None, pp: int) -> int:
+    """Weights stay after forward where it says so; under a pipeline they do by themselves."""
+    if shard == 1:
+        return 0
+    return 2 if pp == 1 and cuts.get("fsdp_reshard_after_forward") == "never" else 3
 
 
 def tables_of_flags(flags: Mapping[str, str | bool]) -> dict[str, Any]:

@@ -62,8 +62,10 @@ def torchtitan(job: TrainingJob, choice: Choice) -> Launch:
 
 def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
     reasons = []
-    if layout.zero_stage not in (0, 3):
-        reasons.append(f"data ranks share all states (z3) or none there, not z{layout.zero_stage}")
+    if layout.zero_stage not in (0, 2, 3):
+        reasons.append(f"data ranks share all states (z3, z2) or none, not z{layout.zero_stage}")
+    if layout.zero_stage == 2 and layout.pp > 1:
+        reasons.append("under a pipeline weights stay gathered as it is: z3")
     if layout.schedule not in SCHEDULES:
         reasons.append(f"{layout.schedule} is not among its schedules: {', '.join(SCHEDULES)}")
     if layout.tp > 1 and not layout.is_sequence_parallel:
@@ -105,6 +107,8 @@ def settings(job: TrainingJob, layout: Layout) -> Table:
     }
     if layout.ep > 1:
         parallelism["expert_parallel_degree"] = layout.ep
+    if layout.zero_stage == 2:
+        parallelism["fsdp_reshard_after_forward"] = "never"
     local = layout.micro_batch
     if layout.pp > 1:
         # A pipeline takes all micro-batches of a step at once.

@@ -56,6 +56,8 @@ class Plan:
     pareto: tuple[Account, ...] = ()
     frameworks: tuple[FrameworkRow, ...] = ()
     """The same job under each framework, where none was named."""
+    zero_stages: tuple[Variant, ...] = ()
+    """One layout under every ZeRO stage, where that was asked."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Layouts tried, and how many were left out for what."""
     search_s: float | None = None

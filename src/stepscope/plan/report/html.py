@@ -26,6 +26,7 @@ from stepscope.plan.report.text import (
     scaling_section,
     trust_section,
     what_ifs_section,
+    zero_section,
 )
 from stepscope.plan.report.words import (
     count_words,
@@ -138,6 +139,8 @@ def _parts_of(plan: Plan, measured: RecordedMemory | None) -> Iterator[tuple[str
     """Sections as the terminal has them, by what a link to each is called."""
     if plan.frameworks:
         yield "frameworks", frameworks_section(plan.frameworks)
+    if plan.zero_stages:
+        yield "zero", zero_section(plan.zero_stages)
     if plan.what_ifs:
         yield "what-if", what_ifs_section(plan.what_ifs, plan.best)
     if plan.budget is not None:

@@ -12,6 +12,7 @@ from stepscope.plan.layout_words import name_parts
 from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan
 from stepscope.plan.report.measured_memory import measured_memory_section
 from stepscope.plan.report.words import (
+    GIB,
     asked_words,
     count_words,
     days_words,
@@ -38,7 +39,7 @@ from stepscope.report.document.blocks import (
     as_document,
     numbers,
 )
-from stepscope.report.units import NBSP, number, percent, plural
+from stepscope.report.units import NBSP, fixed, number, percent, plural
 
 FORMULA = 80
 """Cells of what a part is made of."""
@@ -62,6 +63,8 @@ def plan_document(plan: Plan, measured: RecordedMemory | None = None) -> Iterato
         yield name_section(named.layout)
     if plan.frameworks:
         yield frameworks_section(plan.frameworks)
+    if plan.zero_stages:
+        yield zero_section(plan.zero_stages)
     if plan.explained is not None:
         yield from explained_sections(plan.job, plan.explained)
     elif plan.best is not None:
@@ -173,6 +176,30 @@ def frameworks_section(rows: tuple[FrameworkRow, ...]) -> Section:
         title="Frameworks",
         aside="the best layout of each that --emit writes, and what it takes to use it",
         blocks=(Table(columns=columns, rows=tuple(lines)),),
+    )
+
+
+def zero_section(stages: tuple[Variant, ...]) -> Section:
+    """What each ZeRO stage keeps on a device, and what a step takes."""
+    rows: list[tuple[str, ...]] = []
+    for stage, variant in enumerate(stages):
+        best = variant.best
+        if best is None:
+            rows.append((str(stage), "", "", "", "", "", "", variant.note or NO_LAYOUT))
+            continue
+        states = [best.memory[name] for name in ("weights", "gradients", "optimizer")]
+        working = best.memory["activations"] + best.memory["logits"]
+        rest = best.memory_bytes - sum(states) - working
+        sizes = [fixed(size / GIB, 1) for size in (*states, working, rest, best.memory_bytes)]
+        note = seconds(best.step_s) + ("" if best.fits else ", too large")
+        rows.append((str(stage), *sizes, note))
+    heads = ("", "weights", "gradients", "optimizer", "activations", "rest", "all")
+    shown = next((each.best for each in stages if each.best is not None), None)
+    plain = "" if shown is None else f" {str(shown.layout).replace('-z0', '')}"
+    return Section(
+        title="ZeRO stages",
+        aside=f"GiB of a device, and a step; {stages[0].name.split(',')[0]},{plain}",
+        blocks=(Table(columns=(*numbers(*heads), Column(title="step")), rows=tuple(rows)),),
     )
 
 
