@@ -29,11 +29,11 @@ from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from stepscope.core.diagnosis import Diagnosis, Finding
     from stepscope.core.experiments.experiment import Prediction, Verified
-    from stepscope.core.experiments.fixed import Fixed
+    from stepscope.core.experiments.fixed import Attempt, Fixed
     from stepscope.core.experiments.trials import Change
     from stepscope.core.run import LoaderKnobs
     from stepscope.experiments.budget import Budget
@@ -117,6 +117,10 @@ def run(options: Options) -> int:
     if options.command is None and not options.is_confirmed:
         ask_first(options.run_folder, command)
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
+    for words in _plan_words(
+        options, diagnosis, propose(diagnosis.findings, _local_ranks(diagnosis), policy)
+    ):
+        say(words)
     with ended_as_by_hand():
         result = _Loop(options, command, diagnosis, policy, budget).fixed()
     print_answer(result, options.style, encode, fixed_document)
@@ -125,6 +129,50 @@ def run(options: Options) -> int:
     if result.whole is None:
         return UNPROVEN_CODE
     return min(exit_code(result.whole, options.allows_numerics), UNPROVEN_CODE)
+
+
+def _plan_words(
+    options: Options, diagnosis: Diagnosis, attempts: Sequence[Attempt]
+) -> Iterator[str]:
+    """What is tried first, and how long its proof takes at the least, as far as the recorded run
+    tells."""
+    from stepscope.core.experiments.fixed import NOT_TRIED
+    from stepscope.experiments.budget import CHECK_RUNS
+    from stepscope.experiments.fixing import words_of
+    from stepscope.experiments.verify.schedule import (
+        FEWEST_ROUNDS,
+        RUNS_A_ROUND,
+        rehearsed_steps,
+    )
+    from stepscope.protocol.options import FIRST_STEPS
+    from stepscope.report.units import plural
+
+    tried = [each for each in attempts if each.outcome == NOT_TRIED][: max(options.most, 0)]
+    if not tried:
+        return
+    first, measuring, step_ms = tried[0], options.measuring, diagnosis.step.ms
+    predicted = f"{first.predicted.value:.2f}x predicted"
+    others = f"; then {plural(len(tried) - 1, 'finding')} more" if len(tried) > 1 else ""
+    yield f"first {first.code}: {words_of(first)}, {predicted}{others}"
+    start_s = _start_s(diagnosis)
+    if start_s is None or step_ms is None:
+        return
+    steps = measuring.steps or rehearsed_steps(step_ms / 1e3, measuring.most_steps)
+    steps += max(measuring.warm_up_steps, FIRST_STEPS)
+    run_s = start_s + steps * step_ms / 1e3
+    num_runs = FEWEST_ROUNDS * RUNS_A_ROUND + (CHECK_RUNS if options.with_check else 2)
+    yield (
+        f"its proof: {num_runs} runs or more, of about {run_s:.0f} s as it is "
+        f"({start_s:.0f} s to start, {steps} steps): about "
+        f"{num_runs * run_s:.0f} s, less with a large gain"
+    )
+
+
+def _start_s(diagnosis: Diagnosis) -> float | None:
+    """What the recorded run took to its first step."""
+    whole = diagnosis.facts.whole_run
+    parts = () if whole is None else whole.parts
+    return next((part.seconds for part in parts if part.what == "start_up"), None)
 
 
 def _reading_of(options: Options) -> ReadingOptions:
@@ -286,7 +334,7 @@ class _Loop:
                 self._command,
                 folder,
                 change,
-                max_steps=measuring.steps,
+                max_steps=measuring.most_steps,
                 warm_up_steps=measuring.warm_up_steps,
                 timeout_s=min([limit for limit in limits if limit is not None], default=None),
                 profile=True,
@@ -315,7 +363,12 @@ class _Loop:
             changes={"baseline": before, "candidate": after},
             codes=(),
         )
-        proof = Proof(measuring=self._options.measuring, with_check=self._options.with_check)
+        step_ms = self._diagnosis.step.ms
+        proof = Proof(
+            measuring=self._options.measuring,
+            with_check=self._options.with_check,
+            step_s=None if step_ms is None else step_ms / 1e3,
+        )
         is_first = not self._count
         # One that is tried after another is followed by a proof of the whole, to which its time is
         # left.
@@ -334,7 +387,8 @@ class _Loop:
         if is_first:
             _refuse_failing(verified)
         if verified.runs:
-            self._run_s = fmean(run.wall_s for run in verified.runs)
+            counted = [run for run in verified.runs if run.round is not None]
+            self._run_s = fmean(run.wall_s for run in counted or verified.runs)
         return verified
 
 

@@ -164,7 +164,7 @@ class _Fixing:
 
     def _try(self, attempt: Attempt, trying: Change) -> None:
         self._say(
-            f"{attempt.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x"
+            f"{attempt.code}: trying {words_of(attempt)}, predicted {attempt.predicted.value:.2f}x"
         )
         prediction = Prediction(**asdict(attempt.predicted), source=attempt.code)
         verified = self._prove(self.kept, trying, prediction)
@@ -259,5 +259,6 @@ def _judged(attempt: Attempt, verified: Verified, policy: FixPolicy) -> Attempt:
     return replace(attempt, outcome=outcome, why=why, verified=verified)
 
 
-def _words(attempt: Attempt) -> str:
+def words_of(attempt: Attempt) -> str:
+    """What is set for it: `num_workers=4, persistent_workers=True`."""
     return ", ".join(f"{name}={value}" for name, value in attempt.knobs.items())

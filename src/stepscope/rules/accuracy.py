@@ -14,7 +14,7 @@ import math
 
 from msgspec import Struct
 
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RankMetadata, RunFacts
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -58,7 +58,11 @@ def widened(
 def is_crowded(run: RunFacts) -> bool:
     """Whether other processes were so much in the run's way that no small gain can be told from
     what they did. What a run does to itself, or what its quota does to it, is its own."""
-    rank = run.most_held_up
+    return is_rank_crowded(run.most_held_up)
+
+
+def is_rank_crowded(rank: RankMetadata | None) -> bool:
+    """The same of one rank."""
     return (
         rank is not None
         and (rank.queued_share or 0.0) >= POLICY.most_held_up

@@ -82,6 +82,33 @@ def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:
         verify(_cannot, SHORT)
 
 
+@pytest.mark.parametrize(
+    ("baseline_ms", "odd_ns", "least", "most"),
+    [(900, 0.0, 12, 12), (140, 0.0, 12, 40), (102, 0.0, 400, 10_000_000), (900, 1e6, None, None)],
+)
+def test_rehearsals_say_how_few_steps_show_a_gain(
+    baseline_ms: float, odd_ns: float, least: int | None, most: int | None
+) -> None:
+    """Before the first run that counts; not where some steps save or evaluate."""
+    generator = np.random.default_rng(1)
+    sides: list[Side] = []
+    told: list[tuple[int, int]] = []
+
+    def measure(side: Side) -> Trial:
+        sides.append(side)
+        middle = (baseline_ms if side == BASELINE else 100) * 1e6
+        return trial(middle * generator.normal(1, 0.05, 50), odd_ns=odd_ns)
+
+    policy = VerifyPolicy(max_rounds=2)
+    verify(measure, policy, shorten=lambda num: told.append((num, len(sides))))
+    if least is None or most is None:
+        assert told == []
+        return
+    ((num_steps, num_runs),) = told
+    assert least <= num_steps <= most
+    assert num_runs == 2 * policy.num_rehearsals
+
+
 def _cannot(_side: Side) -> Trial:
     raise UsageError("not a command")
 

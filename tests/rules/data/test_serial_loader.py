@@ -127,16 +127,23 @@ def test_loading_hidden_behind_a_busy_device_is_innocent() -> None:
     assert run.gain("serial-loader") < 1.02
 
 
-@pytest.mark.parametrize(("cores_used", "words"), [(0.2, "may outnumber"), (1.0, "at most")])
+@pytest.mark.parametrize(
+    ("cores_used", "queued_share", "words"),
+    [(0.2, 0.0, "may outnumber"), (1.0, 0.0, "at most"), (0.2, 0.75, "at most")],
+)
 def test_workers_that_wait_for_their_data_need_no_cores_of_their_own(
-    cores_used: float, words: str
+    cores_used: float, queued_share: float, words: str
 ) -> None:
     """80 ms of loading and 10 of work on 4 cores: if they idle through the loading, as many workers
-    as keep up may wait together."""
+    as keep up may wait together. One that waits for a core which others have does not idle."""
     case = replace(
         loading(80_000).case(),
         metadata=RankMetadata(
-            rank=0, cores=4, cores_used=cores_used, loader=LoaderKnobs(num_workers=0)
+            rank=0,
+            cores=4,
+            cores_used=cores_used,
+            queued_share=queued_share,
+            loader=LoaderKnobs(num_workers=0),
         ),
     )
     said = serial_loader.propose(case)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.printing import print_answer, say
 from stepscope.cli.run import keep_result, new_folder
 from stepscope.cli.verify.options import (
+    MAX_STEPS,
     Measuring,
     Options,
     Proof,
@@ -60,7 +61,7 @@ def run(options: Options) -> int:
     folder = new_folder(options.out)
     prediction = read_prediction(options.judged, sides.codes, sides.changes["candidate"].knobs)
     check_commands(sides)
-    steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.steps
+    steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.most_steps
     if not refused_beforehand(sides):
         for words in applied_words(sides.codes):
             say(words)
@@ -134,8 +135,16 @@ def policy_of(proof: Proof) -> VerifyPolicy:
 class Runner:
     """Runs a side's command in a numbered folder of its own."""
 
-    def __init__(self, sides: Sides, folder: Path, measuring: Measuring, budget: Budget) -> None:
+    def __init__(
+        self,
+        sides: Sides,
+        folder: Path,
+        measuring: Measuring,
+        budget: Budget,
+        num_steps: int | None = None,
+    ) -> None:
         self._sides, self._folder, self._measuring, self._budget = sides, folder, measuring, budget
+        self._num_steps = measuring.most_steps if num_steps is None else num_steps
         self._count = 0
         self._longest_s = 0.0
 
@@ -148,6 +157,11 @@ class Runner:
         left = self._budget.left_s
         return min([*limits, *([] if left is None else [left])], default=None)
 
+    def shorten(self, num_steps: int) -> None:
+        """Fewer timed steps from now on, where nobody said how many."""
+        if self._measuring.steps is None:
+            self._num_steps = min(self._num_steps, num_steps)
+
     def measure(self, side: Side, *, with_numerics: bool = False) -> Trial:
         from stepscope.experiments.trials.trial import run_trial
 
@@ -159,7 +173,7 @@ class Runner:
             self._sides.commands[side],
             self._folder / f"{number:02d}-{side}",
             self._sides.changes[side],
-            max_steps=self._measuring.steps,
+            max_steps=self._num_steps,
             warm_up_steps=self._measuring.warm_up_steps,
             timeout_s=self._limit_s(),
             with_numerics=with_numerics,
@@ -178,6 +192,7 @@ def prove(
     from stepscope.cli.verify.check import check_of
     from stepscope.experiments.budget import CHECK_RUNS
     from stepscope.experiments.verify.experiment import hold, refused, verify, with_sides
+    from stepscope.experiments.verify.schedule import rehearsed_steps
     from stepscope.protocol.secrets import masked_words
 
     words: dict[Side, str] = {
@@ -190,13 +205,21 @@ def prove(
     unable = refused_beforehand(sides)
     if unable:
         return with_sides(refused(unable), words, changes)
-    runner = Runner(sides, folder, proof.measuring, budget)
+    num_steps = proof.measuring.steps or rehearsed_steps(proof.step_s, MAX_STEPS)
+    runner = Runner(sides, folder, proof.measuring, budget, num_steps)
     progress = Progress(proof.measuring.max_rounds, is_limited=budget.left_s is not None)
     before, stopped = checked_runs(runner, progress) if proof.with_check else ([], None)
     # The budget is for all runs together, those of --check too.
     policy = replace(policy_of(proof), budget_s=budget.left_s)
     measure = runner.measure if stopped is None else _stopped(stopped)
-    verified = verify(measure, policy, clock=budget.clock, on_run=progress.on_run, before=before)
+    verified = verify(
+        measure,
+        policy,
+        clock=budget.clock,
+        on_run=progress.on_run,
+        before=before,
+        shorten=runner.shorten,
+    )
     is_checked = len(before) == CHECK_RUNS and not verified.refusals
     return replace(
         with_sides(verified, words, changes),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from stepscope.core.experiments.experiment import Side
     from stepscope.core.experiments.trials import Change, Value
 
+MAX_STEPS = 50
+"""Timed in each run, where nothing else is said."""
 ALLOWABLE = (
     "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters",
     "seed", "updates", "versions",
@@ -69,7 +71,11 @@ class SideOptions:
 class Measuring:
     """How long is measured."""
 
-    steps: int = declare.option("--steps N", "timed steps of each run (default: 50)", count, 50)
+    steps: int | None = declare.option(
+        "--steps N",
+        f"timed steps of each run (default: {MAX_STEPS}, and fewer for a gain that fewer show)",
+        count,
+    )
     warm_up_steps: int = declare.warm_up()
     budget_s: float | None = declare.budget()
     max_rounds: int = declare.option(
@@ -90,6 +96,10 @@ class Measuring:
     timeout_s: float | None = declare.option(
         "--timeout SECONDS", "for each run (default: none)", seconds
     )
+
+    @property
+    def most_steps(self) -> int:
+        return MAX_STEPS if self.steps is None else self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +164,8 @@ class Proof:
     with_check: bool = False
     """Whether what the two compute is compared, too."""
     tolerance: float | None = None
+    step_s: float | None = None
+    """What a step takes, where that is known before the first run."""
 
     @property
     def allows_numerics(self) -> bool:

@@ -25,6 +25,10 @@ from stepscope.experiments.compare.comparability import differences
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.experiments.verify.schedule import RUNS_A_ROUND, VerifyPolicy
 
+MIN_STEPS, MIN_TIMED_S = 12, 1.0
+"""Timed in a run however large the gain is: a third of them is still four."""
+OPEN_SHARE = 1 / 12
+"""Of the logarithm of the gain."""
 TimeOf = Callable[[Measured], float]
 
 
@@ -78,6 +82,23 @@ class Evidence:
         """Whether steps were seen that save or evaluate: what they take is a part of the job's
         time."""
         return any(run.trial.odd_ns for run in self.counted())
+
+    def enough_steps(self) -> int | None:
+        """Timed steps of a run, by which the steps alone leave a pair's ratio open by a twelfth of
+        the rehearsed gain at most: Student's interval over the first four pairs is then about a
+        quarter of it. None where nothing tells: steps that save or evaluate are to be seen as
+        often as before."""
+        first, second = (
+            next((run for run in reversed(self.runs) if run.side == side and run.step_ns), None)
+            for side in (BASELINE, CANDIDATE)
+        )
+        if first is None or second is None or first.trial.odd_ns or second.trial.odd_ns:
+            return None
+        gain = abs(math.log(self.time(first) / self.time(second)))
+        pair = [run.trial.step_ns for run in (first, second)]
+        variance = math.fsum(len(step_ns) * log_mean_variance(step_ns) for step_ns in pair)
+        least = max(MIN_STEPS, math.ceil(MIN_TIMED_S * 1e9 / min(map(statistics.fmean, pair))))
+        return max(least, math.ceil(variance / (OPEN_SHARE * max(gain, 1e-3)) ** 2))
 
     def pairs(self, time_of: TimeOf) -> list[float]:
         """The logarithm of baseline over candidate, for each two neighbours; a round not ended

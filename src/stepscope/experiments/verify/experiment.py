@@ -71,11 +71,14 @@ def verify(
     clock: Callable[[], float] = time.monotonic,
     on_run: OnRun | None = None,
     before: Sequence[Measured] = (),
+    shorten: Callable[[int], None] | None = None,
 ) -> Verified:
     """Runs both sides in turn until the verdict is settled, or the budget is spent. `before` are
-    runs that were made already and do not count (those of --check): they rehearse."""
+    runs that were made already and do not count (those of --check): they rehearse. `shorten` is
+    told how many timed steps are enough where the rehearsals show a large gain; it is decided
+    before the first run that counts, so that it leans to neither side."""
     evidence = Evidence(policy or VerifyPolicy(), list(before))
-    return _Experiment(measure, evidence, clock, on_run).verified()
+    return _Experiment(measure, evidence, clock, on_run, shorten).verified()
 
 
 def refused(refusals: Sequence[str]) -> Verified:
@@ -129,6 +132,7 @@ class _Experiment:
     evidence: Evidence
     clock: Callable[[], float]
     on_run: OnRun | None
+    shorten: Callable[[int], None] | None = None
     interval: Interval | None = None
     verdict: str | None = None
     num_looks: int = 0
@@ -224,6 +228,9 @@ class _Experiment:
                 for run in self.runs:
                     self._judge(run.side, run.trial)
                 self._rehearse()
+                num_steps = self.evidence.enough_steps()
+                if self.shorten is not None and num_steps is not None:
+                    self.shorten(num_steps)
                 while self.verdict is None:
                     self._round()
         except SpentError as spent:

@@ -62,6 +62,17 @@ class VerifyPolicy(Struct, frozen=True, kw_only=True):
     """Whether times are given per sample, as they must be where the batch size differs."""
 
 
+REHEARSED_S, MIN_REHEARSED = 10.0, 16
+"""Of timed steps in a first run whose step is known; what is computed is compared over so many."""
+
+
+def rehearsed_steps(step_s: float | None, most: int) -> int:
+    """Timed steps of the first runs: fewer where a step is known to take long."""
+    if step_s is None or step_s <= 0:
+        return most
+    return min(most, max(MIN_REHEARSED, round(REHEARSED_S / step_s)))
+
+
 def order(round_number: int) -> tuple[Side, Side, Side, Side]:
     """The sides of one round's runs, from round 0."""
     turned = round_number.bit_count() % 2 == 1

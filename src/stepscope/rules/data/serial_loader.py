@@ -44,6 +44,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RankMetadata
 from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
+from stepscope.rules.accuracy import is_rank_crowded
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
@@ -130,7 +131,8 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
     """What workers would take for what the training process loads in `loading_ns` a step.
 
     Work that several threads did in the training process is one thread's in a worker; to be sure,
-    none of them only spun, and processes that are not of the run keep the cores they had.
+    none of them only spun, and processes that are not of the run keep the cores they had, but for
+    those that had nearly all: they are not there for good.
     """
     cost, metadata = handover(case), case.metadata
     rest_ns = play(with_input(case.graph, 0.0, cost.fetch_ns)).step_interval_ns
@@ -149,21 +151,22 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
         cpu_ns=worker_ns,
         rest_ns=rest_ns,
         rest_cpu_ns=max(used_ns - computing_ns * busy, 0.0) + cost.fetch_ns,
-        cores=metadata.free_cores if sure else metadata.own_cores,
+        cores=metadata.free_cores if sure and not is_rank_crowded(metadata) else metadata.own_cores,
     )
 
 
 def _computing_share(case: Case, loading_ns: float) -> float:
-    """Of the loading that is spent on a core. Where that was not timed, no more than the whole
-    process used in a step."""
+    """Of the loading that is spent on a core, or in wait for one that others have. Where that was
+    not timed, no more than the whole process used in a step."""
     metadata = case.metadata
     assert metadata is not None
-    steps = metadata.steps
+    steps, waited = metadata.steps, metadata.held_up_share or 0.0
     if steps is not None and steps.wait_ns and steps.wait_cpu_ns is not None:
-        return min(1.0, steps.wait_cpu_ns / steps.wait_ns)
+        return min(1.0, steps.wait_cpu_ns / steps.wait_ns + waited)
     if metadata.cores_used is None:
         return 1.0
-    return min(1.0, metadata.cores_used * case.step_interval_ns / max(loading_ns, 1.0))
+    computing_ns = (metadata.cores_used + waited) * case.step_interval_ns
+    return min(1.0, computing_ns / max(loading_ns, 1.0))
 
 
 def _sure_ns(case: Case, workers: Workers, num: int) -> float:
