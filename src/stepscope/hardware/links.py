@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stepscope.core.constraints import AtLeastZero, Count
 from stepscope.core.hardware import DeviceSpec, Figure
 
 IN_NODE, IN_RACK, ACROSS = "in-node", "in-rack", "across"
@@ -36,11 +37,11 @@ class Tier(Struct, frozen=True, kw_only=True):
     """Devices that reach one another at one speed: those of a node, of a rack, of the cluster."""
 
     name: str
-    size: int
+    size: Count
     """Devices joined at this tier or a nearer one."""
-    bytes_per_s: float
+    bytes_per_s: AtLeastZero
     """One direction, of one device."""
-    latency_s: float
+    latency_s: AtLeastZero
     """Of one hop of a collective."""
     source: str = ""
     is_measured: bool = False

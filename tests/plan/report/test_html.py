@@ -82,7 +82,7 @@ def test_a_scaling_curve_has_a_dot_for_each_width_that_fits() -> None:
 
 
 def test_a_plan_that_fits_nowhere_still_has_a_page() -> None:
-    nothing = replace(plan_of(), best=None, layouts=(), advice=("buy more",))
+    nothing = structs.replace(plan_of(), best=None, layouts=(), advice=("buy more",))
     text = plan_html(nothing)
     assert "buy more" in text
     assert mentions(text, "no layout of llama3-8b")

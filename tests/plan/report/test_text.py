@@ -13,9 +13,8 @@ from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.contract.plan import Variant
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout, Layouts
-from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan, account_of
+from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan, account_of, described
 from stepscope.plan.report.explain import explained
-from stepscope.plan.report.json import plan_contract
 from stepscope.plan.report.text import plan_document
 from stepscope.plan.report.words import gib, money, seconds, short_count
 from stepscope.plan.what_if import budget
@@ -34,7 +33,14 @@ def plan_of(job: TrainingJob = JOB, **more: object) -> Plan:
         account_of(job, choice) for choice in choices_of(job, Layouts.of([BEST, OTHER]))
     )
     second = structs.replace(second, why="recomputation +0.40 s")
-    return Plan(job=job, best=first, layouts=(first, second), counts={"tried": 2, "fit": 2}, **more)  # type: ignore[arg-type]
+    plan = Plan(
+        job=described(job),
+        training=job,
+        best=first,
+        layouts=(first, second),
+        counts={"tried": 2, "fit": 2},
+    )
+    return structs.replace(plan, **more)
 
 
 def test_every_part_has_words() -> None:
@@ -69,7 +75,7 @@ def test_power_and_price_that_are_not_known_are_not_zero() -> None:
     text = to_text(plan_document(plan_of(dark, budget=told)))
     assert mentions(text, "not known", "device's power")
     assert "cost" not in text
-    printed = plan_contract(plan_of(dark, budget=told)).budget
+    printed = plan_of(dark, budget=told).budget
     assert printed is not None
     assert printed.cost is None
     assert printed.energy_kwh is None

@@ -11,7 +11,7 @@ from stepscope.plan import validate, what_if
 from stepscope.plan.choice import Choice, choice_of, why
 from stepscope.plan.cli.job import job_of
 from stepscope.plan.cli.options import ALL, Options, Pins
-from stepscope.plan.contract.plan import Account, FrameworkRow, Variant
+from stepscope.plan.contract.plan import Account, FrameworkRow, JudgedBy, Variant
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.compare import (
     Candidate,
@@ -26,7 +26,7 @@ from stepscope.plan.launch.compare import (
 from stepscope.plan.launch.emit import COMPARED, PYTORCH, TARGETS, restricted, target_of
 from stepscope.plan.layout import OFFLOAD, Layout
 from stepscope.plan.layout_parse import parse_layout
-from stepscope.plan.report.account import MEMORY_WORDS, Plan, account_of
+from stepscope.plan.report.account import MEMORY_WORDS, Plan, account_of, described
 from stepscope.plan.report.words import gib, short_count
 from stepscope.plan.search import SearchResult, search
 from stepscope.plan.space import Space
@@ -69,7 +69,8 @@ def answer(options: Options, target: str | None = None) -> Plan:
     best = result.best[0] if result.best else None
     measured_by = options.run.paths[0] if options.run.paths else str(options.hardware or "")
     return Plan(
-        job=job,
+        job=described(job),
+        training=job,
         best=accounts[0] if accounts else None,
         layouts=accounts,
         pareto=tuple(account_of(job, choice) for choice in thinned(result)),
@@ -86,8 +87,9 @@ def answer(options: Options, target: str | None = None) -> Plan:
         largest=None if largest is None else largest_of(job, largest),
         smallest=smallest_of(job, space) if questions.smallest else None,
         is_pinned=asked != Space(offload=asked.offload),
-        is_calibrated=measured_by != "",
-        hardware=measured_by,
+        judged_by=JudgedBy(
+            kind="calibrated" if measured_by else "datasheet", hardware=measured_by or None
+        ),
         assumptions=(
             *notes,
             *assumed(options, job),

@@ -39,9 +39,9 @@ def run_emit(options: Options, target: str) -> int:
     if folder is not None:
         write_files(launch, folder)
     if output.format == "json":
-        put(launch_json(plan.job, account, launch, folder, skipped) + "\n")
+        put(launch_json(plan.training, account, launch, folder, skipped) + "\n")
     else:
-        put_document(launch_document(plan.job, account, launch, folder, skipped), None)
+        put_document(launch_document(plan.training, account, launch, folder, skipped), None)
     return 0 if account.fits else NOTHING_FITS
 
 
@@ -52,7 +52,7 @@ def chosen(plan: Plan, target: str) -> tuple[Account, Launch, tuple[str, ...]]:
     skipped: list[str] = []
     for account in accounts:
         try:
-            launch = launch_of(target, plan.job, choice_of(plan.job, account.layout))
+            launch = launch_of(target, plan.training, choice_of(plan.training, account.layout))
         except UsageError as problem:
             skipped.append(str(problem))
             continue

@@ -84,7 +84,7 @@ def compared_memory(
         layout=None if account is None else str(account.layout),
         recordings=tuple(dict.fromkeys(record.label for record in report.records)),
         rows=rows,
-        notes=(*notes_of(plan.job, account, report, rows), *read_notes),
+        notes=(*notes_of(plan.training, account, report, rows), *read_notes),
     )
 
 

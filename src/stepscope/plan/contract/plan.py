@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from stepscope.core.constraints import AtLeastZero, Count, one_of
 from stepscope.core.contract.codec import Contract
+from stepscope.hardware.links import Tier
 from stepscope.plan.layout import Layout
 
 
@@ -29,15 +30,6 @@ class Model(Struct, frozen=True, kw_only=True):
     """Of one layer; null for a dense model."""
     source: str
     """Where its shape comes from."""
-
-
-class Tier(Struct, frozen=True, kw_only=True):
-    """A level of the network: so many devices reach one another at this rate."""
-
-    name: str
-    size: Count
-    bytes_per_s: AtLeastZero
-    latency_s: AtLeastZero
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -168,27 +160,27 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     job: Job
     best: Account | None
     """null where no layout fits."""
-    layouts: tuple[Account, ...]
+    layouts: tuple[Account, ...] = ()
     """The fastest first."""
-    pareto: tuple[Account, ...]
+    pareto: tuple[Account, ...] = ()
     """Those that no other beats in both memory and time."""
-    frameworks: tuple[FrameworkRow, ...]
+    frameworks: tuple[FrameworkRow, ...] = ()
     """The job under each that can write it; empty where one was named."""
-    zero_stages: tuple[Variant, ...]
+    zero_stages: tuple[Variant, ...] = ()
     """One layout under every ZeRO stage, with `--explain zero`."""
-    counts: Mapping[str, Count]
+    counts: Mapping[str, Count] = field(default_factory=dict)
     """Layouts tried, and how many were left out for what."""
-    explained: Account | None
+    explained: Account | None = None
     """Of --explain."""
-    budget: Budget | None
+    budget: Budget | None = None
     """Of --tokens."""
-    what_ifs: tuple[Variant, ...]
-    scaling: tuple[Variant, ...]
-    largest: Variant | None
-    smallest: Variant | None
-    judged_by: JudgedBy
-    assumptions: tuple[str, ...]
-    advice: tuple[str, ...]
+    what_ifs: tuple[Variant, ...] = ()
+    scaling: tuple[Variant, ...] = ()
+    largest: Variant | None = None
+    smallest: Variant | None = None
+    judged_by: JudgedBy = JudgedBy(kind="datasheet", hardware=None)
+    assumptions: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
     """What to do where nothing fits."""
     layout_words: str | None = None
     """The explained or the best layout's name, spelled out part by part."""

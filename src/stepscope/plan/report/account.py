@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from msgspec import UNSET
+from msgspec.structs import force_setattr
 
 from stepscope.plan.choice import Choice
-from stepscope.plan.contract.plan import Account, Budget, FrameworkRow, Variant
+from stepscope.plan.contract.plan import Account, Cluster, Job, Model, PlanContract
 from stepscope.plan.job import TrainingJob
+from stepscope.plan.layout_words import spelled_out
 from stepscope.plan.ranges import ranges_of
 
 MEMORY_WORDS = {
@@ -46,35 +45,49 @@ FULL_RECOMPUTE = 1 / 3
 """Of the model's FLOP, done once more: a forward is a third of a step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All that one command answers."""
+class Plan(PlanContract, frozen=True, kw_only=True):
+    """All that one command answers: the document, and the job that it was made of."""
 
-    job: TrainingJob
-    best: Account | None
-    layouts: tuple[Account, ...] = ()
-    pareto: tuple[Account, ...] = ()
-    frameworks: tuple[FrameworkRow, ...] = ()
-    """The same job under each framework, where none was named."""
-    zero_stages: tuple[Variant, ...] = ()
-    """One layout under every ZeRO stage, where that was asked."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Layouts tried, and how many were left out for what."""
+    training: TrainingJob
     search_s: float | None = None
-    budget: Budget | None = None
-    what_ifs: tuple[Variant, ...] = ()
-    scaling: tuple[Variant, ...] = ()
-    largest: Variant | None = None
-    smallest: Variant | None = None
-    explained: Account | None = None
     is_pinned: bool = False
     """Whether parts of the layout were given."""
-    is_calibrated: bool = False
-    hardware: str = ""
-    """The file that the machine's rates were read from."""
-    assumptions: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
-    """What to do where nothing fits."""
+
+    def __post_init__(self) -> None:
+        named = self.explained or self.best
+        force_setattr(self, "layout_words", None if named is None else spelled_out(named.layout))
+
+
+def described(job: TrainingJob) -> Job:
+    model, cluster = job.model, job.cluster
+    return Job(
+        model=Model(
+            name=model.name,
+            params=model.num_params,
+            active_params=model.active_params,
+            layers=model.layers,
+            hidden=model.hidden,
+            heads=model.heads,
+            kv_heads=model.kv_heads,
+            ffn_hidden=model.ffn_hidden,
+            vocab=model.vocab,
+            experts=None if model.experts is None else model.experts.num,
+            source=model.source,
+        ),
+        cluster=Cluster(
+            device=cluster.device.name,
+            num_devices=cluster.num_devices,
+            devices_per_node=cluster.devices_per_node,
+            memory_bytes=cluster.memory_bytes,
+            tiers=cluster.tiers,
+        ),
+        seq_len=job.seq_len,
+        global_batch=job.global_batch,
+        precision=job.precision,
+        framework=job.framework.name,
+        optimizer=job.optimizer.name,
+        adapters=job.is_adapter,
+    )
 
 
 def account_of(job: TrainingJob, choice: Choice) -> Account:

@@ -67,7 +67,7 @@ def drawn(page: dict[str, Any]) -> str:
 def page_of(plan: Plan, measured: RecordedMemory | None = None) -> dict[str, Any]:
     """What the template shows: plain values, and sections of the plan's document."""
     account = plan.explained or plan.best
-    job = plan.job
+    job = plan.training
     page: dict[str, Any] = {
         "title": f"{job.model.name} on {job.cluster.name}",
         "job": job_words(job),
@@ -110,7 +110,7 @@ def _chips(plan: Plan, account: Account) -> list[tuple[str, str, str]]:
         ("step", seconds(account.step_s), ""),
         ("tokens/s", number(account.tokens_per_s), "all devices"),
         ("MFU", percent(account.mfu), f"HFU {percent(account.hfu)}"),
-        ("memory", gib(account.memory_bytes), f"of {gib(plan.job.cluster.memory_bytes)}"),
+        ("memory", gib(account.memory_bytes), f"of {gib(plan.training.cluster.memory_bytes)}"),
     ]
     if plan.budget is not None:
         chips.append((tokens_words(plan.budget.tokens), days_words(plan.budget.days), ""))
@@ -144,10 +144,12 @@ def _parts_of(plan: Plan, measured: RecordedMemory | None) -> Iterator[tuple[str
     if plan.what_ifs:
         yield "what-if", what_ifs_section(plan.what_ifs, plan.best)
     if plan.budget is not None:
-        yield "budget", budget_section(plan.job, plan.budget)
+        yield "budget", budget_section(plan.training, plan.budget)
     for at, section in enumerate(answer_sections(plan), 1):
         yield f"answer-{at}", section
-    accounts = [] if plan.explained is None else list(explained_sections(plan.job, plan.explained))
+    accounts = (
+        [] if plan.explained is None else list(explained_sections(plan.training, plan.explained))
+    )
     accounts += [] if measured is None else [measured_memory_section(measured)]
     for at, section in enumerate(accounts, 1):
         yield f"account-{at}", replace(section, title=f"The account: {section.title.lower()}")

@@ -53,7 +53,9 @@ NO_LAYOUT = "nothing fits or divides"
 @as_document
 def plan_document(plan: Plan, measured: RecordedMemory | None = None) -> Iterator[Block]:
     """The plan, and what a recording of it shows."""
-    yield Headline(command="stepscope plan", text=verdict_words(plan), about=(job_words(plan.job),))
+    yield Headline(
+        command="stepscope plan", text=verdict_words(plan), about=(job_words(plan.training),)
+    )
     if plan.explained is not None:
         yield Prose(asked_words(plan.explained), "strong")
     if plan.advice:
@@ -66,16 +68,16 @@ def plan_document(plan: Plan, measured: RecordedMemory | None = None) -> Iterato
     if plan.zero_stages:
         yield zero_section(plan.zero_stages)
     if plan.explained is not None:
-        yield from explained_sections(plan.job, plan.explained)
+        yield from explained_sections(plan.training, plan.explained)
     elif plan.best is not None:
-        yield _memory_section(plan.job, plan.best)
+        yield _memory_section(plan.training, plan.best)
         yield _time_section(plan.best)
     if measured is not None:
         yield measured_memory_section(measured)
     if plan.explained is None:
         yield from _layouts_sections(plan)
     if plan.budget is not None:
-        yield budget_section(plan.job, plan.budget)
+        yield budget_section(plan.training, plan.budget)
     if plan.what_ifs:
         yield what_ifs_section(plan.what_ifs, plan.best)
     if plan.scaling:

@@ -56,7 +56,7 @@ def job_words(job: TrainingJob) -> str:
 
 def verdict_words(plan: Plan) -> str:
     """The answer in a sentence."""
-    job = plan.job
+    job = plan.training
     if plan.best is None:
         pinned = " under what is pinned" if plan.is_pinned else ""
         room = (
@@ -131,9 +131,9 @@ def count_words(plan: Plan) -> str:
 
 
 def trust_words(plan: Plan) -> list[str]:
-    device = plan.job.cluster.device.name
-    if plan.is_calibrated:
-        first = f"Rates of {device} as measured: {plan.hardware}."
+    device = plan.training.cluster.device.name
+    if plan.judged_by.kind == "calibrated":
+        first = f"Rates of {device} as measured: {plan.judged_by.hardware}."
     else:
         usual = (
             f"Rates of {device} from its datasheet, with efficiencies that are usual on such "
@@ -141,4 +141,4 @@ def trust_words(plan: Plan) -> list[str]:
         )
         first = f"{usual}; `stepscope calibrate` measures yours."
     mfu = "MFU counts every pair of tokens in attention and nothing that is recomputed."
-    return [first, mfu, f"{ranges_of(plan.job).words}: docs/planner.md."]
+    return [first, mfu, f"{ranges_of(plan.training).words}: docs/planner.md."]
