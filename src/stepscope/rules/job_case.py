@@ -42,6 +42,9 @@ class JobCase:
     host_bounds: tuple[JobGraph, JobGraph] | None = None
     """The job's graph with as little and as much host time as there may be, where that is open."""
     step_interval_ns: float
+    knows_step: bool = True
+    """Whether the step without the profiler is known: else it is the recorded one less the usual
+    cost of recording."""
     num_ranks: int
     """Of the job as recorded; more than there are cases in a large one."""
     nccl: NcclLog | None = None
@@ -179,6 +182,7 @@ def job_case_of(
         job_graph=fitted,
         host_bounds=_host_bounds(fitted, cases) if step_ns is None else None,
         step_interval_ns=step_interval_ns,
+        knows_step=step_ns is not None,
         num_ranks=len(everyone),
         nccl=nccl,
     )

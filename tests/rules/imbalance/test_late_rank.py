@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.core.diagnosis import Diagnosis
@@ -9,7 +11,7 @@ from stepscope.core.trace import Trace
 from stepscope.pipeline.measure import measure_job
 from stepscope.readers.inputs import find_sources
 from stepscope.rules.imbalance.late_rank import propose_job
-from stepscope.rules.job_case import job_case_of_rank
+from stepscope.rules.job_case import JobCase, job_case_of_rank
 from stepscope.rules.judge import judge as judge_job
 from stepscope.rules.shared.rank_speed import rank_speeds
 from stepscope.rules.verdict import diagnose_job
@@ -54,6 +56,32 @@ def test_a_rank_with_more_work_is_not_late() -> None:
 
 def test_one_rank_alone_is_not_late() -> None:
     assert propose_job(sleepy(8000).job()) is None
+
+
+def behind(*host_us: float) -> JobCase:
+    """Hosts that run ahead of collectives, which take ten times as long as all else."""
+    fleet = Fleet(len(host_us))
+    for _ in range(4):
+        for _ in range(10):
+            fleet.compute(100)
+        fleet.host(host_us)
+        for _ in range(10):
+            fleet.compute(100, backward=True)
+        fleet.collective("all_reduce", 10_000_000, 20_000)
+        fleet.step()
+    return fleet.job()
+
+
+def test_a_slow_host_that_the_recording_hides_is_named_for_half_of_what_it_may_cost() -> None:
+    job = behind(10, 10, 8000)
+    hidden = replace(job, knows_step=False)
+    said = propose_job(hidden)
+    assert said is not None
+    assert said.ranks == (2,)
+    assert gain(hidden, said) == pytest.approx(1.0)
+    assert said.rare_ns == pytest.approx(4e6, rel=0.15)
+    assert propose_job(job) is None, "the step is known, and does not wait for it"
+    assert propose_job(replace(behind(700, 700, 1000), knows_step=False)) is None
 
 
 def test_a_loader_is_timed_by_the_steps_that_have_a_fetch() -> None:

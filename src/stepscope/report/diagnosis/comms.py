@@ -15,6 +15,7 @@ from stepscope.core.comms_facts import (
 )
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.numbers import number_ranges
+from stepscope.report.diagnosis.view import is_of_rare_steps
 from stepscope.report.document.blocks import (
     Block,
     Column,
@@ -230,9 +231,14 @@ def late_ranks(diagnosis: Diagnosis, comms: CommsFacts) -> Iterator[Prose]:
         yield Prose(f"Late too: {number_ranges(rank.rank for rank in late[MAX_NAMED:])}")
     if late or comms.clock_noise_ns is None:
         return
+    unsure = {
+        finding.code
+        for finding in diagnosis.findings
+        if is_of_rare_steps(finding, diagnosis.replay)
+    }
     named = [
-        f"Rank {rank} holds the others up by its own step ({code}), and is not the last again and "
-        "again in the few steps recorded."
+        f"Rank {rank} {'may hold' if code in unsure else 'holds'} the others up by its own step "
+        f"({code}), and is not the last again and again in the few steps recorded."
         for rank, code in diagnosis.holding_up
     ]
     yield from (Prose(words, "warn") for words in named[:1])

@@ -2,8 +2,10 @@
 
 What it sees: with the ranks replayed together, one whose own step is longer than the others', and
 collectives at which it arrives last, step after step. Clocks are aligned on the ends of collectives
-first: a clock that is off makes nobody late. In a run recorded by `stepscope run`, without a trace
-too: steps less the waits in backward passes, or a loader that one rank alone waits for.
+first: a clock that is off makes nobody late. A few recorded steps may let its host run ahead of the
+device: then it is told by how much longer its host takes. In a run recorded by `stepscope run`,
+without a trace too: steps less the waits in backward passes, or a loader that one rank alone waits
+for.
 
 Why it costs: a collective moves its bytes when the last rank has arrived. The late rank's own
 collectives are the shortest, so it looks the healthiest of all; the others spend the difference
@@ -22,12 +24,14 @@ Example: one of two ranks slept 60 ms before each backward pass: 188 ms a step, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 
 from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
+from stepscope.replay.job import waiting_each_step, with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.rule import Rule
@@ -45,6 +49,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_ratio: float = 1.5
     """Of what it does more of, to what the others do: hosts of one machine differ by a quarter for
     no reason of the run's."""
+    hidden_ratio: float = 2.0
+    """The same where the recorded steps do not wait for it: three hosts that sleep take 3.6 to 6.3
+    times what the others do, those of ten even jobs 1.5 times at most."""
     least_timed: float = 0.1
     """Of the step, by which a rank's own time must exceed the others' where only the steps' lengths
     are known."""
@@ -61,6 +68,50 @@ def propose_job(job: JobCase) -> JobProposal | None:
     """That rank as fast as the others."""
     if len(job.cases) < 2:
         return None
+    return _late(job) or _hidden(job)
+
+
+def _hidden(job: JobCase) -> JobProposal | None:
+    """A host that takes far longer than the others' while a few recorded steps let it run ahead of
+    the device. Whether a longer run waits for it is open until the step's time is known: half of
+    what it would cost is told."""
+    if job.knows_step or all(part.graph.on_host for part in job.job_graph.parts):
+        return None
+    graphs = [waiting_each_step(part.graph) for part in job.job_graph.parts]
+    waiting = with_graphs(job.job_graph, graphs)
+    speeds = rank_speeds(replace(job, job_graph=waiting))
+    index = speeds.slowest
+    over = speeds.alone_ns[index] - speeds.others(speeds.alone_ns, index)
+    part, more = excess(speeds, index)
+    values = tuple(host.get(part, 0.0) for host in speeds.host_ns)
+    usual = speeds.others(values, index)
+    if (
+        over < POLICY.least_excess * job.step_interval_ns
+        or more < POLICY.most_compute * over
+        or values[index] < POLICY.hidden_ratio * max(usual, 1.0)
+    ):
+        return None
+    rank = job.ranks[index]
+    where = f"{PART_WORDS[part]} there, {usual / 1e6:.1f} ms elsewhere"
+    return JobProposal(
+        summary=f"Rank {rank}'s host takes {more / 1e6:.1f} ms a step more than the others' "
+        f"{PART_WORDS[part]}, which the few recorded steps hide.",
+        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node). "
+        "--step-ms, the step without a profiler, says whether the others wait for it",
+        evidence=(
+            f"{values[index] / 1e6:.1f} ms a step {where}",
+            (
+                "the hosts run ahead of the device in the recording; where a longer run cannot, "
+                f"the step is {over / 1e6:.1f} ms longer for it, of which half is told"
+            ),
+        ),
+        ranks=(rank,),
+        change=lambda job_graph: job_graph,
+        rare_ns=over / 2,
+    )
+
+
+def _late(job: JobCase) -> JobProposal | None:
     speeds = rank_speeds(job)
     index = speeds.slowest
     usual = speeds.others(speeds.alone_ns, index)
