@@ -73,15 +73,14 @@ def behind(*host_us: float) -> JobCase:
 
 
 def test_a_slow_host_that_the_recording_hides_is_named_for_half_of_what_it_may_cost() -> None:
-    job = behind(10, 10, 8000)
-    hidden = replace(job, knows_step=False)
+    hidden = behind(10, 10, 8000)
     said = propose_job(hidden)
     assert said is not None
     assert said.ranks == (2,)
     assert gain(hidden, said) == pytest.approx(1.0)
     assert said.rare_ns == pytest.approx(4e6, rel=0.15)
-    assert propose_job(job) is None, "the step is known, and does not wait for it"
-    assert propose_job(replace(behind(700, 700, 1000), knows_step=False)) is None
+    assert propose_job(replace(hidden, knows_step=True)) is None, "it does not wait for it"
+    assert propose_job(behind(700, 700, 1000)) is None
 
 
 def test_a_loader_is_timed_by_the_steps_that_have_a_fetch() -> None:
