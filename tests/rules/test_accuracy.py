@@ -16,6 +16,13 @@ def test_a_range_holds_what_the_replay_leaves_open(gain: float, below: float, ab
     assert high > gain * above
 
 
+def test_what_was_timed_on_the_device_leaves_less_open() -> None:
+    ranges = [widened(1.8, 2.2, 2.0, None, share) for share in (0.0, 0.5, 1.0)]
+    for wide, narrow in zip(ranges, ranges[1:], strict=False):
+        assert wide[0] < narrow[0] < 1.8
+        assert wide[1] > narrow[1] > 2.2
+
+
 def test_an_error_grows_with_the_gain_up_to_a_point() -> None:
     errors = [widened(gain, gain, gain)[1] / gain for gain in (1.0, 1.5, 4.0, 10.0, 100.0)]
     assert errors == sorted(errors)

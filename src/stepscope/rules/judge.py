@@ -213,7 +213,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     gains = [max(least, gain) * rare_gain for gain in both]
     # A batch k times as large gives k times the samples of a step: in doubt is how long that takes.
     replayed = step_gain * rare_gain / proposal.samples_times
-    low, high = widened(min(gains), max(gains), replayed, held_up_share(job))
+    low, high = widened(min(gains), max(gains), replayed, held_up_share(job), proposal.timed_share)
     low = max(least, low)
     return Finding(
         code=proposal.code,

@@ -52,6 +52,9 @@ class Fix(Struct, frozen=True, kw_only=True):
     """Samples of a step after the fix, over today's; the change is of the step per sample then."""
     memory: MemoryChange | None = None
     """What the fix does to the peak, where that is known."""
+    timed_share: float = 0.0
+    """Of the device time that it changes, what was timed on the device as the fix would have
+    it."""
 
 
 class Proposal(Fix, frozen=True, kw_only=True):

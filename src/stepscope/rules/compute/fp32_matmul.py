@@ -43,6 +43,7 @@ from stepscope.rules.shared.vector_products import (
     find_products,
     tf32_tasks,
     timed_line,
+    timed_share,
     without_autocast,
 )
 from stepscope.rules.task_table import per_step_ms
@@ -68,6 +69,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if roofs is None or half is None or products is None:
         return _out_of_autocast(case) or ask_for_products(case, CODE)
     change = at_precision(case, roofs, products, half)
+    share = timed_share(case, products, half)
     slow_ms = per_step_ms(graph, products.slow)
     tf32_ms = per_step_ms(graph, tf32_tasks(case.table))
     mostly_tf32 = tf32_ms > slow_ms
@@ -79,11 +81,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
         action=f"torch.autocast('cuda', dtype=torch.{DTYPES[half]}) around forward and loss",
         evidence=(
             products.evidence,
-            *timed_line(case, products, half),
+            *timed_line(share, half),
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[products.slow],
         change=change,
+        timed_share=share,
         changes_numerics=True,
         may_slow=True,
         listed_last=mostly_tf32,

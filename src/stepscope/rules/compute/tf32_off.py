@@ -25,7 +25,12 @@ from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.vector_products import at_precision, find_products, timed_line
+from stepscope.rules.shared.vector_products import (
+    at_precision,
+    find_products,
+    timed_line,
+    timed_share,
+)
 from stepscope.rules.task_table import TaskTable
 
 CODE = "tf32-off"
@@ -43,16 +48,18 @@ def propose(case: Case) -> Proposal | Abstention | None:
     products = find_products(case)
     if products is None:
         return None
+    share = timed_share(case, products, "tf32")
     return Proposal(
         summary=products.summary,
         action=_knobs(case.table, products.sized),
         evidence=(
             products.evidence,
-            *timed_line(case, products, "tf32"),
+            *timed_line(share, "tf32"),
             f"the device's TF32 peak is {roofs.spec.peak_flops['tf32'].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[products.slow],
         change=at_precision(case, roofs, products, "tf32"),
+        timed_share=share,
         changes_numerics=True,
     )
 

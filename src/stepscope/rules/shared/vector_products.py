@@ -160,13 +160,17 @@ def at_precision(
     return change
 
 
-def timed_line(case: Case, products: VectorProducts, precision: str) -> tuple[str, ...]:
-    """How much of what they take was timed on the device, for the evidence; nothing where none."""
+def timed_share(case: Case, products: VectorProducts, precision: str) -> float:
+    """Of what they take, what was timed on the device in that precision."""
     graph, table = case.graph, case.table
     leads = products.sized
     known = timed(graph, table, case.context.roofs, leads, partial(_way, table, precision))
     spent = spent_ns(graph, table)
-    share = float(spent[~np.isnan(known)].sum() / max(spent[leads].sum(), 1.0))
+    return float(spent[~np.isnan(known)].sum() / max(spent[leads].sum(), 1.0))
+
+
+def timed_line(share: float, precision: str) -> tuple[str, ...]:
+    """For the evidence; nothing where none was timed."""
     if share == 0.0:
         return ()
     return (f"timed on this device, as they ran and in {precision}: {share:.0%} of their time",)
