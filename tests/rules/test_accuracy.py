@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def test_a_range_holds_what_the_replay_leaves_open(gain: float, below: float, ab
 
 def test_what_was_timed_on_the_device_leaves_less_open() -> None:
     ranges = [widened(1.8, 2.2, 2.0, None, share) for share in (0.0, 0.5, 1.0)]
-    for wide, narrow in zip(ranges, ranges[1:], strict=False):
+    for wide, narrow in itertools.pairwise(ranges):
         assert wide[0] < narrow[0] < 1.8
         assert wide[1] > narrow[1] > 2.2
 
