@@ -45,6 +45,8 @@ class Framework:
     overlaps_reduced: bool = False
     """Whether that is so where every data rank keeps all gradients (stage 0) alone: nanotron wraps
     such a model in DDP, whose hook reduces as it goes, and others it reduces after backward."""
+    reduces_late: bool = False
+    """Whether such gradients alone are reduced after backward (DeepSpeed without ZeRO)."""
     overlaps_tensor: bool = False
     overlaps_pipeline: bool = False
     overlaps_interleaved: bool = False
@@ -236,6 +238,8 @@ DEEPSPEED = Framework(
     sharded_grad_bytes=2.0,
     sharded_copy_bytes=4.0,
     plain_grad_bytes=4.0,
+    reduces_late=True,
+    attention=3,
     accumulates_fused=False,
     logit_bytes=EAGER_LOGIT_BYTES,
     cuts_layers=False,
@@ -295,6 +299,8 @@ TORCHTITAN = Framework(
 )
 FSDP = Framework(
     name="fsdp",
+    has_fused_update=True,
+    attention=3,
     overlaps_data=True,
     fuses=False,
     comm_grad_bytes=2.0,
@@ -316,6 +322,7 @@ FSDP = Framework(
 COMPOSER = replace(
     FSDP,
     name="composer",
+    has_fused_update=False,
     attention=1,
     logit_passes=12.0,
     logit_bytes=4.0,
@@ -327,7 +334,7 @@ loss in one kernel that reads logits in half precision once each way."""
 AUTOMODEL = replace(
     FSDP,
     name="automodel",
-    attention=3,
+    has_fused_update=False,
     fuses=True,
     orders_once=True,
     weighs_inside=True,
@@ -359,6 +366,7 @@ INTERNEVO = Framework(
 tensors of that size over all parameters at once: the root and the denominator."""
 DDP = Framework(
     name="ddp",
+    has_fused_update=True,
     overlaps_data=True,
     fuses=False,
     attention=3,

@@ -315,6 +315,8 @@ def _data_comms(
     framework = job.framework
     out, back = _data_wire(job, layouts, network, parameters)
     is_behind = framework.overlaps_data | (framework.overlaps_reduced & (layouts.zero_stage == 0))
+    if framework.reduces_late:
+        is_behind = is_behind & (layouts.zero_stage > 0)
     buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
     forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
     backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)

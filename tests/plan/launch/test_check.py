@@ -105,7 +105,7 @@ def test_megatron_flags_describe_the_model_they_were_written_of() -> None:
 
 
 def test_a_good_configuration_has_ranges_and_no_error(tmp_path: Path) -> None:
-    checked = checked_config(tmp_path, GOOD)
+    checked = checked_config(tmp_path, GOOD, "1x8xH200")
     assert checked.runs
     assert checked.step is not None
     assert checked.memory is not None
@@ -241,10 +241,7 @@ def test_a_check_says_of_memory_what_a_plan_does(tmp_path: Path) -> None:
     assert checked.job is not None
     assert checked.choice is not None
     cluster = checked.job.cluster
-    assert cluster.usable_bytes < checked.choice.memory_bytes < cluster.memory_bytes
-    assert not checked.fits
-    assert "does-not-fit" in codes(checked)
-    cuts = [("tight", 0.91), ("", 0.89)]
+    cuts = [("does-not-fit", 0.93), ("tight", 0.91), ("", 0.89)]
     for code, share in cuts:
         sized = replace(cluster, memory_bytes=checked.choice.memory_bytes / share)
         again = check(checked.settings, replace(checked.job, cluster=sized))

@@ -38,7 +38,7 @@ class CheckContract(Contract, frozen=True, kw_only=True, tag="stepscope.check/1"
     """A framework's configuration as it was read, what it will take, and what is wrong with it."""
 
     file: str
-    kind: Annotated[str, one_of("deepspeed", "torchtitan", "megatron")]
+    kind: Annotated[str, one_of("deepspeed", "torchtitan", "megatron", "torch")]
     runs: bool
     """Whether nothing was seen that keeps it from running."""
     fits: bool | None

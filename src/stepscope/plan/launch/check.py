@@ -71,6 +71,8 @@ def framework_of(settings: Settings, framework: Framework) -> Framework:
     """The framework with what the file switches on or off of it."""
     if settings.overlaps_data is not None:
         framework = replace(framework, overlaps_data=settings.overlaps_data)
+    if settings.overlaps_tensor is not None:
+        framework = replace(framework, overlaps_tensor=settings.overlaps_tensor)
     if settings.grad_bytes is not None:
         grads = settings.grad_bytes
         framework = replace(framework, grad_bytes=grads, comm_grad_bytes=grads)
@@ -301,6 +303,10 @@ def _changes(settings: Settings, job: TrainingJob, layout: Layout) -> Iterator[C
         overlapping = replace(job, framework=replace(job.framework, overlaps_data=True))
         what = "gradients are not reduced behind the backward pass"
         yield "overlap-off", what, OVERLAP_FIX[settings.kind], overlapping, layout
+    if settings.overlaps_tensor is False and layout.is_sequence_parallel:
+        overlapping = replace(job, framework=replace(job.framework, overlaps_tensor=True))
+        what = "gathers and scatters of tensor ranks are not behind their products"
+        yield "tensor-overlap-off", what, "--tp-comm-overlap", overlapping, layout
     if job.precision == "fp32":
         for precision in ("bf16", "fp16"):
             if precision in job.cluster.peak_flops:

@@ -16,8 +16,8 @@ from stepscope.plan.launch.files import (
 from stepscope.plan.layout import Layout
 
 CONFIG = "ds_config.json"
-BUCKET = 200_000_000
-"""Elements of a bucket below ZeRO-3: 400 MB in half precision, which fills any link."""
+BUCKET = 50_000_000
+"""Elements of a bucket: 100 MB in half precision, which keeps any link busy."""
 OPTIMIZERS = {"adam": "AdamW", "adam-8bit": None, "sgd": "SGD", "momentum": "SGD", "lion": "Lion"}
 
 
@@ -74,6 +74,8 @@ def config_of(job: TrainingJob, layout: Layout) -> dict[str, Any]:
             "partition_activations": False,
             "contiguous_memory_optimization": False,
         }
+        if layout.recompute_layers:
+            config["activation_checkpointing"]["number_checkpoints"] = layout.recompute_layers
     return config
 
 
@@ -89,7 +91,7 @@ def _zero(job: TrainingJob, layout: Layout) -> dict[str, Any]:
         # against a layer.
         square = job.model.hidden**2
         zero |= {
-            "reduce_bucket_size": square,
+            "reduce_bucket_size": max(square, BUCKET),
             "stage3_prefetch_bucket_size": square * 9 // 10,
             "stage3_param_persistence_threshold": 10 * job.model.hidden,
         }

@@ -90,6 +90,8 @@ def lacking(job: TrainingJob) -> list[str]:
         reasons.append("adapters are not in pretrain_gpt.py")
     if not model.is_causal:
         reasons.append(f"{model.name} is an encoder and pretrain_gpt.py trains decoders")
+    if not model.is_rotated and not model.max_positions:
+        reasons.append(f"{model.name}'s positions are biases of the scores, which it has not")
     if model.num_sinks or model.window or model.is_parallel or model.embedding_hidden:
         reasons.append(f"{model.name}'s attention or embedding has no flags that are written here")
     return reasons
@@ -125,6 +127,8 @@ def _layout_flags(job: TrainingJob, layout: Layout) -> Flags:
         yield "overlap-grad-reduce", True
         if layout.zero_stage:
             yield "overlap-param-gather", True
+    if layout.is_sequence_parallel and job.framework.overlaps_tensor:
+        yield "tp-comm-overlap", True
     yield from _recompute_flags(job.model, layout)
     if layout.offload == "optimizer":
         yield "optimizer-cpu-offload", True
@@ -208,6 +212,9 @@ def _precision_flags(job: TrainingJob) -> Flags:
     if job.precision == "fp8":
         yield "fp8-format", "hybrid"
     yield "optimizer", OPTIMIZERS[job.optimizer.name]
+    if job.optimizer.name == "sgd":
+        # Its own is 0.9.
+        yield "sgd-momentum", 0.0
 
 
 def _array(job: TrainingJob, layout: Layout) -> str:

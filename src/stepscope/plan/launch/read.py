@@ -8,6 +8,7 @@ from typing import Any
 from stepscope.core.toml_text import parse_toml
 from stepscope.errors import InputError
 from stepscope.plan.launch.read_deepspeed import is_deepspeed, read_deepspeed
+from stepscope.plan.launch.read_layout import is_layout, read_layout
 from stepscope.plan.launch.read_megatron import flags_of, read_megatron
 from stepscope.plan.launch.read_torchtitan import (
     is_torchtitan,
@@ -20,7 +21,10 @@ from stepscope.protocol.untrusted import parse_json, read_regular
 MAX_BYTES = 1 << 20
 MAX_SCRIPT_BYTES = 1 << 17
 """A shell script's words are split by a parser whose time grows with the square of a word."""
-KNOWN = "a DeepSpeed configuration (.json), a torchtitan file (.toml) or Megatron-LM's flags (.sh)"
+KNOWN = (
+    "a DeepSpeed configuration or a layout that --emit wrote (.json), a torchtitan file (.toml) or "
+    "Megatron-LM's flags (.sh)"
+)
 
 
 def read_settings(path: Path) -> Settings:
@@ -75,6 +79,8 @@ def _read_json(data: bytes, where: str) -> Settings:
         config: Any = parse_json(data)
     except ValueError as problem:
         raise InputError(f"{where}: not JSON: {ascii(str(problem))[1:-1][:200]}") from None
+    if isinstance(config, dict) and is_layout(config):
+        return read_layout(config, where)
     if not isinstance(config, dict) or not is_deepspeed(config):
         raise InputError(f"{where}: no DeepSpeed configuration; it must be {KNOWN}")
     return read_deepspeed(config, where)

@@ -48,7 +48,7 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
     return Settings(
         kind="deepspeed",
         where=where,
-        framework="megatron-deepspeed",
+        framework="deepspeed",
         global_batch=whole(config.get("train_batch_size"), 1, MOST),
         micro_batch=whole(config.get("train_micro_batch_size_per_gpu"), 1, MOST),
         accumulation=whole(config.get("gradient_accumulation_steps"), 1, MOST),
@@ -57,6 +57,8 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
         shard=whole(zero.get("mics_shard_size"), 1, MOST) or 0,
         offload=_offload(zero),
         precision=_precision(config),
+        recompute="full" if _is_recomputed(config) else "none",
+        recompute_layers=_recompute_layers(config),
         optimizer=_optimizer(config),
         overlaps_data=_overlap(zero, stage),
         bucket_elements=bucket,
@@ -98,8 +100,20 @@ def _offload(zero: Mapping[str, Any]) -> str:
 
 
 def _optimizer(config: Mapping[str, Any]) -> str | None:
-    kind = as_object(config.get("optimizer")).get("type")
-    return OPTIMIZERS.get(kind.casefold()) if isinstance(kind, str) else None
+    given = as_object(config.get("optimizer"))
+    kind = given.get("type")
+    name = OPTIMIZERS.get(kind.casefold()) if isinstance(kind, str) else None
+    return "momentum" if name == "sgd" and as_object(given.get("params")).get("momentum") else name
+
+
+def _is_recomputed(config: Mapping[str, Any]) -> bool:
+    return isinstance(config.get("activation_checkpointing"), dict)
+
+
+def _recompute_layers(config: Mapping[str, Any]) -> int:
+    """The checkpoints that it counts."""
+    given = as_object(config.get("activation_checkpointing")).get("number_checkpoints")
+    return whole(given, 1, MOST) or 0
 
 
 def _overlap(zero: Mapping[str, Any], stage: int) -> bool | None:

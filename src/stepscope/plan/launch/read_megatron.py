@@ -128,13 +128,21 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         offload="optimizer" if "optimizer-cpu-offload" in flags else "none",
         precision=precision,
         is_flash=flags.get("attention-backend") not in ("unfused", "local"),
-        optimizer="sgd" if flags.get("optimizer") == "sgd" else "adam",
+        optimizer=_optimizer(flags),
+        overlaps_tensor="tp-comm-overlap" in flags,
         overlaps_data="overlap-grad-reduce" in flags,
         grad_bytes=2.0 if "grad-reduce-in-bf16" in flags else None,
         bucket_elements=_count(flags, "ddp-bucket-size"),
         refused=tuple(COUNTS.refused(flags, "--")),
         notes=notes,
     )
+
+
+def _optimizer(flags: Flags) -> str:
+    if flags.get("optimizer") != "sgd":
+        return "adam"
+    momentum = str(flags.get("sgd-momentum", "0.9"))
+    return "sgd" if momentum.strip("0") in ("", ".") else "momentum"
 
 
 def _count(flags: Flags, name: str) -> int | None:

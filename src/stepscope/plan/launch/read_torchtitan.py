@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stepscope.plan.catalog import find_model
 from stepscope.plan.launch.settings import MOST, Counts, Settings
 from stepscope.plan.launch.torchtitan import MODELS, SCHEDULES
 from stepscope.protocol.untrusted import as_object, whole
@@ -46,8 +47,8 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
                 f"local_batch_size {local} is no multiple of pipeline_parallel_microbatch_size "
                 f"{micro}: torchtitan refuses it"
             )
-    schedule, vpp = _schedule(cuts, notes)
     word, model_notes = _model(tables)
+    schedule, vpp = _schedule(cuts, word, pp, notes)
     return Settings(
         kind="torchtitan",
         where=where,
@@ -84,7 +85,7 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
 
 def _zero_stage(cuts: Mapping[str, Any], shard: int | None, pp: int) -> int:
     """Weights stay after forward where it says so; under a pipeline they do by themselves."""
-    if shard == 1:
+    if shard == 1 and _degree(cuts, "context_parallel_degree") == 1:
         return 0
     return 2 if pp == 1 and cuts.get("fsdp_reshard_after_forward") == "never" else 3
 
@@ -118,9 +119,14 @@ def _precision(training: Mapping[str, Any]) -> str:
     return "fp32" if word == "float32" and training.get("dtype") != "bfloat16" else "bf16"
 
 
-def _schedule(cuts: Mapping[str, Any], notes: list[str]) -> tuple[str, int]:
+def _schedule(
+    cuts: Mapping[str, Any], word: str | None, pp: int, notes: list[str]
+) -> tuple[str, int]:
     given = str(cuts.get("pipeline_parallel_schedule", "1F1B"))[:40]
     ours = {name.casefold(): word for word, name in SCHEDULES.items()}
+    per_stage = whole(cuts.get("pipeline_parallel_layers_per_stage"), 1, MOST)
+    if given.casefold() == LOOPED and per_stage is not None and word is not None:
+        return "1f1b", max(1, find_model(word).layers // (pp * per_stage))
     if given.casefold() == LOOPED:
         notes.append("Interleaved1F1B is planned with two pieces on each stage")
         return "1f1b", 2

@@ -16,7 +16,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """None is 'the file does not say'."""
 
     kind: str
-    """deepspeed, torchtitan or megatron."""
+    """deepspeed, torchtitan, megatron or torch."""
     where: str
     """The file's name."""
     framework: str
@@ -53,6 +53,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     optimizer: str | None = None
     overlaps_data: bool | None = None
     """Whether gradients are reduced behind the backward pass."""
+    overlaps_tensor: bool | None = None
+    """Whether gathers between tensor ranks run behind products."""
     grad_bytes: float | None = None
     """Of a gradient that is kept and reduced."""
     bucket_elements: int | None = None

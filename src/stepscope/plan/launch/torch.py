@@ -93,6 +93,7 @@ def settings(job: TrainingJob, choice: Choice, launcher: str) -> dict[str, Any]:
     layout = choice.layout
     return {
         "launcher": launcher,
+        "framework": job.framework.name,
         "name": str(layout),
         "model": {name: getattr(job.model, name) for name in SHAPE},
         "seq_len": job.seq_len,
@@ -158,6 +159,7 @@ def model_reasons(model: Model) -> list[str]:
     lacks = {
         "experts": model.experts is not None,
         "latent attention": model.latent is not None,
+        "positions as biases of the scores": not model.is_rotated and not model.max_positions,
         "norms on queries and keys": model.has_qk_norm or model.qk_norm_params > 0,
         "attention sinks": model.num_sinks > 0,
         "parallel attention and MLP": model.is_parallel,

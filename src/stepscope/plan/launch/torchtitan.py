@@ -42,7 +42,10 @@ def torchtitan(job: TrainingJob, choice: Choice) -> Launch:
     tables = settings(job, layout)
     words = [f"--module {module}", f"--config {config}"]
     for section in ("training", "parallelism"):
-        words += [f"--{section}.{key} {value}" for key, value in tables[section].items()]
+        words += [
+            f"--{section}.{key}" if value is True else f"--{section}.{key} {value}"
+            for key, value in tables[section].items()
+        ]
     if layout.pp > 1 or layout.ep > 1:
         # It captures steps as graphs unless told not to, and cannot with either.
         words.append("--training.disable_cuda_graphs")
@@ -64,6 +67,10 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
     reasons = []
     if layout.zero_stage not in (0, 2, 3):
         reasons.append(f"data ranks share all states (z3, z2) or none, not z{layout.zero_stage}")
+    if layout.zero_stage == 0 and layout.cp > 1:
+        reasons.append("context ranks share weights by themselves: z3")
+    if layout.shard % layout.cp or layout.shard > layout.dp * layout.cp:
+        reasons.append(f"{layout.cp} context ranks belong to one copy, not to {layout.shard} ranks")
     if layout.zero_stage == 2 and layout.pp > 1:
         reasons.append("under a pipeline weights stay gathered as it is: z3")
     if layout.schedule not in SCHEDULES:

@@ -22,7 +22,7 @@ from stepscope.report.document.blocks import (
 from stepscope.report.units import percent, plural
 
 KINDS = {"deepspeed": "a DeepSpeed configuration", "torchtitan": "a torchtitan configuration",
-         "megatron": "Megatron-LM's flags"}  # fmt: skip
+         "megatron": "Megatron-LM's flags", "torch": "what --emit wrote for PyTorch"}  # fmt: skip
 
 
 @as_document

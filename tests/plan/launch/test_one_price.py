@@ -1,0 +1,94 @@
+"""What is written, read again, costs the same: every target, models of several kinds, every ZeRO
+stage, recomputation and offload that the search tries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stepscope.errors import UsageError
+from stepscope.plan.catalog import find_model
+from stepscope.plan.choice import choices_of
+from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.framework import find_framework
+from stepscope.plan.job import TrainingJob
+from stepscope.plan.launch.check import check, framework_of
+from stepscope.plan.launch.compare import bare
+from stepscope.plan.launch.emit import TARGETS, launch_of
+from stepscope.plan.launch.read import read_settings
+from stepscope.plan.layout import OFFLOAD
+from stepscope.plan.optimizers import OPTIMIZERS
+from stepscope.plan.space import Grid, Space
+from tests.plan.launch.launch_cases import written
+
+FILES = {
+    "torchrun": ("layout.json",),
+    "fsdp2": ("layout.json",),
+    "accelerate": ("layout.json",),
+    "deepspeed": ("ds_config.json",),
+    "megatron": ("megatron-args.sh",),
+    "torchtitan": ("train.toml", "launch.sh"),
+}
+JOBS = [
+    ("llama3-8b", "1x8xH100", 4096, "bf16", "adam"),
+    ("gpt2-xl", "2x4xA100", 1024, "fp32", "sgd"),
+    ("mixtral-8x7b", "2x8xH100", 4096, "fp8", "momentum"),
+    ("llama3-70b", "8x8xH100", 8192, "bf16", "adam"),
+]
+OF_EACH = 60
+"""Layouts of a job and a target, spread over all of its space."""
+
+
+def test_every_target_is_read_again() -> None:
+    assert set(FILES) == set(TARGETS)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize(("model", "cluster", "seq", "precision", "optimizer"), JOBS)
+def test_what_is_written_costs_the_same_when_it_is_read(
+    target: str, model: str, cluster: str, seq: int, precision: str, optimizer: str, tmp_path: Path
+) -> None:
+    plain = TrainingJob(
+        model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq, global_batch=128,
+        precision=precision, optimizer=OPTIMIZERS[optimizer],
+    )  # fmt: skip
+    candidate = bare(plain, Space(offload=OFFLOAD), target)
+    job = candidate.job
+    if TARGETS[target].lacks(job):
+        return
+    seen: set[tuple[int, str, str]] = set()
+    for piece in Grid(job, candidate.space).chunks():
+        step = max(1, len(piece) // OF_EACH)
+        for choice in choices_of(job, piece.take(slice(None, None, step))):
+            try:
+                launch = launch_of(target, job, choice)
+            except UsageError:
+                continue
+            written(launch, tmp_path)
+            for name in FILES[target]:
+                settings = read_settings(tmp_path / name)
+                framework = find_framework(settings.framework)
+                assert framework is not None
+                read = replace(
+                    job,
+                    framework=framework_of(settings, framework),
+                    model=settings.model or job.model,
+                    precision=settings.precision or "",
+                    optimizer=OPTIMIZERS[settings.optimizer or optimizer],
+                )
+                again = check(settings, read)
+                where = (name, str(choice.layout), again.faults, again.notes)
+                assert again.layout is not None, where
+                assert str(again.layout) == str(choice.layout), where
+                assert again.choice is not None, where
+                assert again.step is not None, where
+                assert again.choice.step_s == pytest.approx(choice.step_s), where
+                assert again.step.value == pytest.approx(choice.step_s), where
+                assert again.choice.memory_bytes == pytest.approx(choice.memory_bytes), where
+                layout = choice.layout
+                seen.add((layout.zero_stage, layout.recompute, layout.offload))
+    assert seen
+    if target in ("deepspeed", "fsdp2", "megatron"):
+        assert {stage for stage, _, _ in seen} >= set(job.framework.zero_stages) - {0}
