@@ -3,7 +3,8 @@
 What it sees: the loader's `__next__` of a single-process DataLoader iterator on the thread that
 drives the device, with the time the device stood idle meanwhile. A run recorded by `stepscope run`
 shows as much of an `IterableDataset` that the training loop iterates without a DataLoader, where
-its `__iter__` is a generator.
+its `__iter__` is a generator. A loop that makes its batches with no DataLoader is seen where a
+function or a range is named for it: `next_batch`, `get_batch`, `load_batch`, `data_loading`.
 
 Why it costs: while the process loads, decodes and collates the next batch it launches nothing; the
 device finishes what it has and stands still. Nothing of that work needs to happen between two
@@ -20,7 +21,8 @@ operators in the loader the prediction lies between both, and its range holds bo
 
 Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. A run
 recorded by `stepscope run` tells the cores, how much of the loading computes, and the tensors of a
-batch.
+batch. Python's stacks (`--stacks`) name the function that makes a batch, and say whether it reads
+files, waits for threads or computes.
 
 What to do: give the DataLoader the `num_workers` that keep up with the step, up to the cores there
 are for each rank, with `pin_memory=True` and `persistent_workers=True`. Each worker holds
@@ -48,6 +50,7 @@ from stepscope.rules.accuracy import is_rank_crowded
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.batch_making import making_of, own_calls
 from stepscope.rules.shared.loading import (
     handover,
     input_per_step,
@@ -83,16 +86,17 @@ MANY_THREADS = 1.5
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the loading off the step's path, if it is the training process that does it."""
-    serial = [row for row in case.facts.host.loader if SERIAL.search(row.name)]
-    if not serial:
+    trace, host = case.context.trace, case.context.host
+    serial = next_calls(trace, host, SERIAL)
+    calls = serial if len(serial) else own_calls(case)
+    if len(calls) == 0:
         return None
     per_step = input_per_step(case.graph)
     loading_ns = median(per_step) if len(per_step) else 0.0
     if loading_ns < POLICY.least_share * case.step_interval_ns:
         return None
-    calls = sum(row.count for row in serial)
-    longest = max(row.longest_ns for row in serial)
-    events, events_ns = loading_frames(case, SERIAL)
+    events, events_ns = loading_frames(case, calls)
+    making, name = making_of(case, calls), str(trace.names[trace.name[calls[0]]])
     workers, sure = workers_of(case, loading_ns), workers_of(case, loading_ns, sure=True)
     num = POLICY.workers
     few, many = POLICY.cautious_workers, POLICY.hopeful_workers
@@ -105,12 +109,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
     pinned = "" if case.graph.on_host else ", pin_memory=True"
     return Proposal(
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
-        f"which it {'trains' if case.graph.on_host else 'launches'} nothing.",
-        action=f"DataLoader({_given(case.metadata)}num_workers={num}, persistent_workers=True"
-        f"{pinned}){sharding_words(case.metadata, num)}; {_least(workers, num)}",
+        f"which it {'trains' if case.graph.on_host else 'launches'} nothing"
+        f"{'' if making is None else f', {making.words}'}.",
+        action=f"DataLoader({_given(case.metadata, is_own=not len(serial))}num_workers={num}, "
+        f"persistent_workers=True{pinned}){sharding_words(case.metadata, num)}; {_least(workers, num)}"
+        f"{'' if making is None or not making.remedy else f'; {making.remedy}'}",
         evidence=(
-            f"{calls} calls of {serial[0].name}",
-            f"the longest took {longest / 1e6:.1f} ms",
+            f"{len(calls)} calls of {name}",
+            f"the longest took {int(trace.dur_ns[calls].max()) / 1e6:.1f} ms",
             *_settings(case, loading_ns, workers, num),
         ),
         events=events,
@@ -121,9 +127,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
-def _given(metadata: RankMetadata | None) -> str:
+def _given(metadata: RankMetadata | None, *, is_own: bool) -> str:
     """What a loader needs to be given where there is none yet: the dataset gives whole batches."""
     loader = None if metadata is None else metadata.loader
+    if is_own and loader is None:
+        return "a Dataset whose __getitem__ makes one, batch_size=None, "
     return "dataset, batch_size=None, " if loader is not None and loader.is_bare else ""
 
 

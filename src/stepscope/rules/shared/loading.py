@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.host.loader import FETCH_NS, MESSAGE_NS, TENSOR_NS, next_calls
+from stepscope.analyses.host.loader import FETCH_NS, MESSAGE_NS, TENSOR_NS
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.changes import with_part_ns
@@ -57,11 +55,10 @@ def _copied_bytes(case: Case) -> float:
     return per_step(case.graph, float(np.nansum(copied)))
 
 
-def loading_frames(case: Case, pattern: re.Pattern[str]) -> tuple[Int64, Float64]:
+def loading_frames(case: Case, calls: Int64) -> tuple[Int64, Float64]:
     """What the user's code does in the loader's calls: its outermost frames there, and the calls
     with what time is left."""
     trace, parent, stacks = case.context.trace, case.context.links.parent, case.stacks
-    calls = next_calls(trace, case.context.host, pattern)
     own = trace.dur_ns.astype(np.float64)
     if stacks is None or len(calls) == 0:
         return calls, own[calls]
