@@ -112,8 +112,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         f"which it {'trains' if case.graph.on_host else 'launches'} nothing"
         f"{'' if making is None else f', {making.words}'}.",
         action=f"DataLoader({_given(case.metadata, is_own=not len(serial))}num_workers={num}, "
-        f"persistent_workers=True{pinned}){sharding_words(case.metadata, num)}; {_least(workers, num)}"
-        f"{'' if making is None or not making.remedy else f'; {making.remedy}'}",
+        f"persistent_workers=True{pinned}){sharding_words(case.metadata, num)}; "
+        f"{_least(workers, num)}{'' if making is None or not making.remedy else f'; {making.remedy}'}",
         evidence=(
             f"{len(calls)} calls of {name}",
             f"the longest took {int(trace.dur_ns[calls].max()) / 1e6:.1f} ms",
