@@ -107,13 +107,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
         few = min(num, few)
     fetch_ns = handover(case).fetch_ns
     pinned = "" if case.graph.on_host else ", pin_memory=True"
+    remedy = f"; {making.remedy}" if making is not None and making.remedy else ""
     return Proposal(
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
         f"which it {'trains' if case.graph.on_host else 'launches'} nothing"
         f"{'' if making is None else f', {making.words}'}.",
         action=f"DataLoader({_given(case.metadata, is_own=not len(serial))}num_workers={num}, "
         f"persistent_workers=True{pinned}){sharding_words(case.metadata, num)}; "
-        f"{_least(workers, num)}{'' if making is None or not making.remedy else f'; {making.remedy}'}",
+        f"{_least(workers, num)}{remedy}",
         evidence=(
             f"{len(calls)} calls of {name}",
             f"the longest took {int(trace.dur_ns[calls].max()) / 1e6:.1f} ms",
