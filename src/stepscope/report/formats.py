@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET, UnsetType
 
-from stepscope.core.contract.codec import encode, filled
+from stepscope.core.contract.codec import encode
 from stepscope.core.contract.formats import FileFormat, Format, FormatsContract
 from stepscope.readers.format import JUDGED, KINETO
 from stepscope.readers.formats import BY_NAME, FORMATS
@@ -36,7 +36,16 @@ def formats_table() -> Table:
 
 def formats_json(files: tuple[FileFormat, ...] | UnsetType = UNSET) -> str:
     """The same as stepscope.formats/1, with the files that were looked at."""
-    rows = tuple(filled(Format, spec) for spec in FORMATS)
+    rows = tuple(
+        Format(
+            name=spec.name,
+            words=spec.words,
+            kind=spec.kind,
+            record=spec.record,
+            judges=spec.judges,
+        )
+        for spec in FORMATS
+    )
     return encode(FormatsContract(judged=tuple(JUDGED), formats=rows, files=files))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.core.contract.codec import encode, filled
+from msgspec.structs import asdict
+
+from stepscope.core.contract.codec import encode
 from stepscope.core.scaling import WidthRun as MeasuredRun
 from stepscope.scaling.contract import (
     AgainstBase,
@@ -34,14 +36,19 @@ def scaling_contract(scaling: Scaling) -> ScalingContract:
 
 def _run(run: MeasuredRun, gain: Gain | None) -> WidthRun:
     step = run.step
-    return filled(
-        WidthRun,
-        run,
+    return WidthRun(
+        path=run.path,
+        width=run.width,
+        width_source=run.width_source,
+        gradient_bytes=run.gradient_bytes,
+        rate_per_s=run.rate_per_s,
+        rate_unit=run.rate_unit,
+        notes=run.notes,
         ranks_read=run.num_ranks,
         device=run.device_name,
-        step=filled(
-            Step,
-            step,
+        step=Step(
+            count=step.count,
+            source=step.source,
             ms=_ms(step.ns),
             low_ms=_ms(step.low_ns),
             high_ms=_ms(step.high_ns),
@@ -55,9 +62,10 @@ def _run(run: MeasuredRun, gain: Gain | None) -> WidthRun:
 
 def _gain(gain: Gain) -> AgainstBase:
     loss = gain.loss
-    return filled(
-        AgainstBase,
-        gain,
+    of_speedup = asdict(gain)
+    del of_speedup["loss"]
+    return AgainstBase(
+        **of_speedup,
         ideal_ms=None if loss is None else loss.ideal_ns / 1e6,
         lost_ms=None if loss is None else loss.lost_ns / 1e6,
         lost_parts_ms=None if loss is None else _parts(loss.parts_ns),

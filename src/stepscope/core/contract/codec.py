@@ -27,18 +27,11 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
 
 
 D = TypeVar("D", bound=Contract)
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 def schema_of(shape: type[Contract]) -> str:
     """`stepscope.diagnosis/1`."""
     return str(shape.__struct_config__.tag)
-
-
-def filled(shape: type[S], source: object, /, **given: Any) -> S:
-    """A struct of a document: what is not given is the source's, by the same name."""
-    names = (name for name in shape.__struct_fields__ if name not in given)
-    return shape(**{name: getattr(source, name) for name in names}, **given)
 
 
 def plain(contract: Contract) -> dict[str, Any]:

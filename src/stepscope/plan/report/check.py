@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.contract.codec import encode, filled
+from stepscope.core.contract.codec import encode
 from stepscope.plan.contract.check import ERROR, CheckContract, Fault, Range
 from stepscope.plan.launch.check import Checked
 from stepscope.plan.layout_words import spelled_out
@@ -87,9 +87,12 @@ def _range(figure: Range, unit: object) -> str:
 def check_json(checked: Checked, missing: tuple[str, ...]) -> str:
     job, layout = checked.job, checked.layout
     return encode(
-        filled(
-            CheckContract,
-            checked,
+        CheckContract(
+            runs=checked.runs,
+            fits=checked.fits,
+            mfu=checked.mfu,
+            faults=checked.faults,
+            notes=checked.notes,
             file=checked.settings.where,
             kind=checked.settings.kind,
             model=None if job is None else job.model.name,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepscope.core.contract.codec import encode, filled
+from msgspec.structs import asdict
+
+from stepscope.core.contract.codec import encode
 from stepscope.plan.contract.launch import LaunchContract
 from stepscope.plan.contract.plan import Account
 from stepscope.plan.job import TrainingJob
@@ -55,9 +57,8 @@ def launch_json(
     skipped: tuple[str, ...],
 ) -> str:
     return encode(
-        filled(
-            LaunchContract,
-            launch,
+        LaunchContract(
+            **asdict(launch),
             model=job.model.name,
             cluster=job.cluster.name,
             framework=job.framework.name,

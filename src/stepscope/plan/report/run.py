@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from stepscope.core.contract.codec import encode, filled
+from stepscope.core.contract.codec import encode
 from stepscope.plan.contract.plan_run import PlanRunContract, RecordedRun, Width
 from stepscope.plan.from_run import COMMS, Extrapolation, WidthStep
 from stepscope.plan.report.words import seconds
@@ -142,9 +142,12 @@ def run_plan_json(plan: RunPlan) -> str:
 
 
 def _width(plan: RunPlan, step: WidthStep) -> Width:
-    return filled(
-        Width,
-        step,
+    return Width(
+        width=step.width,
+        step_s=step.step_s,
+        parts_s=step.parts_s,
+        speedup=step.speedup,
+        efficiency=step.efficiency,
         nodes=step.num_nodes,
         data_ranks=step.num_data,
         source="measured" if step.is_measured else "derived",

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from stepscope.core.contract.codec import filled
 from stepscope.core.recordings.compiler import (
     Break,
     CacheUse,
@@ -125,13 +124,14 @@ def parsed_guard(text: str, frames: tuple[tuple[str, str], ...]) -> Guard:
 
 def _compile(writer: Writer, ident: str, builder: CompileBuilder) -> Compile:
     rank, process = writer
-    return filled(
-        Compile,
-        builder,
+    return Compile(
         rank=rank,
         process=process,
         id=ident,
         function=builder.function[:MAX_NAME],
         location=builder.location[-MAX_NAME:],
         guards=None if builder.guards is None else tuple(builder.guards),
+        seconds=builder.seconds,
+        backward_s=builder.backward_s,
+        limit=builder.limit,
     )

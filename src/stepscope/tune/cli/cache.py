@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 
 from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document, put
-from stepscope.core.contract.codec import filled
 from stepscope.errors import UsageError
 from stepscope.tune.cache import TuningCache
 from stepscope.tune.cli.options import CACHE_VARIABLE, cache_path
@@ -92,7 +91,17 @@ def run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    rows = [filled(CacheEntry, entry, **asdict(entry.key)) for entry in cache.entries()]
+    rows = [
+        CacheEntry(
+            **asdict(entry.key),
+            settings=entry.settings,
+            ns=entry.ns,
+            baseline_ns=entry.baseline_ns,
+            at=entry.at,
+            checked=entry.checked,
+        )
+        for entry in cache.entries()
+    ]
     unread = cache.num_unread()
     if style == "json":
         put(cache_json(rows, unread) + "\n")
