@@ -106,6 +106,20 @@ def test_without_verify_it_says_what_it_would_try(
     assert "command: python train.py" in text
 
 
+def test_a_patch_is_not_written_over_a_script_nor_for_a_run_that_is_not_ones_own(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("pass\n")
+    assert fix(run, tmp_path / "out", "--patch", str(script))[0] == 2
+    assert script.read_text() == "pass\n"
+    assert mentions(capsys.readouterr().err, "train.py", "there already", ".patch")
+    patch = tmp_path / "out.diff"
+    assert fix(run, tmp_path / "out", "--patch", str(patch))[0] == 0
+    assert not patch.exists()
+    assert mentions(capsys.readouterr().err, "serial-loader", "not made by this user")
+
+
 def test_a_command_that_fails_as_it_is_is_said_to_and_no_fix_is_tried(
     run: Path,
     tmp_path: Path,

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.cli.report import write
+from stepscope.core.action_code import action_code
 from stepscope.core.contract.codec import decode
 from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument, Finding
 from stepscope.core.facts import PARTS
@@ -24,7 +25,6 @@ from stepscope.errors import InputError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import Page, page_of_recording
 from stepscope.pipeline.recording import Recording, diagnose
-from stepscope.report.action_code import action_code
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of

@@ -12,6 +12,7 @@ from stepscope.core.contract.codec import decode
 from stepscope.core.diagnosis import (
     FIXES,
     Abstention,
+    CodeChange,
     Diagnosis,
     DiagnosisDocument,
     ReplayCheck,
@@ -34,6 +35,7 @@ from stepscope.report.diagnosis.short import (
     short_document,
 )
 from stepscope.report.diagnosis.view import damage_warnings, finding_title, together_words
+from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.blocks import Line, Segment, Stack
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import to_markdown
@@ -139,6 +141,21 @@ def test_a_run_that_lacked_room_is_recorded_elsewhere_and_one_that_was_short_soo
         run = RunFacts(path="a", command=("python", "train.py"), exit_code=0, ranks=(rank,))
         made = replace(SCENARIOS["healthy"](), facts=replace(facts, run=run), findings=())
         assert next_commands(made, "stepscope diagnose a")[0] == expected
+
+
+def test_lines_of_code_stand_below_their_finding_and_none_is_shortened() -> None:
+    with_findings = next(made for make in SCENARIOS.values() if (made := make()).findings)
+    after = f"    loader = DataLoader(data, {', '.join(f'option_{n}=True' for n in range(9))})"
+    change = CodeChange(path="src/train.py", line=41, before=("    loader = x",), after=(after,))
+    finding = replace(with_findings.findings[0], code_change=change)
+    diagnosis = replace(with_findings, findings=(finding,))
+    for document in (short_document(diagnosis), diagnosis_document(diagnosis)):
+        text = to_text(document)
+        assert mentions(text, "src/train.py:41", "- loader = x", "+ loader = DataLoader(data,")
+        assert "".join(after.split()) in "".join(text.split())
+    page = render_page(page_of_document(document_of(diagnosis)))
+    assert mentions(page, "src/train.py:41", "<del>", f"<ins>{after}</ins>")
+    assert "option_8=True" in to_markdown(short_document(diagnosis)).replace("&#95;", "_")
 
 
 def test_a_job_that_failed_says_so_before_the_verdict() -> None:

@@ -19,6 +19,7 @@ from stepscope.capture.guard import Guard, at_process_end, is_ours, suppressed
 from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.hooks.without_optimizer import LEAST_INSTEAD, WithoutOptimizer
 from stepscope.capture.losses import LossSampler
+from stepscope.capture.made_at import MadeAt
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
 from stepscope.capture.recording.modules import ModuleMarks
@@ -66,12 +67,13 @@ class Session:
 
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
         self.run, self.options, self.guard = run, options, guard
-        # The hooks know these three: a forked child, which begins anew, goes on with them.
+        # The hooks know these four: a forked child, which begins anew, goes on with them.
         self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TAPED))
         self.free_steps: list[None] = getattr(self, "free_steps", [])
         """One for each optimizer step to come that needs no look: it is only recorded on the
         tape."""
         self.losses: LossSampler = getattr(self, "losses", LossSampler())
+        self.made_at: MadeAt = getattr(self, "made_at", MadeAt())
         self.tape.clear()
         self.free_steps.clear()
         self.losses.begin_anew()

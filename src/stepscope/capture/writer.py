@@ -19,6 +19,7 @@ from stepscope.capture.describe.rank import live_notes, process_notes
 from stepscope.capture.guard import Guard
 from stepscope.capture.live import LiveFile
 from stepscope.capture.losses import LossSampler
+from stepscope.capture.made_at import MadeAt
 from stepscope.capture.recording.schedule import Marks
 from stepscope.capture.slow_step import SlowStep
 from stepscope.capture.thinning import Thinning
@@ -65,6 +66,7 @@ class Steps(Protocol):
     guard: Guard
     loader: Any
     losses: LossSampler
+    made_at: MadeAt
     marks: Marks
     rows: deque[Row]
     step: int
@@ -145,7 +147,10 @@ class Writer:
         if not self._has_looked:
             self._has_looked = True
             loader = self._session.loader
-            self._notes |= {**live_notes(loader.iterator()), "batch": loader.batch}
+            self._notes |= {
+                **live_notes(loader.iterator(), self._session.made_at.line_of),
+                "batch": loader.batch,
+            }
             write_json(self.folder / RANK_FILE, self._notes)
 
     def finish(self) -> None:

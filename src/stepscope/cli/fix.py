@@ -6,8 +6,9 @@ Without --verify nothing is run: it says what would be tried. With it, each fix 
 set from outside is applied on top of the command, proven as `stepscope verify` does, compared with
 what was kept before, and reverted where no gain is proven or what is computed changes. After each
 one that stays the run is recorded and diagnosed anew. No file of yours is changed: the end says
-what to write into the code. Exit code 0 when the whole is proven to be faster (without --verify:
-when there is something to try), 130 when it was interrupted, else 1.
+what to write into the code, and --patch writes it as a patch for you to apply. Exit code 0 when the
+whole is proven to be faster (without --verify: when there is something to try), 130 when it was
+interrupted, else 1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
+from stepscope.cli.patch import refuse_patch, write_patch
 from stepscope.cli.printing import ask, print_answer, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import keep_result, new_folder
@@ -71,6 +73,12 @@ class Options:
     hardware: Path | None = declare.hardware()
     style: str = declare.style()
     out: Path | None = declare.out_folder()
+    patch: Path | None = declare.option(
+        "--patch FILE",
+        "write the changes of code as a patch, for `git apply` or `patch -p0`; with --verify, "
+        "those that were kept",
+        Path,
+    )
 
 
 def run(options: Options) -> int:
@@ -105,7 +113,11 @@ def run(options: Options) -> int:
         unable=unable(SETTINGS, command, {}),
         loader=_loader(diagnosis),
     )
+    if options.patch is not None:
+        refuse_patch(options.patch)
     if not options.is_run:
+        if options.patch is not None:
+            write_patch(options.patch, options.run_folder, diagnosis, _chosen(options, diagnosis))
         plan = fixed(
             masked_words(command),
             propose(diagnosis.findings, _local_ranks(diagnosis), policy),
@@ -124,11 +136,23 @@ def run(options: Options) -> int:
     with ended_as_by_hand():
         result = _Loop(options, command, diagnosis, policy, budget).fixed()
     print_answer(result, options.style, encode, fixed_document)
+    if options.patch is not None:
+        kept = {each.code for each in result.attempts if each.outcome == "kept"}
+        chosen = [each for each in diagnosis.findings if each.code in kept]
+        write_patch(options.patch, options.run_folder, diagnosis, chosen)
     if result.is_interrupted:
         return INTERRUPTED_CODE
     if result.whole is None:
         return UNPROVEN_CODE
     return min(exit_code(result.whole, options.allows_numerics), UNPROVEN_CODE)
+
+
+def _chosen(options: Options, diagnosis: Diagnosis) -> list[Finding]:
+    return [
+        finding
+        for finding in diagnosis.findings
+        if options.allows_numerics or not finding.changes_numerics
+    ]
 
 
 def _plan_words(

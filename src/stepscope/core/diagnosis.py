@@ -118,6 +118,17 @@ class MemoryChange(Struct, frozen=True, kw_only=True):
     """Predicted."""
 
 
+class CodeChange(Struct, frozen=True, kw_only=True):
+    """Lines of the training code as they are, and as the advice would have them."""
+
+    path: str
+    """Seen from the folder that the run was started in."""
+    line: Count
+    """The first of them, from 1."""
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One fault, what it costs and how to fix it."""
 
@@ -147,6 +158,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
     alternatives: tuple[Alternative, ...] = ()
     """Other fixes for the same cost, the largest gain first."""
+    code_change: CodeChange | None = None
+    """Where the run knows the line, and it can surely be rewritten; null of all others."""
     memory: MemoryChange | None = None
     """Of a fix that takes or frees memory, where that is known; null of all others."""
     excludes: tuple[Code, ...] = ()

@@ -299,6 +299,9 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     cudnn_benchmark: bool | None = None
     tf32: bool | None = None
     optimizers: tuple[str, ...] = ()
+    made_at: Mapping[str, str] = {}
+    """By class, the line that made the loader that feeds the steps, and the job's only optimizer of
+    that class, as the profiler names a frame."""
     ddp: Mapping[str, float | bool | str | None] | None = None
     model: str | None = None
     num_parameters: int | None = None

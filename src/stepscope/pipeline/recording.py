@@ -147,8 +147,10 @@ class Recording:
         if self.inputs.run is None or self.run is None:
             return judged
         from stepscope.analyses.run.whole_run import whole_run
+        from stepscope.pipeline.code_changes import with_code_changes
         from stepscope.rules.whole_run import with_whole_run
 
+        judged = with_code_changes(judged, self.inputs.run)
         return with_whole_run(judged, whole_run(self.inputs.run, self.run))
 
     def _judged(self) -> Diagnosis:

@@ -42,21 +42,11 @@ def doubt(run: Path, told: Mapping[str, Any]) -> str | None:
     """Why a command that RUN/run.json tells is not to be run without a question; None: it was
     started by this user, on this machine, in this working folder, and the run folder is where it
     was."""
-    import hmac
-
-    command, mark, started_in = told.get("command"), told.get(MARK), told.get(STARTED_IN)
-    if not isinstance(mark, str) or not isinstance(started_in, str):
+    started_in = told.get(STARTED_IN)
+    if not isinstance(told.get(MARK), str) or not isinstance(started_in, str):
         return "it has no mark of this user on this machine"
     try:
-        key = _key(is_made=False)
-        is_ours = (
-            key is not None
-            and isinstance(command, list)
-            and hmac.compare_digest(
-                _digest(key, run, command, started_in).encode(), mark.encode("utf-8", "replace")
-            )
-        )
-        if not is_ours:
+        if not has_our_mark(run, told):
             return (
                 "its mark is not this user's on this machine, or it was copied, moved or edited"
                 " since"
@@ -66,6 +56,19 @@ def doubt(run: Path, told: Mapping[str, Any]) -> str | None:
     except (OSError, RuntimeError) as problem:
         return f"its mark could not be checked ({problem})"
     return None
+
+
+def has_our_mark(run: Path, told: Mapping[str, Any]) -> bool:
+    """Whether this user made the run folder, on this machine, and it is where it was."""
+    import hmac
+
+    command, mark, started_in = told.get("command"), told.get(MARK), told.get(STARTED_IN)
+    if not (isinstance(mark, str) and isinstance(started_in, str) and isinstance(command, list)):
+        return False
+    key = _key(is_made=False)
+    return key is not None and hmac.compare_digest(
+        _digest(key, run, command, started_in).encode(), mark.encode("utf-8", "replace")
+    )
 
 
 def _digest(key: bytes, run: Path, command: Sequence[object], started_in: str) -> str:

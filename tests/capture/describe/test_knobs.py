@@ -16,6 +16,8 @@ torch = package("torch")
 from stepscope.capture.describe import knobs, peek, wrappers
 from stepscope.capture.describe import model as model_notes
 from stepscope.capture.describe.rank import live_notes
+from stepscope.capture.hooks.install import begin, forget_session
+from stepscope.protocol.options import Options
 
 nn: Any = torch.nn
 data: Any = torch.utils.data
@@ -73,6 +75,28 @@ def test_live_notes_find_the_job_and_can_be_written() -> None:
     assert notes["checkpointing"]["gradient_checkpointing"] >= 1
     assert notes["num_objects_seen"] == notes["num_objects"]
     del optimizer, trap
+
+
+def test_what_was_made_while_the_capture_was_on_has_its_line(tmp_path: Path) -> None:
+    session = begin(tmp_path, Options(sample_s=1e6))
+    try:
+        made = loader(batch_size=2)
+        optimizer = torch.optim.AdamW(Net().parameters())
+    finally:
+        session.guard.off()
+        forget_session(session)
+    before = loader(batch_size=2)
+    line_of = session.made_at.line_of
+    here = f"{__file__}({made_line()}): loader"
+    assert line_of(made) == here
+    assert (line_of(optimizer) or "").endswith("has_its_line")
+    assert line_of(before) is None
+    notes = live_notes(iter(made), line_of)
+    assert {row["made_at"] for row in notes["loaders"] if row["is_feeding"]} == {here}
+
+
+def made_line() -> int:
+    return loader.__code__.co_firstlineno + 1
 
 
 def test_live_notes_without_a_loader() -> None:

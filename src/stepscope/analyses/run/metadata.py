@@ -127,6 +127,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         cudnn_benchmark=_bool(flags.get("cudnn_benchmark")),
         tf32=_bool(flags.get("matmul_tf32")),
         optimizers=tuple(_optimizer(options) for options in objects_at(recorded, "optimizers")),
+        made_at=_made_at(recorded),
         ddp=_plain(_first(recorded, "ddp")),
         model=as_text(model.get("class")),
         # Of a model that was walked in part, so many were not counted.
@@ -196,8 +197,7 @@ def _worker_bytes(sample: Mapping[str, Any]) -> float | None:
 
 
 def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
-    loaders = objects_at(recorded, "loaders")
-    feeding = [loader for loader in loaders if loader.get("is_feeding")] or loaders[:1]
+    feeding = _feeding(recorded)
     iterator, batch = as_object(recorded.get("loader_iter")), as_object(recorded.get("batch"))
     if not iterator and not feeding:
         return None
@@ -220,6 +220,23 @@ def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
         batch_tensors=whole(batch.get("num_tensors")),
         batch_bytes=whole(batch.get("size_bytes")),
     )
+
+
+def _feeding(recorded: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    loaders = objects_at(recorded, "loaders")
+    return [loader for loader in loaders if loader.get("is_feeding")] or list(loaders[:1])
+
+
+def _made_at(recorded: Mapping[str, Any]) -> dict[str, str]:
+    """Of each class that was made once, the line; equal ones are one row with their number."""
+    made = [*_feeding(recorded)[:1], *objects_at(recorded, "optimizers")]
+    names = Counter(as_text(each.get("class")) for each in made)
+    return {
+        name: line
+        for each in made
+        if (name := as_text(each.get("class"))) and (line := as_text(each.get("made_at")))
+        if names[name] == 1 and each.get("num", 1) == 1
+    }
 
 
 def _cores(machine: Mapping[str, Any]) -> float | None:

@@ -33,6 +33,8 @@ and are passed over at once."""
 ITERABLE = 1
 """Of torch.utils.data.dataloader._DatasetKind: an IterableDataset."""
 MOST_ROWS = 16
+LineOf = Callable[[Any], "str | None"]
+"""The line of the training code that made an object; None where it is not known."""
 ASKS_WORKER = "get_worker_info"
 MOST_CODES = 1_000
 
@@ -92,10 +94,15 @@ def _kinds(torch: Any, live: LiveObjects) -> list[tuple[type, list[Any]]]:
     return kinds
 
 
-def object_notes(torch: Any, live: LiveObjects, loader_iter: Any) -> dict[str, Any]:
+def object_notes(
+    torch: Any, live: LiveObjects, loader_iter: Any, line_of: LineOf = lambda _: None
+) -> dict[str, Any]:
     """What was found, in plain words: the knobs of loaders, optimizers, scalers and wrappers."""
     loaders = sorted(
-        (attempt(loader_notes, loader, loader_iter) or {} for loader in live.loaders),
+        (
+            {**(attempt(loader_notes, loader, loader_iter) or {}), "made_at": line_of(loader)}
+            for loader in live.loaders
+        ),
         key=_is_not_feeding,
     )
     return {
@@ -103,7 +110,8 @@ def object_notes(torch: Any, live: LiveObjects, loader_iter: Any) -> dict[str, A
         "num_loaders": len(loaders),
         "loader_iter": None if loader_iter is None else attempt(loader_iter_notes, loader_iter),
         "optimizers": counted(
-            attempt(optimizer_notes, optimizer) or {} for optimizer in live.optimizers
+            {**(attempt(optimizer_notes, optimizer) or {}), "made_at": line_of(optimizer)}
+            for optimizer in live.optimizers
         ),
         "grad_scalers": counted(
             {

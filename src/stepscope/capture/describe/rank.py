@@ -16,7 +16,7 @@ from typing import Any
 
 from stepscope.capture.describe.environment import environment_notes
 from stepscope.capture.describe.flags import flag_notes
-from stepscope.capture.describe.knobs import find_live_objects, object_notes
+from stepscope.capture.describe.knobs import LineOf, find_live_objects, object_notes
 from stepscope.capture.describe.machine import machine_notes
 from stepscope.capture.describe.model import model_notes
 from stepscope.capture.describe.peek import ask, attempt
@@ -66,17 +66,18 @@ def started_ns(root: Path = Path("/")) -> int:
     return time.perf_counter_ns() - round(1e9 * max(age, 0.0))
 
 
-def live_notes(loader_iter: Any) -> dict[str, Any]:
+def live_notes(loader_iter: Any, line_of: LineOf = lambda _: None) -> dict[str, Any]:
     """What the job's objects say.
 
-    `loader_iter` is the iterator that gave the last batch, or None.
+    `loader_iter` is the iterator that gave the last batch, or None; `line_of` tells which line of
+    the training code made an object.
     """
     torch = sys.modules["torch"]
     begun = time.perf_counter_ns()
     live = find_live_objects(torch)
     notes = {
         "flags": flag_notes(torch),
-        **object_notes(torch, live, loader_iter),
+        **object_notes(torch, live, loader_iter, line_of),
         **model_notes(torch, live.modules),
         "num_objects": live.num_objects,
         "num_objects_seen": live.num_seen,

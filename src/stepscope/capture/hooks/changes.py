@@ -23,6 +23,8 @@ WATCHED: dict[str, str] = {
     "torch.autograd.backward": "backward passes, and now and then the loss",
     "torch.utils.data.dataloader._BaseDataLoaderIter.__next__": "waiting for a batch",
     "torch.utils.data.DataLoader.__iter__": "epochs",
+    "torch.utils.data.DataLoader.__init__": "lines that made a loader or an optimizer",
+    "torch.optim.Optimizer.__init__": "lines that made a loader or an optimizer",
     "torch.cuda.CUDAGraph.replay": "steps inside a CUDA graph",
     "torch.save": "saves",
     "torch.nn.Module.eval": "evaluations",

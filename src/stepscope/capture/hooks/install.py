@@ -16,7 +16,7 @@ from stepscope.capture.hooks.garbage import hook_collections
 from stepscope.capture.hooks.libraries import Libraries
 from stepscope.capture.hooks.loggers import hook_loggers
 from stepscope.capture.hooks.optimizers import hook_optimizers
-from stepscope.capture.hooks.probes import timed, watch
+from stepscope.capture.hooks.probes import Probe, timed, watch
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import backward_probe, next_probe
 from stepscope.capture.losses import remember_unscaled
@@ -91,6 +91,10 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
         ("torch.cuda.CUDAGraph.replay", timed(guard, session.replayed)),
     ):
         watch(guard, watched_function(name), probe)
+    if not session.options.is_trial:
+        made = Probe(enter=guard.watch(session.made_at.note))
+        for kind in ("utils.data.DataLoader", "optim.Optimizer"):
+            watch(guard, watched_function(f"torch.{kind}.__init__"), made)
     libraries = Libraries(guard)
     hook_stalls(guard, session, libraries)
     hook_collections(guard, session.tape)

@@ -23,6 +23,7 @@ from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.step import BAR_PARTS, part_words
 from stepscope.report.diagnosis.view import (
     all_notes,
+    change_code,
     damage_warnings,
     finding_title,
     headline,
@@ -75,12 +76,17 @@ class _Detail(Struct, frozen=True):
 
     reasons: tuple[int, int, int]
     actions: tuple[int, int, int]
+    changes: int = 0
+    """Findings that are shown with the lines of code that change, the first of them."""
 
 
 DETAILS = (
-    _Detail((9, 9, 9), (9, 9, 9)),
-    _Detail((1, 1, 1), (2, 2, 2)),
-    _Detail((1, 1, 1), (2, 2, 1)),
+    _Detail((9, 9, 9), (9, 9, 9), 3),
+    _Detail((1, 1, 1), (2, 2, 2), 3),
+    _Detail((1, 1, 1), (2, 1, 1), 1),
+    _Detail((1, 1, 0), (1, 1, 1), 1),
+    _Detail((1, 0, 0), (1, 1, 1), 1),
+    _Detail((0, 0, 0), (1, 1, 1), 1),
     _Detail((1, 1, 1), (2, 1, 1)),
     _Detail((1, 1, 0), (2, 1, 1)),
     _Detail((1, 0, 0), (2, 1, 1)),
@@ -229,7 +235,7 @@ def _title(fault: Finding | Advice, diagnosis: Diagnosis) -> str:
     return f"{instead}{title}{' *' if fault.changes_numerics else ''}"
 
 
-def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Line]:
+def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Block]:
     """Why, and what to do; with the line of code that most of it comes from."""
     action, where = fault.action, ""
     locations = fault.source_locations if isinstance(fault, Finding) else ()
@@ -248,6 +254,9 @@ def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Li
             # No replay weighs it: what shows it stands for that.
             yield from (Line(text=line, tone="quiet") for line in fault.evidence[:1])
     yield Line(text=action, tail=where, most=detail.actions[number - 1], is_action=True)
+    change = fault.code_change if isinstance(fault, Finding) else None
+    if change is not None and number <= detail.changes:
+        yield change_code(change)
 
 
 def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
@@ -330,6 +339,8 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         is_allowed = FIXED_FROM_OUTSIDE[tried[0].code].changes_numerics
         allowed = " --allow-numerics" if is_allowed else ""
         yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify{allowed}"
+        if any(each.code_change is not None for each in diagnosis.findings):
+            yield "as a patch", f"stepscope fix {shlex.quote(run.path)} --patch out.diff"
     elif diagnosis.findings:
         yield "after the change", f"stepscope run -- {command}"
     elif unjudged_fixes(diagnosis.abstentions) is not None:

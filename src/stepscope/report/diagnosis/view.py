@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.diagnosis import (
+    CodeChange,
     Diagnosis,
     Finding,
     MemoryChange,
@@ -18,6 +19,7 @@ from stepscope.core.diagnosis import (
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.numbers import gain_words, number_ranges, size_words
 from stepscope.report.document.blocks import (
+    Code,
     Headline,
     Tone,
     Warn,
@@ -235,6 +237,21 @@ def rare_share(finding: Finding, replay: ReplayCheck | None) -> float:
 def is_of_rare_steps(finding: Finding, replay: ReplayCheck | None) -> bool:
     """Whether most of the gain is of steps that are longer than the usual one."""
     return rare_share(finding, replay) > (finding.predicted_speedup - 1) / 2 > 0
+
+
+def change_code(change: CodeChange) -> Code:
+    """The lines as they are and as they should be, under their file and line."""
+    indent = min(
+        (
+            len(line) - len(line.lstrip())
+            for line in (*change.before, *change.after)
+            if line.strip()
+        ),
+        default=0,
+    )
+    lines = [f"- {line[indent:]}" for line in change.before]
+    lines += [f"+ {line[indent:]}" for line in change.after]
+    return Code((f"{change.path}:{change.line}", *lines), is_change=True)
 
 
 def memory_words(change: MemoryChange) -> str:

@@ -24,6 +24,7 @@ from stepscope.report.diagnosis.run import run_section
 from stepscope.report.diagnosis.step import device_sections, step_section
 from stepscope.report.diagnosis.view import (
     all_notes,
+    change_code,
     damage_warnings,
     finding_title,
     headline,
@@ -116,6 +117,8 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis) -> Card:
     blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
+    if finding.code_change is not None:
+        blocks.append(change_code(finding.code_change))
     if finding.memory is not None:
         blocks.append(Prose(memory_words(finding.memory)))
     if finding.changes_numerics:

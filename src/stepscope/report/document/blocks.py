@@ -82,6 +82,8 @@ class Code(Struct, frozen=True):
     """Lines that are shown as they are, less their middle where there is no room."""
 
     lines: tuple[str, ...]
+    is_change: bool = False
+    """Whether `- ` and `+ ` begin lines that go and lines that come; none is ever shortened."""
 
 
 class Column(Struct, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ MOST_LABEL = 30
 BAR_WIDTH = 30
 STACK_WIDTH = 72
 STACK_FILLS = "█▓▒░"
+CHANGE_STYLES = {"- ": "red", "+ ": "green"}
 STACK_LETTERS = "#~=+.:*o%-"
 """Where there is no colour, a letter for each part."""
 HELD = "\ue000"
@@ -150,7 +151,7 @@ class _Lines:
                 self._facts(block, indent)
             case Code():
                 for line in block.lines:
-                    self._line(Text(" " * indent), self.fitted(line, self._width - indent, "dim"))
+                    self._code(line, indent, is_change=block.is_change)
             case Table():
                 self._table(block, indent)
             case Stack():
@@ -242,6 +243,16 @@ class _Lines:
         ):
             styled = ((segment.text, segment.style or "") for segment in segments)
             self._line(Text(" " * indent), Text.assemble(*styled))
+
+    def _code(self, line: str, indent: int, *, is_change: bool) -> None:
+        style = CHANGE_STYLES.get(line[:2])
+        if not is_change or style is None:
+            self._line(Text(" " * indent), self.fitted(line, self._width - indent, "dim"))
+            return
+        # It is to be pasted: broken at blanks, as it may be inside a call, and never shortened.
+        code = line[2:].lstrip()
+        margin = indent + len(line) - len(code)
+        self._paragraph(self._text(code, style), margin, Text(f"{' ' * indent}{line[:2]}", style))
 
     def _stack(self, stack: Stack, indent: int) -> None:
         """The bar on one line, and what its parts are. Parts of a kind share a colour, and differ

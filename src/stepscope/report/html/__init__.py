@@ -85,7 +85,7 @@ def environment(*, is_inline: bool = False) -> Environment:
     page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from stepscope.report.action_code import action_code
+    from stepscope.core.action_code import action_code
     from stepscope.report.diagnosis.auxiliary import weight_words
     from stepscope.report.diagnosis.memory import kind_words, phase_words
     from stepscope.report.diagnosis.out_of_memory import failure_words, held_words, way_cells

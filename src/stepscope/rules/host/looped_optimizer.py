@@ -31,6 +31,7 @@ from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.probed import OperatorCall
+from stepscope.core.run import RankMetadata
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.graph import Graph
@@ -101,7 +102,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         summary=f"The optimizer launches {num:.0f} kernels a step for {loop.num_parameters:.0f} "
         "parameters, one at a time.",
-        action="fused=True for torch.optim's Adam, AdamW and SGD; else foreach=True",
+        action=_action(case.metadata),
         evidence=(
             f"{num:.0f} kernels a step inside Optimizer.step, {now_ns / 1e6:.2f} ms on the device",
             f"done at once their traffic needs {loop.left_ns / 1e6:.2f} ms",
@@ -114,6 +115,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
         hopeful=lambda graph: _at_once(case, graph, loop, 0.0, 1.0),
         may_slow=True,
     )
+
+
+def _action(metadata: RankMetadata | None) -> str:
+    """The call that makes the job's optimizer, where the run says which one it is."""
+    made = () if metadata is None else metadata.optimizers
+    kinds = {words.partition(" ")[0] for words in made} & FUSED
+    if len(kinds) == 1 == len(made):
+        return f"torch.optim.{kinds.pop()}(..., fused=True), or foreach=True where that cannot be"
+    return "fused=True for torch.optim's Adam, AdamW and SGD; else foreach=True"
 
 
 def _at_once(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.report.action_code import action_code
+from stepscope.core.action_code import action_code
 
 
 @pytest.mark.parametrize(
