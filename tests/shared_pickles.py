@@ -41,6 +41,9 @@ class _Writer:
         """The value; gives its number in the pickle, -1 where it has none."""
         if isinstance(value, str):
             return self._text(value)
+        if isinstance(value, bool):
+            self.out += b"\x88" if value else b"\x89"
+            return -1
         if isinstance(value, int):
             small = 0 <= value < 256
             self.out += b"K" + bytes([value]) if small else b"\x8a\x08" + struct.pack("<q", value)

@@ -118,7 +118,7 @@ STEPPED = {"name": "Optimizer.step", "stage": "END", "time_us": 4}
 
 
 def segment(blocks: Any, device: int = 0, **more: Any) -> dict[str, Any]:
-    return {"device": device, "address": 0, "total_size": 1 << 30, "blocks": blocks, **more}
+    return {"device": device, "address": 0, "total_size": 1 << 30, "blocks": blocks} | more
 
 
 def snapshot(events: Any, **more: Any) -> bytes:
@@ -151,6 +151,26 @@ def allocations(size: int, *actions: str, by: int) -> bytes:
     )
 
 
+def cuts_beside_blocks(size: int) -> bytes:
+    """One segment with many blocks in it, and many stretches behind them that are given back."""
+    num, middle, end = size // 110, 1 << 39, 1 << 40
+    cuts = [middle + 4096 * each for each in range(num)]
+    places = [("segment_map", 0, end), *(("alloc", 4096 * each, 512) for each in range(num))]
+    places += [("segment_unmap", cut, 512) for cut in reversed(cuts)]
+    rest = zip([0, *(cut + 512 for cut in cuts)], [*cuts, end], strict=True)
+    return pickled(
+        {
+            "segments": [
+                {"address": first, "total_size": last - first, "is_expandable": True}
+                for first, last in rest
+            ],
+            "device_traces": [
+                [{"action": action, "addr": addr, "size": size} for action, addr, size in places]
+            ],
+        }
+    )
+
+
 SNAPSHOTS: dict[str, Bytes] = {
     "one event": lambda size: snapshot(Many(EVENT, size // 2)),
     "an event of many frames": lambda size: snapshot(
@@ -174,6 +194,7 @@ SNAPSHOTS: dict[str, Bytes] = {
     "falling addresses": lambda size: allocations(size, "alloc", by=-512),
     "rising addresses": lambda size: allocations(size, "alloc", "free_requested", by=512),
     "segments": lambda size: allocations(size, "segment_alloc", by=-4096),
+    "cuts beside blocks": lambda size: cuts_beside_blocks(5 * size),
     "cuts": lambda size: allocations(size, "segment_map", "alloc", "segment_unmap", by=1024),
 }  # fmt: skip
 

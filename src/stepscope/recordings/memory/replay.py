@@ -112,7 +112,7 @@ def replayed(history: DeviceHistory) -> Replay:
 class _Run:
     def __init__(self, history: DeviceHistory, events: list[Event]) -> None:
         self.events = events
-        self.arena = Arena(Rules.of(history.settings))
+        self.arena = _arena(history, events)
         self.allocations: list[Allocation] = []
         self.open: dict[int, Allocation] = {}
         self.knows_segments = bool(history.segments)
@@ -219,6 +219,19 @@ class _Run:
         self.oom_free_bytes = max(0, self.arena.reserved - self.held_bytes)
         if event.free_bytes is not None:
             self.capacity_bytes = self.arena.reserved + event.free_bytes
+
+
+def _arena(history: DeviceHistory, events: list[Event]) -> Arena:
+    """An empty one for such events."""
+    starts = [segment.addr for segment in history.segments]
+    blocks = [block.addr for segment in history.segments for block in segment.blocks]
+    for event in events:
+        if event.action in (ALLOC, FREE):
+            blocks.append(event.addr)
+        elif event.action in (SEGMENT, SEGMENT_FREE, MAP, UNMAP):
+            # What is cut out of the middle leaves a piece that begins where it ends.
+            starts += (event.addr, event.addr + event.size)
+    return Arena(Rules.of(history.settings), starts, blocks)
 
 
 def _retries(history: DeviceHistory, events: list[Event]) -> int | None:
