@@ -267,7 +267,9 @@ class Marked:
             total = sum(self._sizes[first:last])
         else:
             total = sum(self._sums[one:other])
-            total += sum(self._sizes[first : one * SUMMED]) + sum(self._sizes[other * SUMMED : last])
+            total += sum(self._sizes[first : one * SUMMED]) + sum(
+                self._sizes[other * SUMMED : last]
+            )
         return self._is_on.count(1, first, last), total
 
     def clear(self, start: int, end: int) -> None:
