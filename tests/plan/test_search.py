@@ -132,7 +132,7 @@ def methods_make_sense(job: TrainingJob, layout: Layout) -> bool:
         return False
     if layout.zero_stage == 2 and layout.pp > 1:
         return False
-    if layout.offload == "all" and layout.zero_stage < 3 and copies > 1:
+    if layout.offload in ("all", "nvme") and layout.zero_stage < 3 and copies > 1:
         return False
     if layout.shard and (
         layout.zero_stage != 3 or not 1 < layout.shard < copies or copies % layout.shard

@@ -12,9 +12,11 @@ from stepscope.plan.catalog import find_model, scaled_model
 from stepscope.plan.choice import Choice, choice_of
 from stepscope.plan.cluster import resized
 from stepscope.plan.cluster_parse import parse_cluster
-from stepscope.plan.framework import MEGATRON
+from stepscope.plan.framework import DEEPSPEED, FSDP, MEGATRON, Framework
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.layout import OFFLOAD, Layout
+from stepscope.plan.layout import OFFLOAD, TO_HOST, Layout, Layouts
+from stepscope.plan.memory import host_bytes
+from stepscope.plan.parameters import parameters
 from stepscope.plan.search import search
 from stepscope.plan.space import Space
 from stepscope.plan.what_if import (
@@ -85,16 +87,51 @@ def test_70b_is_pre_trained_on_64_h100s() -> None:
 
 
 def test_10b_goes_on_two_rtx_3090_only_with_offload() -> None:
-    job = job_of("10b", "2xRTX3090", 2048, 16, precision="fp16")
+    job = job_of("10b", "2xRTX3090", 2048, 16, precision="fp16", framework=FSDP)
     roomy = replace(job, cluster=replace(job.cluster, host_memory_bytes=256 * GIB))
     assert STATE_BYTES * job.model.num_params > 2 * job.cluster.memory_bytes
     assert fitting(roomy) is None
-    choice = fastest(roomy, Space(offload=OFFLOAD))
+    choice = fastest(roomy, Space(offload=TO_HOST))
     assert choice is not None
     assert choice.layout.offload != "none"
     assert choice.step_s > at_peak_s(job)
     poor = replace(job, cluster=replace(job.cluster, host_memory_bytes=32 * GIB))
-    assert fitting(poor, Space(offload=OFFLOAD)) is None
+    assert fitting(poor, Space(offload=TO_HOST)) is None
+
+
+@pytest.mark.parametrize("framework", [FSDP, DEEPSPEED])
+def test_13b_is_trained_on_one_card_of_24_gb(framework: Framework) -> None:
+    """Gradients leave during backward: there is never more than a layer's of them on the card."""
+    job = job_of("13b", "1xRTX4090", 2048, 8, framework=framework)
+    choice = fastest(job, Space(offload=TO_HOST))
+    assert choice is not None
+    assert choice.layout.zero_stage >= 2
+    assert choice.memory["gradients"] == 0
+    assert choice.memory_bytes < job.cluster.usable_bytes < 2 * job.model.num_params
+    staying = replace(job, framework=replace(framework, frees_offloaded=False))
+    kept = choice_of(staying, choice.layout)
+    assert kept.memory["gradients"] > 1.99 * job.model.num_params
+    # Of one micro-batch the same crosses, then behind backward.
+    assert kept.times["offload"] >= choice.times["offload"]
+
+
+def test_disks_hold_what_the_host_does_not() -> None:
+    """As ZeRO-Infinity does: states pass through the host a piece at a time, at the disks' rate."""
+    job = job_of("70b", "1x4xRTX4090", 2048, 8, framework=DEEPSPEED)
+    poor = replace(job, cluster=replace(job.cluster, host_memory_bytes=256 * GIB))
+    assert fastest(poor, Space(offload=TO_HOST)) is None
+    choice = fastest(poor, Space(offload=OFFLOAD))
+    assert choice is not None
+    assert choice.layout.offload == "nvme"
+    # Copy and moments out and in, weights out: of all devices over one node's disks.
+    least_s = (2 * 12 + 2) * job.model.num_params / job.cluster.disk_bytes_per_s
+    assert choice.times["offload"] > least_s
+    quick = replace(poor, cluster=replace(poor.cluster, disk_bytes_per_s=50e9))
+    assert choice_of(quick, choice.layout).times["offload"] < choice.times["offload"]
+    # The gradients alone are in the host's memory.
+    layouts = Layouts.of([choice.layout])
+    held = float(host_bytes(poor, layouts, parameters(poor, layouts))[0])
+    assert held == pytest.approx(2 * job.model.num_params, rel=0.01)
 
 
 THEN = Space(

@@ -55,6 +55,8 @@ class Cluster:
     """Of a node."""
     host_bytes_per_s: float = 25e9
     """Between a device and its host, one direction."""
+    disk_bytes_per_s: float = 5e9
+    """That a node's disks read or write: one drive on four lanes of PCIe 4, unless it is said."""
     power_share: float = 1.0
     """Of the board's rating, where it is held below it:
     products on newer devices are bound by power."""

@@ -168,6 +168,11 @@ class Framework:
     has_stages: bool = True
     offloads: tuple[str, ...] = ()
     """What it can keep on the host: optimizer, all. Any job may be asked what that would give."""
+    shards_alone: bool = False
+    """Whether what is offloaded goes through ZeRO, which one rank can be under by itself."""
+    frees_offloaded: bool = False
+    """Whether gradients leave the device during backward where their states are offloaded; else
+    they stay until the update."""
     bucket_bytes: float = 0.0
     """Per parameter, of buckets that gradients are copied to before they cross."""
     has_late_states: bool = False
@@ -226,6 +231,7 @@ MEGATRON_DEEPSPEED = Framework(
     accumulates_fused=False,
     pads_vocab=True,
     has_context=False,
+    frees_offloaded=True,
     offloads=("optimizer", "all"),
 )
 DEEPSPEED = Framework(
@@ -246,7 +252,9 @@ DEEPSPEED = Framework(
     has_context=False,
     has_sequence=False,
     has_stages=False,
-    offloads=("optimizer", "all"),
+    offloads=("optimizer", "all", "nvme"),
+    shards_alone=True,
+    frees_offloaded=True,
 )
 """A model of one's own in PyTorch under DeepSpeed's engine: weights, and under any ZeRO stage from
 the first on gradients too, in the precision that is switched on (`get_data_types`, where
@@ -296,6 +304,7 @@ TORCHTITAN = Framework(
     zero_stages=(0, 2, 3),
     shares_sequence=True,
     offloads=("all",),
+    frees_offloaded=True,
 )
 FSDP = Framework(
     name="fsdp",
@@ -318,6 +327,8 @@ FSDP = Framework(
     has_sequence=False,
     has_stages=False,
     offloads=("all",),
+    shards_alone=True,
+    frees_offloaded=True,
 )
 COMPOSER = replace(
     FSDP,

@@ -16,7 +16,9 @@ Ints = npt.NDArray[np.int64]
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 """With `vpp` over 1, 1f1b is interleaved."""
-OFFLOAD = ("none", "optimizer", "all")
+OFFLOAD = ("none", "optimizer", "all", "nvme")
+"""To the host the optimizer's states, with gradients, or weights too; all of it to its disks."""
+TO_HOST = OFFLOAD[:3]
 FEW = 64
 """Layouts below which nothing is won by computing those once that are alike."""
 

@@ -20,6 +20,7 @@ SCHEDULE_WORDS = {
     "zbv": "the zero-bubble schedule in a V, two pieces on each stage",
 }
 OFFLOAD_WORDS = {
+    "nvme": "weights, gradients and the optimizer's states are kept on the node's disks",
     "optimizer": "the optimizer's states are kept on the host",
     "all": "weights, gradients and the optimizer's states are kept on the host",
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layer_time import is_host_ahead
-from stepscope.plan.layout import FEW, SCHEDULES, Layouts, alike
+from stepscope.plan.layout import FEW, OFFLOAD, SCHEDULES, Layouts, alike
 from stepscope.plan.model import Model
 from stepscope.plan.parameters import (
     Parameters,
@@ -78,8 +78,7 @@ def memory(
     shard = shared_out(parameters, layouts, width)
     stage = layouts.zero_stage
     is_whole = stage == 3
-    own_bytes = 8.0 + framework.sharded_grad_bytes + framework.sharded_copy_bytes
-    frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - own_bytes
+    frozen = sharded_weight_bytes(job)
     weights = np.where(is_whole, shard * frozen, local * weight_bytes)
     whole_grads = shard * framework.sharded_grad_bytes
     grads = np.where(is_whole, whole_grads, np.where(stage == 2, shard, local) * grad_bytes)
@@ -97,13 +96,15 @@ def memory(
     is_out = layouts.offload >= 1
     states = np.where(is_out, 0.0, states)
     if not job.is_adapter:
-        on_device = np.where(stage >= 2, shard, local) * min(weight_bytes, grad_bytes)
-        grads = np.where(is_out, on_device, grads)
+        # Reduced and sharded, they can leave as they come.
+        leave = is_out & framework.frees_offloaded & ((stage >= 2) | (width == 1))
+        grads = np.where(leave, 0.0, grads)
     if framework.cast_bytes and job.value_bytes < 4:
         # A compiler makes them again in backward, as recomputation does.
         gone = np.ones(len(layouts)) if framework.is_compiled else share_recomputed(job, layouts)
         weights = weights - np.where(is_whole, 0.0, local * framework.cast_bytes * gone)
-    weights = np.where(layouts.offload == 2, 0.0, weights)
+    is_all_out = layouts.offload >= OFFLOAD.index("all")
+    weights = np.where(is_all_out, 0.0, weights)
     whole, first, last, logits = _activations(job, layouts, parameters.layers)
     is_last = (last + logits > first) & ((layouts.pp == 1) | (not is_first))
     is_spread = is_whole & (width > 1)
@@ -116,7 +117,12 @@ def memory(
         # Whole gradients of a layer, until they are scattered.
         grads_there = (parameters.largest_layer + parameters.outer) * framework.comm_grad_bytes
         gathered = np.where((stage == 2) & (width > 1), grads_there, gathered)
-    gathered = np.where(layouts.offload == 2, np.maximum(gathered, two_layers), gathered)
+    if is_out.any():
+        there = np.where(is_all_out, two_layers + largest, 0.0)
+        if not job.is_adapter:
+            one = (parameters.largest_layer + parameters.outer) * framework.comm_grad_bytes
+            there = np.maximum(there, np.where(leave, one, 0.0))
+        gathered = np.maximum(gathered, there)
     if framework.keeps_gathered_stages:
         # Gradients are added up in fp32 before they are scattered.
         stays = is_spread & (layouts.pp > 1)
@@ -182,6 +188,15 @@ def _late_bytes(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> F
     return np.where(
         takes_turns & is_host_ahead(job, layouts), layer * parameters.layers * flight, 0.0
     )
+
+
+def sharded_weight_bytes(job: TrainingJob) -> float:
+    """Of a weight under ZeRO-3, as each rank keeps its part."""
+    framework = job.framework
+    if job.is_adapter:
+        return float(job.value_bytes)
+    own = 8.0 + framework.sharded_grad_bytes + framework.sharded_copy_bytes
+    return framework.sharded_bytes - own
 
 
 def state_widths(job: TrainingJob) -> tuple[float, float, float]:
@@ -361,7 +376,8 @@ def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
 def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
     """What the devices of a node keep in its memory.
 
-    The optimizer's states, with gradients, and weights where all is there.
+    The optimizer's states, with gradients, and weights where all is there. Where that is on disks,
+    the gradients alone: states pass through a piece at a time.
     """
     # Experts that are spread already have fewer ranks left to share them.
     width = layouts.shard_width
@@ -372,7 +388,9 @@ def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats
         trained = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
     states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
     weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
+    grads = states * (job.framework.grad_bytes / trained if trained else 0.0)
+    states = np.where(layouts.offload == OFFLOAD.index("nvme"), grads, states)
     device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(
-        layouts.offload == 2, weights, 0.0
+        layouts.offload == OFFLOAD.index("all"), weights, 0.0
     )
     return device_bytes * job.cluster.devices_per_node

@@ -151,12 +151,16 @@ class Grid:
         return self._pipe_mask(cuts), allowed
 
     def _offload_mask(self, cuts: Mapping[str, Any]) -> Mask:
-        """Weights live on the host only where ranks share them (ZeRO-3),
-        or where there is one rank."""
+        """Weights live on the host only where ranks share them (ZeRO-3), or where there is one
+        rank; that is under ZeRO only where the framework offloads by it."""
         stage = self._shards["zero_stage"][None, :, None]
         offload = self._methods["offload"][None, None, :]
         alone = (cuts["dp"] * cuts["cp"] == 1)[:, :, None]
-        return np.asarray((offload < OFFLOAD.index("all")) | (stage == 3) | alone, dtype=bool)
+        is_out = offload > 0
+        may = (offload < OFFLOAD.index("all")) | (stage == 3)
+        if not self.job.framework.shards_alone:
+            return np.asarray((may | alone) & ~(alone & (stage > 0)), dtype=bool)
+        return np.asarray(may & np.where(is_out, stage > 0, ~alone | (stage == 0)), dtype=bool)
 
     @cached_property
     def _sizes(self) -> npt.NDArray[np.int64]:
@@ -318,7 +322,8 @@ class Grid:
         # Stages would reduce sharded gradients after each micro-batch.
         allowed = (stage != 2) | (cuts["pp"] == 1)
         if self.space.zero_stage is None:
-            allowed &= np.isin(stage, framework.zero_stages) | (copies == 1)
+            has = np.isin(stage, framework.zero_stages)
+            allowed &= has | ((copies == 1) & (stage == 0))
             allowed &= np.isin(stage, framework.staged_zero_stages) | (cuts["pp"] == 1)
         part = (
             (stage >= np.where(shard == A_NODE, 3, 1))
@@ -326,9 +331,7 @@ class Grid:
             & (width < copies)
             & (copies % np.maximum(width, 1) == 0)
         )
-        return np.asarray(
-            allowed & ((stage == 0) | (copies > 1)) & ((shard == 0) | part), dtype=bool
-        )
+        return np.asarray(allowed & ((shard == 0) | part), dtype=bool)
 
     def _method_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Whether to split the sequence, and what to recompute."""

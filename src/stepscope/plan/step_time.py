@@ -10,7 +10,8 @@ import numpy as np
 
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layer_time import LayerTime, has_far_stages, layer_time
-from stepscope.plan.layout import FEW, SCHEDULES, Layouts, alike
+from stepscope.plan.layout import FEW, OFFLOAD, SCHEDULES, Layouts, alike
+from stepscope.plan.memory import sharded_weight_bytes
 from stepscope.plan.network import Group, Network
 from stepscope.plan.parameters import Parameters, head_rows, is_even, shared_out
 from stepscope.plan.rates import Floats, Rates
@@ -423,22 +424,34 @@ def _offload(
     )
     if job.is_adapter:
         shard = np.zeros(len(layouts))
-    there_and_back = (
-        shard
-        * (job.framework.grad_bytes / 2 + job.framework.weight_bytes)
-        / cluster.host_bytes_per_s
-    )
+    framework, num_micro = job.framework, layouts.num_micro
+    hides_s = job.constants.overlap * compute_s
+    grads_s = shard * min(framework.weight_bytes, framework.grad_bytes) / cluster.host_bytes_per_s
+    if framework.frees_offloaded:
+        # Of each micro-batch, behind its backward, which is two thirds of the work.
+        leave = (layouts.zero_stage >= 2) | (layouts.shard_width == 1)
+        behind_s = np.maximum(grads_s * num_micro - hides_s * 2 / 3, 0.0)
+        grads_s = np.where(leave, behind_s, grads_s)
+    is_all_out = layouts.offload >= OFFLOAD.index("all")
+    back_s = np.where(is_all_out, 0.0, shard * framework.weight_bytes / cluster.host_bytes_per_s)
     update = shard * cluster.devices_per_node * job.optimizer.update_bytes / HOST_ADAM_BYTES_PER_S
     needed = np.where(
         layouts.zero_stage == 3, shared_out(parameters, layouts, layouts.shard_width), local
     )
-    weights = np.where(
-        layouts.offload == 2,
-        2 * needed * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro,
-        0.0,
-    )
-    weights = np.maximum(weights - job.constants.overlap * compute_s, 0.0)
-    return np.where(layouts.offload >= 1, there_and_back + update + weights, 0.0)
+    # Whole where it is sharded: in the width that the host keeps it.
+    each = np.where(layouts.zero_stage == 3, sharded_weight_bytes(job), job.value_bytes)
+    moved = 2 * needed * each * num_micro
+    weights = moved / cluster.host_bytes_per_s
+    is_on_disk = layouts.offload == OFFLOAD.index("nvme")
+    if is_on_disk.any():
+        # Copy and moments are read and written, weights written once and read for each pass, by all
+        # devices of a node.
+        states = 0.0 if job.is_adapter else 2 * (framework.copy_bytes + job.optimizer.moment_bytes)
+        disk = cluster.disk_bytes_per_s / cluster.devices_per_node
+        update = np.where(is_on_disk, np.maximum(update, shard * (states + each) / disk), update)
+        weights = np.where(is_on_disk, np.maximum(weights, moved / disk), weights)
+    weights = np.where(is_all_out, np.maximum(weights - hides_s, 0.0), 0.0)
+    return np.where(layouts.offload >= 1, grads_s + back_s + update + weights, 0.0)
 
 
 assert SCHEDULES[:2] == ("1f1b", "gpipe")

@@ -207,11 +207,15 @@ def warnings(job: TrainingJob, layout: Layout) -> list[str]:
         )
     if layout.offload != "none":
         host = job.cluster.host_memory_bytes / 2**30
+        if layout.offload == "nvme":
+            disks = job.cluster.disk_bytes_per_s / 1e9
+            texts.append(f"a node's disks are taken to move {disks:g} GB/s; --nvme says otherwise")
         texts.append(
             f"a node's own memory is taken to be {host:.0f} GiB; --host-memory says otherwise"
         )
         if layout.offload not in job.framework.offloads:
-            what = "all" if layout.offload == "all" else "the optimizer alone"
+            kinds = {"all": "all", "nvme": "to disks"}
+            what = kinds.get(layout.offload, "the optimizer alone")
             texts.append(
                 f"{job.framework.name} does not offload {what}: this is what a framework that does "
                 "would give"
@@ -450,11 +454,13 @@ def _helps(job: TrainingJob, space: Space) -> Iterator[str]:
 
 def _offload_helps(job: TrainingJob, space: Space) -> Iterator[str]:
     host = job.cluster.host_memory_bytes
-    wider = [kinds for kinds in (OFFLOAD[:2], OFFLOAD) if not set(kinds) <= set(space.offload)]
+    has = {"none", *(job.framework.offloads or OFFLOAD)}
+    kinds = (tuple(kind for kind in OFFLOAD[:num] if kind in has) for num in (2, 3, 4))
+    wider = [each for each in kinds if not set(each) <= set(space.offload)]
     roomy = replace(job, cluster=replace(job.cluster, host_memory_bytes=float("inf")))
     for candidate in (job, roomy):
-        for kinds in wider:
-            least = fitting(candidate, replace(space, offload=kinds))
+        for each in wider:
+            least = fitting(candidate, replace(space, offload=each))
             if least is not None:
                 need = f"{least.layout} needs {least.memory_bytes / GIB:.1f} GiB a device"
                 short = f", of which a node has {host / GIB:.0f}" if least.host_bytes > host else ""

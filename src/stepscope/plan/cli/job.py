@@ -53,6 +53,8 @@ def job_of(options: Options) -> tuple[TrainingJob, tuple[str, ...]]:
         notes += (words_of(calibration),)
     if options.pins.host_memory is not None:
         cluster = replace(cluster, host_memory_bytes=options.pins.host_memory * 2**30)
+    if options.pins.nvme is not None:
+        cluster = replace(cluster, disk_bytes_per_s=options.pins.nvme * 1e9)
     if options.questions.price is not None:
         cluster = replace(cluster, price_per_hour=options.questions.price)
     if cluster.gemms and options.precision not in cluster.gemms:

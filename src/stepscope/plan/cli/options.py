@@ -26,7 +26,7 @@ FRAMEWORKS = (
 OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adafactor", "muon")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
-OFFLOAD = ("none", "optimizer", "all")
+OFFLOAD = ("none", "optimizer", "all", "nvme")
 TARGETS = ("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate")
 COLLECTIVES = (
     "all_reduce",
@@ -97,11 +97,16 @@ class Pins:
     recompute: str | None = declare.option("--recompute", "of activations", choices=RECOMPUTE)
     schedule: str | None = declare.option("--schedule", "of the pipeline", choices=SCHEDULES)
     offload: str | None = declare.option(
-        "--offload", "to the host's memory; none unless asked for", choices=OFFLOAD
+        "--offload",
+        "to the host's memory, or all to its disks; none unless asked for",
+        choices=OFFLOAD,
     )
     allow_offload: bool = declare.option("--allow-offload", "try offload too")
     host_memory: float | None = declare.option(
         "--host-memory GIB", "of a node, for what is offloaded", _positive
+    )
+    nvme: float | None = declare.option(
+        "--nvme GB/S", "that a node's disks read and write, for what is offloaded there", _positive
     )
     no_flash: bool = declare.option("--no-flash", "attention that writes its scores to memory")
 

@@ -18,6 +18,7 @@ from stepscope.plan.layout import Layout
 CONFIG = "ds_config.json"
 BUCKET = 50_000_000
 """Elements of a bucket: 100 MB in half precision, which keeps any link busy."""
+DISKS = "/local_nvme"
 OPTIMIZERS = {"adam": "AdamW", "adam-8bit": None, "sgd": "SGD", "momentum": "SGD", "lion": "Lion"}
 
 
@@ -27,7 +28,7 @@ def deepspeed(job: TrainingJob, choice: Choice) -> Launch:
     reasons = lacking(job) + cuts_beyond_data(layout)
     if layout.offload != "none" and layout.zero_stage == 0:
         reasons.append("offload needs ZeRO (z1 or more)")
-    if layout.offload == "all" and layout.zero_stage < 3:
+    if layout.offload in ("all", "nvme") and layout.zero_stage < 3:
         reasons.append("weights are offloaded under ZeRO-3 alone")
     is_hybrid = 0 < layout.shard < layout.dp
     if is_hybrid and layout.zero_stage < 3:
@@ -97,10 +98,13 @@ def _zero(job: TrainingJob, layout: Layout) -> dict[str, Any]:
         }
     if 0 < layout.shard < layout.dp:
         zero["mics_shard_size"] = layout.shard
+    place: dict[str, Any] = {"device": "cpu", "pin_memory": True}
+    if layout.offload == "nvme":
+        place = {"device": "nvme", "nvme_path": DISKS, "pin_memory": True}
     if layout.offload != "none":
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if layout.offload == "all":
-        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+        zero["offload_optimizer"] = place
+    if layout.offload in ("all", "nvme"):
+        zero["offload_param"] = place
     return zero
 
 
@@ -134,6 +138,8 @@ def _notes(job: TrainingJob, layout: Layout) -> tuple[str, ...]:
             f"{layout.recompute} recompute{of} is switched on in the model "
             "(gradient_checkpointing_enable, or deepspeed.checkpointing), not by this file"
         )
+    if layout.offload == "nvme":
+        notes.append(f"nvme_path is {DISKS}: put the folder of your node's fast disks there")
     if OPTIMIZERS.get(job.optimizer.name) is None:
         notes.append(f"{job.optimizer.name} is made in train.py: DeepSpeed has no name for it")
     return tuple(notes)

@@ -60,7 +60,7 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
     model, reasons = job.model, []
     if layout.schedule != "1f1b":
         reasons.append(f"{layout.schedule} is not among its schedules, 1f1b is")
-    if layout.offload == "all":
+    if layout.offload in ("all", "nvme"):
         reasons.append("it offloads the optimizer's states alone")
     if layout.pp > 1 and model.layers % (layout.pp * layout.vpp):
         reasons.append(

@@ -91,8 +91,11 @@ def _precision(config: Mapping[str, Any]) -> str | None:
 
 
 def _offload(zero: Mapping[str, Any]) -> str:
-    def is_off(key: str) -> bool:
-        return as_object(zero.get(key)).get("device") in ("cpu", "nvme")
+    def is_off(key: str, kinds: tuple[str, ...] = ("cpu", "nvme")) -> bool:
+        return as_object(zero.get(key)).get("device") in kinds
+
+    if is_off("offload_param", ("nvme",)):
+        return "nvme"
 
     if is_off("offload_param"):
         return "all"

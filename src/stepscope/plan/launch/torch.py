@@ -179,7 +179,7 @@ def model_reasons(model: Model) -> list[str]:
 def _shard_reasons(layout: Layout) -> list[str]:
     if layout.zero_stage < 2:
         return [f"FSDP shares all states and z{layout.zero_stage} does not (--emit torchrun)"]
-    if layout.offload == "optimizer":
+    if layout.offload in ("optimizer", "nvme"):
         return ["FSDP offloads all states or none, not the optimizer's alone"]
     return []
 

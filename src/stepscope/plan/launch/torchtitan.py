@@ -79,7 +79,9 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
         reasons.append("its tensor ranks share the sequence too: sp belongs in the layout")
     if layout.recompute_layers:
         reasons.append("its full recompute is of every layer, not of some")
-    if layout.offload == "optimizer":
+    if layout.offload == "all" and layout.zero_stage == 0:
+        reasons.append("what it offloads goes through FSDP (z3)")
+    if layout.offload in ("optimizer", "nvme"):
         reasons.append("it offloads all states or none")
     if not layout.is_flash:
         reasons.append("PyTorch chooses its attention kernel (leave out no-flash)")
