@@ -247,6 +247,17 @@ def in_ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
+class HostGrowth(Struct, frozen=True, kw_only=True):
+    """Memory of the host that one rank's process holds more of from step to step."""
+
+    num_samples: int
+    first_step: int
+    last_step: int
+    first_bytes: float
+    last_bytes: float
+    bytes_per_step: float
+
+
 class LoaderKnobs(Struct, frozen=True, kw_only=True):
     """The DataLoader that feeds the steps."""
 
@@ -318,6 +329,18 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     """Of `cores_used`, by its child processes."""
     worker_bytes: float | None = None
     """Of memory that one of its child processes has to itself."""
+    own_bytes: float | None = None
+    """Of memory that the process has to itself: a worker that is forked from it may come to hold as
+    much. None: not known."""
+    growth: HostGrowth | None = None
+    """None where the process holds no more from step to step, or that was not seen."""
+    num_given_up: int | None = None
+    """Functions that TorchDynamo gave up at its limit of compilations; None: not counted."""
+    num_recompiles: int | None = None
+    num_windows: int = 0
+    """Recordings that were made."""
+    num_kept_off: int = 0
+    """Recordings that a profiler of the job's own kept from being made."""
     memory_available_bytes: float | None = None
     """On the machine, while steps were timed."""
     busiest_worker_cores: float | None = None
@@ -389,6 +412,13 @@ class RunFacts(Struct, frozen=True, kw_only=True):
         of none."""
         known = [rank for rank in self.ranks if rank.held_up_share is not None]
         return max(known, key=lambda rank: rank.held_up_share or 0.0, default=None)
+
+    @property
+    def is_kept_off(self) -> bool:
+        """Whether a profiler of the job's own kept every recording of some rank from being made."""
+        return any(rank.num_kept_off for rank in self.ranks) and not any(
+            rank.num_windows for rank in self.ranks
+        )
 
     @property
     def by_rank(self) -> Mapping[int, RankMetadata]:

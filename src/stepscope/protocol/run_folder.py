@@ -79,6 +79,11 @@ it starts: that one's folder."""
 RANK_FOLDER = re.compile(r"^rank-(\d{1,7})(?:\.(\d{1,10}))?$")
 """The number of the rank, and of the process where another one of the same rank was there before
 it."""
+OWN_PROFILER = (
+    "a profiler of the job's own was attached",
+    "the job started a profiler of its own",
+)
+"""Why a recording was not made: the `problem` of its event."""
 WINDOW_NAME = re.compile(r"^window-(\d{1,12})\.pt\.trace\.json(?:\.gz)?$")
 
 STEP_COLUMNS = (

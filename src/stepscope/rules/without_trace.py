@@ -196,6 +196,8 @@ def how_to_record(run: RunFacts) -> str:
             "steps are counted by torch.optim optimizers: where the job's are others, or run "
             "inside a CUDA graph, use the API (stepscope.profile() and scope.step())"
         )
+    if run.is_kept_off:
+        return "to record it: take the job's own profiler out, then stepscope run again"
     return (
         "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower "
         "than the rest"

@@ -55,6 +55,7 @@ def test_thread_counters(tmp_path: Path) -> None:
     sample = counters.take()
     assert sample["num_threads"] == 9
     assert sample["rss_bytes"] == 3 * os.sysconf("SC_PAGE_SIZE")
+    assert sample["private_bytes"] == 2 * os.sysconf("SC_PAGE_SIZE")
     assert sample["main_thread_cores"] == 0.5
     assert (sample["disk_read_bytes_s"], sample["disk_write_bytes_s"], sample["read_bytes_s"]) == (
         4096,

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
+from stepscope.analyses.run.host_growth import host_growth
 from stepscope.analyses.run.own_time import own_times
 from stepscope.analyses.run.stalls import saves_of, stalls_of
 from stepscope.analyses.run.step_extras import within_epochs
@@ -22,7 +23,7 @@ from stepscope.core.recordings.memory import CATEGORIES
 from stepscope.core.recordings.system import PortSeries
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
 from stepscope.protocol.port_counters import counter_of
-from stepscope.protocol.run_folder import stock_steps
+from stepscope.protocol.run_folder import OWN_PROFILER, stock_steps
 from stepscope.protocol.untrusted import as_object, as_text, finite, objects_at, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 from stepscope.readers.run_folder.port_samples import PortSamples
@@ -143,6 +144,15 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         ),
         children_cores=_middle(samples, "children_cores"),
         worker_bytes=_median([_worker_bytes(sample) for sample in samples]),
+        own_bytes=_middle(samples, "private_bytes"),
+        growth=host_growth(record.samples),
+        num_given_up=_last(record.samples, "dynamo_given_up"),
+        num_recompiles=_last(record.samples, "dynamo_recompiles"),
+        num_windows=len(record.windows),
+        num_kept_off=sum(
+            event.get("kind") == "window" and event.get("problem") in OWN_PROFILER
+            for event in record.events
+        ),
         memory_available_bytes=_middle(samples, "memory_available_bytes"),
         busiest_worker_cores=_middle(samples, "busiest_child_cores"),
         held_back_share=_share_held_back(samples),
@@ -179,6 +189,11 @@ def _stock(loader: LoaderKnobs | None) -> int:
     if loader is None or not loader.num_workers:
         return 0
     return stock_steps(loader.num_workers, loader.prefetch_factor)
+
+
+def _last(samples: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    """A count since the process began, at its last sample."""
+    return next((num for s in reversed(samples) if (num := whole(s.get(name))) is not None), None)
 
 
 def _middle(samples: Sequence[Mapping[str, Any]], name: str) -> float | None:

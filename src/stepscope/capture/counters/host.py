@@ -77,9 +77,10 @@ class ThreadCounters(_Counters):
         cpu_s, _, num_threads = read_stat(f"{folder}/task/{os.getpid()}/stat")
         sample: dict[str, Any] = {"num_threads": num_threads}
         counters = {"main_thread_cores": cpu_s, **read_io(folder)}
-        sample["rss_bytes"] = int(read_all(folder + "/statm").split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
+        resident, shared = map(int, read_all(folder + "/statm").split()[1:3])
+        page = os.sysconf("SC_PAGE_SIZE")
+        sample["rss_bytes"] = resident * page
+        sample["private_bytes"] = max(resident - shared, 0) * page
         counters |= read_queued(f"{folder}/task/{os.getpid()}/schedstat")
         return sample | shares_at_most_one(self._rates.of(counters))
 

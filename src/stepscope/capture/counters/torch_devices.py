@@ -133,7 +133,13 @@ class DynamoCounters:
             sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None
         )
         if compiled is not None:
-            sample["dynamo_recompiles"] = sum(num - 1 for num in list(compiled.values()) if num > 1)
+            nums = list(compiled.values())
+            sample["dynamo_recompiles"] = sum(num - 1 for num in nums if num > 1)
+            config = sys.modules.get("torch._dynamo.config")
+            limit = getattr(config, "recompile_limit", getattr(config, "cache_size_limit", None))
+            if isinstance(limit, int):
+                # The attempt at which it gave up is counted.
+                sample["dynamo_given_up"] = sum(num > limit for num in nums)
         spent = getattr(utils, "cumulative_time_spent_ns", None) or {}
         if WHOLE_COMPILES[0] in spent:
             sample["dynamo_compile_s"] = sum(spent.get(name, 0) for name in WHOLE_COMPILES) / 1e9

@@ -32,7 +32,7 @@ from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.quiet import quiet_kineto, without_thread_line
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import WARM_STEPS, Options
-from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD
+from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD, OWN_PROFILER
 
 LONGEST_WAIT_S = 5.0
 """For the thread that records to let go, where another thread of the job starts a profiler of its
@@ -247,7 +247,7 @@ class Window:
         Its own thread calls this.
         """
         self.profile.on_trace_ready = None
-        self.problem = self.problem or "the job started a profiler of its own"
+        self.problem = self.problem or OWN_PROFILER[1]
         self.close()
 
     def give_up(self, problem: str) -> None:
@@ -345,7 +345,7 @@ class Others:
 def obstacle(torch: Any, others: Others) -> str | None:
     """Why no recording can begin now; None where one can."""
     if is_profiling(torch) or others.is_there():
-        return "a profiler of the job's own was attached"
+        return OWN_PROFILER[0]
     if is_profiler_inherited():
         return "the process was forked after a recording, and the profiler cannot be used in it"
     return None

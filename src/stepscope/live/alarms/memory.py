@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from stepscope.analyses.run.host_growth import kendall_z
 from stepscope.analyses.run.samples import device_bytes, device_total_bytes, rss_bytes
 from stepscope.live.alarms.episode import Trouble, over
-from stepscope.live.alarms.trend import kendall_z
 from stepscope.protocol.untrusted import objects_at, whole
 
 NUM_SAMPLES = 10

@@ -8,10 +8,11 @@ numbers. The trend is judged by Kendall's S over the bins (Mann 1945).
 
 from __future__ import annotations
 
-import math
 from statistics import median
 
 from msgspec import Struct
+
+from stepscope.analyses.run.host_growth import kendall_z
 
 NUM_BINS = 24
 MIN_BINS = 12
@@ -75,11 +76,3 @@ class TrendDetector:
         return Trend(
             first_bytes=first, last_bytes=last, num_samples=(len(bins) - 1) * self._num_a_bin
         )
-
-
-def kendall_z(values: list[float]) -> float:
-    """Pairs in rising order less those in falling,
-    in standard deviations of a series without a trend."""
-    n = len(values)
-    s = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
-    return s / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)

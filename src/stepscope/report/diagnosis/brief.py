@@ -6,7 +6,7 @@ from __future__ import annotations
 from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unjudged_fixes
 from stepscope.core.numbers import gain_words
 from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
-from stepscope.report.diagnosis.view import SOURCE_WORDS, all_notes, limit_words
+from stepscope.report.diagnosis.view import all_notes, limit_words, source_words
 from stepscope.report.names import clean
 from stepscope.report.units import NBSP, ms, plural
 
@@ -23,7 +23,7 @@ def brief(diagnosis: Diagnosis) -> str:
     verdict, step = diagnosis.verdict, diagnosis.step
     head = [_short(verdict.summary.strip() or limit_words(verdict), MAX_VERDICT)]
     if step.ms is not None:
-        head.append(f"step {ms(step.ms * 1e6)}, {SOURCE_WORDS.get(step.source, step.source)}")
+        head.append(f"step {ms(step.ms * 1e6)}, {source_words(diagnosis)}")
     for report in by_detail(diagnosis.facts.out_of_memory)[:1]:
         head.insert(0, _short(f"Out of memory: {failure_words(report)}", MAX_VERDICT))
     shown = diagnosis.findings[:MAX_FINDINGS]

@@ -329,7 +329,9 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "once it runs", f"stepscope run -- {command}"
     elif run.ranks and not diagnosis.facts.ranks:
         problem = next((rank.problem for rank in run.ranks if rank.problem), None)
-        if problem is None:
+        if run.is_kept_off and problem is None:
+            yield "without it", f"stepscope run -- {command}"
+        elif problem is None:
             yield "record sooner", f"stepscope run --start-step 3 -- {command}"
         else:
             elsewhere = " --out FOLDER" if "--out" in problem else ""

@@ -158,12 +158,20 @@ def _common_folder(paths: list[str]) -> str:
     return first[: first.rfind("/", 0, same) + 1]
 
 
+def source_words(diagnosis: Diagnosis) -> str:
+    """How the step time is known."""
+    source, run = diagnosis.step.source, diagnosis.facts.run
+    if source == "measured" and run is not None and run.is_kept_off:
+        return "measured with a profiler of the job's own on"
+    return SOURCE_WORDS.get(source, source)
+
+
 def time_words(diagnosis: Diagnosis) -> str:
     """How long a step takes, and how that is known."""
     step = diagnosis.step
     if step.ms is None:
         return "The step time was not measured."
-    words = f"A step takes {ms(step.ms * 1e6)} ({SOURCE_WORDS.get(step.source, step.source)}"
+    words = f"A step takes {ms(step.ms * 1e6)} ({source_words(diagnosis)}"
     usual_ms = unprofiled_ms(step, diagnosis.replay)
     if step.profiled_ms is not None and step.source != "trace":
         words += f"; {ms(step.profiled_ms * 1e6)} while profiled"

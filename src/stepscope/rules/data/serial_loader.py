@@ -58,7 +58,7 @@ from stepscope.rules.shared.loading import (
     loading_frames,
     with_input,
 )
-from stepscope.rules.shared.workers import Workers, cores_words, sharding_words
+from stepscope.rules.shared.workers import Workers, cores_words, memory_words, sharding_words
 
 CODE = "serial-loader"
 BOUND = "data"
@@ -108,13 +108,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
     fetch_ns = handover(case).fetch_ns
     pinned = "" if case.graph.on_host else ", pin_memory=True"
     remedy = f"; {making.remedy}" if making is not None and making.remedy else ""
+    held = memory_words(case.metadata, num)
     return Proposal(
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
         f"which it {'trains' if case.graph.on_host else 'launches'} nothing"
         f"{'' if making is None else f', {making.words}'}.",
         action=f"DataLoader({_given(case.metadata, is_own=not len(serial))}num_workers={num}, "
         f"persistent_workers=True{pinned}){sharding_words(case.metadata, num)}; "
-        f"{_least(workers, num)}{remedy}",
+        f"{_least(workers, num)}{f'; {held}' if held else ''}{remedy}",
         evidence=(
             f"{len(calls)} calls of {name}",
             f"the longest took {int(trace.dur_ns[calls].max()) / 1e6:.1f} ms",

@@ -49,6 +49,7 @@ from stepscope.rules.shared.workers import (
     Workers,
     cores_words,
     free_words,
+    memory_words,
     more_in_memory,
     sharding_words,
 )
@@ -211,7 +212,9 @@ def _action(metadata: RankMetadata | None, more: int | None, times: int) -> str:
             f"trace does not hold it), at most the cores per rank; {busy}"
         )
     sharded = sharding_words(metadata, more)
-    return f"DataLoader(num_workers={more}, prefetch_factor={depth}){sharded}; {busy}"
+    held = memory_words(metadata, more)
+    told = f"{held}; {busy}" if held else busy
+    return f"DataLoader(num_workers={more}, prefetch_factor={depth}){sharded}; {told}"
 
 
 def _settings(case: Case, workers: Workers | None, more: int | None) -> tuple[str, ...]:

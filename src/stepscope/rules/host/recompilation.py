@@ -9,7 +9,9 @@ stands idle.
 
 Evidence it needs: the compiler's own marks, which the profiler records by itself.
 `TORCH_LOGS=recompiles` or `TORCH_TRACE`, given beside the trace or alone, names the function and
-the guard that failed, and the functions that were given up as a limit was hit.
+the guard that failed, and the functions that were given up as a limit was hit. A run recorded by
+`stepscope run` counts them: a function that is compiled 8 times (`recompile_limit`) runs eagerly
+from then on, and no step shows a compilation any more.
 
 What to do: `torch.compile(dynamic=True)` or `torch._dynamo.mark_dynamic(t, dim)` for the size that
 changes; pad or bucket lengths; keep Python numbers that change out of compiled code.
@@ -22,7 +24,9 @@ from __future__ import annotations
 
 from stepscope.analyses.host.activity import COMPILE_RANGE
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.compiler import FEWER_COMPILES
+from stepscope.core.run import RunFacts
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
@@ -67,10 +71,30 @@ def _compiled_once(case: Case, graph: Graph) -> Graph:
     return left if is_fitted else without_cost(left, USUAL_COST_NS)
 
 
+def advise_run(run: RunFacts) -> Advice | None:
+    """By the compiler's counts over the whole run: what it gave up runs as it is written."""
+    given_up = [rank for rank in run.ranks if rank.num_given_up]
+    if not given_up:
+        return None
+    worst = max(given_up, key=lambda rank: rank.num_given_up or 0)
+    num, again = worst.num_given_up, worst.num_recompiles
+    which = "A function was" if num == 1 else f"{num} functions were"
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{which} given up at torch._dynamo's recompile_limit: calls that fit no compiled "
+        "version run eagerly.",
+        action=FEWER_COMPILES,
+        evidence=(f"rank {worst.rank}: compiled again {again} times, given up {num}",),
+        ranks=tuple(rank.rank for rank in given_up) if len(given_up) < len(run.ranks) else (),
+    )
+
+
 RULE = Rule(
     code=CODE,
     bound=BOUND,
     text=__doc__,
     propose=propose,
+    advise_run=advise_run,
     needs_device=False,
 )

@@ -8,7 +8,8 @@ gets to the device's limit after hours, and slows down before that.
 
 Evidence it needs: the allocator's events (`profile_memory=True`) over three steps or more, after
 the first few: the optimizer makes its state in the first. Or a memory snapshot of as many, which
-also says which line made what is kept.
+also says which line made what is kept. Of the host's memory a run recorded by `stepscope run` has
+samples, one a second: ten or more that rise to the end.
 
 What to do: keep `loss.detach()` or `loss.item()`, never `loss`; empty lists of outputs and hooks;
 `del` what the next step does not need.
@@ -25,6 +26,7 @@ from msgspec import Struct
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord
+from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
@@ -117,11 +119,45 @@ def _advice(record: MemoryRecord, floors: np.ndarray, left: float) -> Advice:
     )
 
 
+def advise_run(run: RunFacts) -> Advice | None:
+    """Memory of the host, by a run's own samples."""
+    growing = [rank for rank in run.ranks if rank.growth is not None]
+    if not growing:
+        return None
+    worst = max(growing, key=_grown_a_step)
+    growth = worst.growth
+    assert growth is not None
+    seen = (
+        f"rank {worst.rank}: {growth.first_bytes / 1e9:.2f} GB at step {growth.first_step}, "
+        f"{growth.last_bytes / 1e9:.2f} GB at step {growth.last_step}, by {growth.num_samples} "
+        "samples"
+    )
+    evidence = [seen]
+    if worst.memory_available_bytes is not None:
+        left = worst.memory_available_bytes / growth.bytes_per_step
+        evidence.append(f"the machine is full after {left:,.0f} more steps like these")
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The process holds {growth.bytes_per_step / 1e6:.1f} MB more of the host's memory "
+        "from step to step.",
+        action="empty lists of losses, outputs and metrics (loss.item(), .cpu() copies); bounded "
+        "caches in the dataset; tracemalloc or memray names the line",
+        evidence=tuple(evidence),
+        ranks=tuple(rank.rank for rank in growing) if len(growing) < len(run.ranks) else (),
+    )
+
+
+def _grown_a_step(rank: RankMetadata) -> float:
+    return 0.0 if rank.growth is None else rank.growth.bytes_per_step
+
+
 RULE = Rule(
     code=CODE,
     bound=BOUND,
     text=__doc__,
     propose=propose,
     advise=advise,
+    advise_run=advise_run,
     needs_replay=False,
 )

@@ -21,6 +21,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Times the shortest step that any number of workers gives: so near it, fewer are better."""
     memory_share: float = 0.5
     """Of the machine's free memory that more workers may take."""
+    told_share: float = 0.1
+    """Of the machine's free memory, from which what workers take is worth a word."""
     least_cores: float = 0.05
     """Of a core that a worker is reckoned to need at least."""
     computing_cores: float = 0.5
@@ -93,9 +95,32 @@ class Workers(Struct, frozen=True, kw_only=True):
 def more_in_memory(metadata: RankMetadata) -> int | None:
     """How many workers more the machine's free memory has room for; None where that is not
     known."""
-    if not metadata.worker_bytes or metadata.memory_available_bytes is None:
+    each = _each_bytes(metadata)
+    if not each or metadata.memory_available_bytes is None:
         return None
-    return math.floor(POLICY.memory_share * metadata.memory_available_bytes / metadata.worker_bytes)
+    free = metadata.memory_available_bytes / max(metadata.local_ranks or 1, 1)
+    return math.floor(POLICY.memory_share * free / each)
+
+
+def _each_bytes(metadata: RankMetadata) -> float | None:
+    """What a worker holds: as one was seen to, else as the process it is forked from, whose Python
+    objects are copied as they are touched."""
+    return metadata.worker_bytes or metadata.own_bytes
+
+
+def memory_words(metadata: RankMetadata | None, num: int) -> str:
+    """What so many workers may take of the free memory; empty where that is little, or not
+    known."""
+    if metadata is None or metadata.memory_available_bytes is None:
+        return ""
+    each, free = _each_bytes(metadata), metadata.memory_available_bytes
+    if not each or num * each * max(metadata.local_ranks or 1, 1) < POLICY.told_share * free:
+        return ""
+    how = "was seen to hold" if metadata.worker_bytes else "may come to hold, as the process does,"
+    return (
+        f"a worker {how} {each / 1e9:.1f} GB: {num} of them {num * each / 1e9:.1f} of the "
+        f"{free / 1e9:.1f} GB that are free"
+    )
 
 
 def cores_words(metadata: RankMetadata) -> str:
