@@ -15,6 +15,8 @@ from stepscope.core.diagnosis import (
     DiagnosisDocument,
     Finding,
     Rank,
+    ReplayCheck,
+    StepTime,
     median_rank,
     unanswered_share,
     unjudged_fixes,
@@ -27,12 +29,12 @@ from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
 from stepscope.report.diagnosis.view import (
     OF_THE_RUN,
+    SOURCE_WORDS,
     damage_warnings,
     is_of_rare_steps,
     limit_words,
     memory_words,
     rare_share,
-    source_words,
     unprofiled_ms,
 )
 from stepscope.report.html.auxiliary import auxiliary_of
@@ -95,9 +97,8 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _step_chips(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
-    step, replay = diagnosis.step, diagnosis.replay
-    of = source_words(diagnosis) if step.ms is not None else ""
+def _step_chips(step: StepTime, replay: ReplayCheck | None) -> list[tuple[str, str, str]]:
+    of = SOURCE_WORDS.get(step.source, step.source) if step.ms is not None else ""
     chips = [("a step", _ms(step.ms), of)]
     if step.profiled_ms is not None:
         recorded = f"{plural(step.count, 'step')} recorded"
