@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from pathlib import Path
 
-from stepscope.core.diagnosis import Abstention
-from stepscope.core.run import RunFacts
-from stepscope.rules.verdict import OPTIONS, in_run_options
-from tests.scenarios import SCENARIOS
-from tests.wording import mentions
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.recorders import KINETO, NSYS, RUN, recorder_of
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
+from stepscope.report.diagnosis.json import to_json
+from tests.shared_data import DEMO, ROOT
 
-NOTE = "lines are not named: with_stack=True in the profiler records them, and slows the host more"
-NEEDS = "profile with profile_memory=True"
+KEPT = ROOT / "tests" / "kept" / "run"
+
+
+def diagnosed(path: Path) -> Diagnosis:
+    return diagnose([path], Options(use_cache=False, jobs=1))
 
 
 def test_a_recorded_run_is_told_our_options_and_a_trace_the_profilers() -> None:
-    trace = replace(
-        SCENARIOS["comms_eight_ranks"](),
-        notes=(NOTE,),
-        abstentions=(Abstention(code="memory-growth", reason="not recorded", needs=NEEDS),),
-    )
-    assert in_run_options(trace) == trace
-    run = RunFacts(path="r", command=("python",), exit_code=0, ranks=())
-    told = in_run_options(replace(trace, facts=replace(trace.facts, run=run)))
-    (note,) = told.notes
-    assert mentions(note, "--stacks")
-    assert told.abstentions[0].needs == "rerun with --memory"
+    run, trace = diagnosed(KEPT), diagnosed(DEMO)
+    assert any(RUN.slow_stacks in note for note in run.notes)
+    for option in ("with_stack=True", "profile_memory=True", "torch.profiler.schedule"):
+        assert option not in to_json(run)
+    needs = {each.code: each.needs for each in trace.abstentions}
+    assert needs["memory-growth"] == KINETO.with_memory
+    assert "--memory" not in to_json(trace)
 
 
-def test_the_longest_wording_is_tried_first() -> None:
-    for at, (words, _) in enumerate(OPTIONS):
-        assert not any(words in later for later, _ in OPTIONS[at + 1 :]), words
+def test_a_recorder_is_known_by_what_it_wrote() -> None:
+    assert recorder_of(("torch",), is_run=False) is KINETO
+    assert recorder_of(("torch",), is_run=True) is RUN
+    assert recorder_of(("nsys", "cuda"), is_run=False) is NSYS

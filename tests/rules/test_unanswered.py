@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import CallRow, RangeRow, RankFacts
+from stepscope.core.recorders import KINETO
 from stepscope.rules.judge import Judgement
 from stepscope.rules.unanswered import REASONS, unanswered
 from tests import scenarios
@@ -37,7 +38,7 @@ def reasons(
 ) -> dict[str, Abstention]:
     named = [each.predicted_speedup for each in findings if each.predicted_speedup >= 1.02]
     judgement = Judgement(findings=findings, ladder=tuple(sorted(named)))
-    return {each.code: each for each in unanswered(RANK, shares, judgement, lacking)}
+    return {each.code: each for each in unanswered(RANK, shares, judgement, lacking, KINETO)}
 
 
 @pytest.mark.parametrize("bound", sorted(REASONS))
@@ -74,7 +75,7 @@ def test_batches_that_the_training_process_makes_are_said_to_be() -> None:
 
 
 def _of(rank: RankFacts, bound: str = "compute") -> Abstention:
-    (said,) = unanswered(rank, {bound: 0.6}, Judgement(findings=(), ladder=()), None)
+    (said,) = unanswered(rank, {bound: 0.6}, Judgement(findings=(), ladder=()), None, KINETO)
     return said
 
 

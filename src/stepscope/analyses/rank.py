@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.analyses.collectives.events import library_collectives
@@ -33,17 +32,19 @@ from stepscope.analyses.steps.projection import (
 from stepscope.analyses.steps.range_projection import median_lengths, project
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RangeRow, RankFacts, Steps
+from stepscope.core.recorders import recorder_of
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
 MAX_ROWS = 200
 """Rows kept of each table: facts travel between processes, and nobody reads further."""
 
-RECORD_MORE = "record two steps or more: torch.profiler.schedule(wait=1, warmup=1, active=3)"
 
-
-def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) -> RankFacts:
+def measure_rank(
+    context: RankContext, rank: int, step_ns: int | None = None, *, is_run: bool = False
+) -> RankFacts:
     """Everything the analyses measure of one rank.
-    `step_ns` is the unprofiled step time, when known."""
+    `step_ns` is the unprofiled step time, when known; `is_run` whether `stepscope run` recorded
+    it."""
     trace, links, steps = context.trace, context.links, context.cut.steps
     low, high = context.window
     measured = _within(trace, context.charges.work, low, high)
@@ -79,7 +80,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
         notes=trace.notes
-        + _notes(context, charges.work, 0 if launches is None else launches.num_lost)
+        + _notes(context, charges.work, 0 if launches is None else launches.num_lost, is_run=is_run)
         + bug_notes(context.trace, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
@@ -147,29 +148,6 @@ def _projected(trace: Trace, links: Links, rows: tuple[RangeRow, ...]) -> tuple[
     return tuple(replace(row, projected_ns=projected.get(row.name)) for row in rows)
 
 
-class _RecorderOptions(Struct, frozen=True, kw_only=True):
-    """What to ask a recorder for where something is missing."""
-
-    calls: str
-    operators: str
-    marks: str
-    shapes: str
-
-
-KINETO = _RecorderOptions(
-    calls="activities=[CPU, CUDA]",
-    operators="profile with ProfilerActivity.CPU",
-    marks="ProfilerActivity.CPU, profiler.step()",
-    shapes="profile with record_shapes=True",
-)
-NSYS = _RecorderOptions(
-    calls="nsys profile -t cuda",
-    operators="nsys profile --pytorch=autograd-nvtx, or torch.autograd.profiler.emit_nvtx()",
-    marks="nsys profile -t cuda,nvtx, and torch.cuda.nvtx ranges around the step",
-    shapes="nsys profile --pytorch=autograd-shapes-nvtx; their types are never there",
-)
-
-
 def _graph_notes(links: Links, work: Int64) -> list[tuple[int, str]]:
     """Whose the work of CUDA graphs is, as far as that can be told."""
     in_graphs = links.shared[work] | (links.captured[work] != NONE)
@@ -198,12 +176,13 @@ def _graph_notes(links: Links, work: Int64) -> list[tuple[int, str]]:
     ]
 
 
-def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
+def _notes(context: RankContext, work: Int64, lost: int, *, is_run: bool) -> tuple[str, ...]:
     trace, links, steps, device = context.trace, context.links, context.cut.steps, context.device
     unlinked = int((links.launch[work] == NONE).sum())
     devices = len(distinct(trace.device[work]))
     name = "the device" if device is None else repr(device.name)
-    recorder = NSYS if any(key.startswith("nsys") for key in trace.meta.versions) else KINETO
+    recorder = recorder_of(trace.meta.versions, is_run=is_run)
+    record_more = f"record two steps or more: {recorder.more_steps}"
     notes = [
         (len(trace) == 0, "the trace holds no events: nothing could be measured"),
         (
@@ -216,18 +195,18 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
         ),
         (
             steps.windows and steps.source == WHOLE_TRACE,
-            f"no steps could be detected: all that was recorded is taken as one ({RECORD_MORE})",
+            f"no steps could be detected: all that was recorded is taken as one ({record_more})",
         ),
         (
             steps.windows and not steps.is_step_interval and steps.source != WHOLE_TRACE,
             (
                 f"the trace shows too few steps by {steps.source}: the span of what ran stands in "
-                f"for the step time ({RECORD_MORE})"
+                f"for the step time ({record_more})"
             ),
         ),
         (
             steps.is_step_interval and steps.num_seen == 1,
-            f"one step was recorded: no gain can be predicted ({RECORD_MORE})",
+            f"one step was recorded: no gain can be predicted ({record_more})",
         ),
         (
             0 < steps.num_seen < steps.num_marked,

@@ -82,14 +82,15 @@ def measure_file(
         return Measured(problem=str(problem))
     if folder is not None and not is_cached(trace, use_cache=use_cache):
         cache.store(source, trace, folder=folder)
-    return measure_context(context_of(trace, hardware), step_ns)
+    is_run = source.metadata is not None
+    return measure_context(context_of(trace, hardware), step_ns, is_run=is_run)
 
 
 @stage("measure")
-def measure_context(context: RankContext, step_ns: int | None) -> Measured:
+def measure_context(context: RankContext, step_ns: int | None, *, is_run: bool) -> Measured:
     # Its groups are in the records, each rank of each of them: a job has many of both.
     meta = dataclasses.replace(context.trace.meta, process_groups=())
-    facts = measure_rank(context, meta.rank or 0, step_ns)
+    facts = measure_rank(context, meta.rank or 0, step_ns, is_run=is_run)
     records = collective_records_of(context, facts.rank)
     return Measured(
         meta=meta,
@@ -396,7 +397,12 @@ def _measured_here(
 ) -> Iterator[tuple[int, Measured]]:
     for number, source in enumerate(sources):
         try:
-            yield number, measure_context(contexts.of(source, read_progress), step_ns)
+            yield (
+                number,
+                measure_context(
+                    contexts.of(source, read_progress), step_ns, is_run=source.metadata is not None
+                ),
+            )
         except StepscopeError as problem:
             yield number, Measured(problem=str(problem))
 
@@ -418,7 +424,10 @@ def _measured_by(
     for number, source in enumerate(sources):
         if contexts.has(source):
             # Read before the others, to see whether a log is of the same run.
-            yield number, measure_context(contexts.of(source), step_ns)
+            yield (
+                number,
+                measure_context(contexts.of(source), step_ns, is_run=source.metadata is not None),
+            )
     for index, result in run_tasks(workers, measure, [sources[number] for number in unread]):
         number = unread[index]
         if isinstance(result, DiedError):

@@ -16,6 +16,7 @@ from stepscope.analyses.host.source_locations import Stacks
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
+from stepscope.core.recorders import Recorder, recorder_of
 from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay.changes import without_host_parts
@@ -74,6 +75,11 @@ class Case:
     _replayed: list[Trace] = field(default_factory=list, repr=False, compare=False)
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def recorder(self) -> Recorder:
+        """What to ask for what was not recorded."""
+        return recorder_of(self.context.trace.meta.versions, is_run=self.metadata is not None)
 
     @property
     def graph(self) -> Graph:
@@ -168,7 +174,7 @@ def case_of(
 ) -> Case:
     """Replay the rank's steps. `facts` where it was measured before."""
     if facts is None:
-        facts = measure_rank(context, rank, step_ns)
+        facts = measure_rank(context, rank, step_ns, is_run=metadata is not None)
     graph = build(context.trace, context.links, context.cut, context.host, context.collective)
     if graph is None and facts.device_name is None:
         graph = build_on_host(context.trace, context.cut, context.host)

@@ -11,6 +11,7 @@ from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.diagnosis import SHARE, Abstention
 from stepscope.core.facts import KernelRow, RankFacts
+from stepscope.core.recorders import Recorder
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.registry import TRACE_RULES
 
@@ -48,7 +49,11 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 
 
 def unanswered(
-    rank: RankFacts, shares: Mapping[str, float], judgement: Judgement, lacking: str | None
+    rank: RankFacts,
+    shares: Mapping[str, float],
+    judgement: Judgement,
+    lacking: str | None,
+    recorder: Recorder,
 ) -> tuple[Abstention, ...]:
     """For each large share that nothing answers, why; `lacking` says why nothing was replayed,
     where nothing was."""
@@ -62,20 +67,25 @@ def unanswered(
     # However the fixes divide what they save, no share is longer than the step that they leave.
     answered |= {bound for bound, share in shares.items() if left <= MOST_LEFT * share}
     return tuple(
-        _abstention(rank, bound, share, judgement, lacking)
+        _abstention(rank, bound, share, judgement, lacking, recorder)
         for bound, share in sorted(shares.items(), key=lambda item: -item[1])
         if share > LARGE and bound not in answered
     )
 
 
 def _abstention(
-    rank: RankFacts, bound: str, share: float, judgement: Judgement, lacking: str | None
+    rank: RankFacts,
+    bound: str,
+    share: float,
+    judgement: Judgement,
+    lacking: str | None,
+    recorder: Recorder,
 ) -> Abstention:
     if lacking is not None:
         needs = NEEDS_REPLAY if rank.uses_device else ON_HOST_NEEDS
         reason = f"nothing could be replayed: {lacking}"
     else:
-        reason, needs = _of_rules(judgement, bound) or REASONS[bound](rank, bound)
+        reason, needs = _of_rules(judgement, bound) or REASONS[bound](rank, bound, recorder)
         tried = [
             finding.code for finding in judgement.findings if bound in ANSWERS.get(finding.code, ())
         ]
@@ -97,7 +107,7 @@ def _of_rules(judgement: Judgement, bound: str) -> Reason | None:
     return next(said, None)
 
 
-def _by_kernels(rank: RankFacts, bound: str) -> Reason:
+def _by_kernels(rank: RankFacts, bound: str, _: Recorder) -> Reason:
     """How near their roofs the kernels are, and which are the longest."""
     rows = [
         row for row in rank.kernels if (row.category in MATRIX_CATEGORIES) == (bound == "compute")
@@ -152,47 +162,50 @@ def _reached(rows: Sequence[KernelRow]) -> float | None:
     return sum(row.floor_ns or 0.0 for row in known) / took if took else None
 
 
-def _by_host(rank: RankFacts, _: str) -> Reason:
+def _by_host(rank: RankFacts, _: str, recorder: Recorder) -> Reason:
     """What the host does meanwhile, as far as it was recorded."""
     parts = rank.typical_parts_ns or {}
     idle = {part: parts.get(part, 0.0) for part in IDLE_WORDS}
     most = max(idle, key=lambda part: idle[part])
     what = IDLE_WORDS[most] if idle[most] > 0 else "of the host's own work"
-    return f"{what}, and no known pattern in it", "with_stack=True, or py-spy: the lines it is in"
+    return (
+        f"{what}, and no known pattern in it",
+        f"{recorder.stacks}, or py-spy: the lines it is in",
+    )
 
 
-def _by_loader(rank: RankFacts, _: str) -> Reason:
+def _by_loader(rank: RankFacts, _: str, recorder: Recorder) -> Reason:
     if any(SERIAL.search(row.name) for row in rank.host.loader):
-        lines = "with_stack=True, or py-spy: the lines that make them"
+        lines = f"{recorder.stacks}, or py-spy: the lines that make them"
         return (
             "making batches in the training process",
             f"cheaper ones, or cores for workers; {lines}",
         )
     return (
         "waiting for batches whose making was not recorded",
-        "with_stack=True, or py-spy: the lines that make them",
+        f"{recorder.stacks}, or py-spy: the lines that make them",
     )
 
 
-def _by_copies(_rank: RankFacts, _: str) -> Reason:
+def _by_copies(_rank: RankFacts, _: str, recorder: Recorder) -> Reason:
     return (
         "copies that are neither pageable, nor many and small, nor in the way of compute",
-        "with_stack=True: the lines that copy",
+        f"{recorder.stacks}: the lines that copy",
     )
 
 
-def _by_waits(_rank: RankFacts, _: str) -> Reason:
+def _by_waits(_rank: RankFacts, _: str, _recorder: Recorder) -> Reason:
     return "waiting that no rank causes step after step", "more steps, and the traces of all ranks"
 
 
-def _by_collectives(rank: RankFacts, _: str) -> Reason:
+def _by_collectives(rank: RankFacts, _: str, _recorder: Recorder) -> Reason:
     is_split = rank.partition is not None and rank.partition.waits_split
     if is_split:
         return "collectives that no rule knows a way to shorten", "their sizes and types (c10d)"
     return "moving bytes or waiting: one rank cannot tell", "the traces of all ranks"
 
 
-REASONS: Mapping[str, Callable[[RankFacts, str], Reason]] = {
+REASONS: Mapping[str, Callable[[RankFacts, str, Recorder], Reason]] = {
     "compute": _by_kernels,
     "memory": _by_kernels,
     "host": _by_host,

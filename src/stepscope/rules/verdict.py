@@ -1,9 +1,7 @@
-"""The verdict: what limits the run, by what removing it would give; and what the run lacks, in the
-options of `stepscope run`."""
+"""The verdict: what limits the run, by what removing it would give."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from msgspec.structs import replace
@@ -20,6 +18,7 @@ from stepscope.core.diagnosis import (
     unjudged_fixes,
 )
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.recorders import KINETO, RUN, Recorder
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.rules.advice import advise, advise_run, joined, weighed
@@ -56,26 +55,9 @@ from stepscope.rules.partition_verdict import (
     is_whole_trace,
     missed_by,
 )
-from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
+from stepscope.rules.shared.allocations import REASON as NO_ALLOCATIONS
 from stepscope.rules.unanswered import unanswered
 
-OPTIONS = (
-    (
-        "with_stack=True in the profiler records them, and slows the host more",
-        "rerun with --stacks, which slows the host more",
-    ),
-    ("record with profile_memory=True and record_shapes=True", "rerun with --memory"),
-    ("Record with_stack=True", "Rerun with --stacks"),
-    ("profile with profile_memory=True", "rerun with --memory"),
-    ("record with profile_memory=True", "rerun with --memory"),
-    ("profile_memory=True", "--memory"),
-    ("with_stack=True", "--stacks"),
-    ("torch.profiler.schedule(wait=1, warmup=1, active=3)", "rerun with --steps 3"),
-)
-"""The profiler's own argument, and ours; the longest wording first. Shapes and both activities are
-always recorded."""
-_ANY = re.compile("|".join(re.escape(words) for words, _ in OPTIONS))
-_OURS = dict(OPTIONS)
 MOST_UNEXPLAINED = 0.5
 """Of the step, idle with no cause recorded, from which no kernel or copy is the limit, whatever the
 replay says: it takes the time before them for theirs."""
@@ -99,8 +81,9 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     # What recordings show is of the step, too.
     is_judged &= not any((each.weight or 0.0) >= LEAST_SPEEDUP - 1 for each in advice)
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
-    judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement))
-    diagnosis = Diagnosis(
+    recorder = KINETO if facts.run is None else RUN
+    judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement, recorder))
+    return Diagnosis(
         verdict=verdict,
         step=_step(facts, rank),
         replay=_replay(rank),
@@ -111,22 +94,23 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
             *job.notes,
             *judged.notes,
             *_notes(facts, rank),
-            *_not_judged(judgement, facts),
+            *_not_judged(judgement, facts, recorder),
         ),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
         advice=advice,
         abstentions=_abstentions(judgement, facts),
     )
-    return in_run_options(diagnosis)
 
 
-def _explained(rank: RankFacts, verdict: Verdict, judgement: Judgement) -> tuple[Abstention, ...]:
+def _explained(
+    rank: RankFacts, verdict: Verdict, judgement: Judgement, recorder: Recorder
+) -> tuple[Abstention, ...]:
     """What the rules could not judge, and why large shares of the step have no finding."""
     is_asked = unjudged_fixes(judgement.abstentions) is None
     if not is_asked or (rank.replayed is not None and is_missed(rank.replayed)):
         return judgement.abstentions
     lacking = _lacking(rank) if rank.replayed is None else None
-    return (*judgement.abstentions, *unanswered(rank, verdict.shares, judgement, lacking))
+    return (*judgement.abstentions, *unanswered(rank, verdict.shares, judgement, lacking, recorder))
 
 
 def _advice(facts: Facts) -> tuple[Advice, ...]:
@@ -333,11 +317,11 @@ def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
     """Less those that a recording of memory answers."""
     has_memory = facts.auxiliary is not None and facts.auxiliary.memory is not None
     return tuple(
-        each for each in judgement.abstentions if not (has_memory and each.needs == NEEDS_MEMORY)
+        each for each in judgement.abstentions if not (has_memory and each.reason == NO_ALLOCATIONS)
     )
 
 
-def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
+def _not_judged(judgement: Judgement, facts: Facts, recorder: Recorder) -> tuple[str, ...]:
     """What rules had to say without a gain, and what they could not judge, joined by what they
     lack."""
     alike: dict[tuple[str, str], list[str]] = {}
@@ -353,10 +337,7 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
         for (reason, needs), codes in alike.items()
     ]
     if judgement.lacks_stacks:
-        lacking.append(
-            "lines and modules are not named: with_stack=True in the profiler records them, and "
-            "slows the host more"
-        )
+        lacking.append(f"lines and modules are not named: {recorder.slow_stacks}")
     return (*(f"{remark.code}: {remark.text}" for remark in judgement.remarks), *lacking)
 
 
@@ -395,33 +376,3 @@ def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     if facts.unknown_note is not None:
         notes.append(facts.unknown_note)
     return tuple(notes)
-
-
-def in_run_options(diagnosis: Diagnosis) -> Diagnosis:
-    """The same with our options in place of the profiler's, which the user of `stepscope run` does
-    not call."""
-    if diagnosis.facts.run is None:
-        return diagnosis
-    findings = tuple(
-        replace(
-            finding,
-            action=_ours(finding.action),
-            evidence=tuple(map(_ours, finding.evidence)),
-        )
-        for finding in diagnosis.findings
-    )
-    abstentions = tuple(replace(each, needs=_ours(each.needs)) for each in diagnosis.abstentions)
-    ranks = tuple(
-        replace(rank, notes=tuple(map(_ours, rank.notes))) for rank in diagnosis.facts.ranks
-    )
-    return replace(
-        diagnosis,
-        findings=findings,
-        abstentions=abstentions,
-        notes=tuple(map(_ours, diagnosis.notes)),
-        facts=replace(diagnosis.facts, ranks=ranks),
-    )
-
-
-def _ours(text: str) -> str:
-    return _ANY.sub(lambda match: _OURS[match[0]], text)

@@ -73,7 +73,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     num, size = int(masks[0].sum()), regathered[0][1] / steps / 1e6
-    memory = "whether the memory is there is not known: record with profile_memory=True"
+    memory = f"whether the memory is there is not known: {job.cases[0].recorder.with_memory}"
     if room is not None:
         memory = f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least"
     part = " of the last layers, which is what memory has room for"

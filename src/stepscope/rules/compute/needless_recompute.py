@@ -193,10 +193,7 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
     if whole is None or needed is None:
         return (
             1.0,
-            (
-                "whether what it saves would fit is not known: record with profile_memory=True and "
-                "record_shapes=True"
-            ),
+            f"whether what it saves would fit is not known: {case.recorder.with_memory_and_shapes}",
         )
     peak = 0
     if memory is not None and len(memory.allocated_bytes):
@@ -207,7 +204,7 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
         )
     free = POLICY.usable * whole - peak
     fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
-    peak_text = "its peak was not recorded (profile_memory=True records it)"
+    peak_text = f"its peak was not recorded ({case.recorder.memory} records it)"
     if peak:
         peak_text = f"the peak is {peak / 1e9:.0f} GB"
     return (

@@ -145,7 +145,7 @@ def _unexplained(case: Case, graph: Graph) -> Proposal | Abstention | None:
         code=CODE,
         reason=f"nothing was recorded for up to {int(quiet.own_ns.max()) / 1e6:.1f} ms at a time,"
         " which may be the garbage collector",
-        needs="with_stack=True",
+        needs=case.recorder.stacks,
     )
 
 
@@ -185,7 +185,7 @@ def _possible(case: Case, gaps: HostGaps) -> Proposal:
         summary=f"Each step stands still for {held_ms:.0f} ms in one piece with nothing recorded, "
         "as in a full garbage collection.",
         action="Look for gc.collect() in the step, and take it out; gc.freeze() after setup. If "
-        "there is none, it is other Python: record with_stack=True to see which line it is",
+        f"there is none, it is other Python: {case.recorder.with_stacks} to see which line it is",
         evidence=(
             f"{len(gaps)} stretches in as many steps, {shortest:.0f} to {longest:.0f} ms",
             "without stacks other Python looks the same",

@@ -30,6 +30,7 @@ from stepscope.analyses.grouping import is_among
 from stepscope.analyses.host.source_locations import frames_at
 from stepscope.analyses.intervals import subtract
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.recorders import capitalized
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -110,10 +111,8 @@ def _action(case: Case) -> str:
         fix += "; launch-overhead's fix does not add to this one for code that is compiled"
     if case.has_lines:
         return f"{fix[0].upper()}{fix[1:]}"
-    return (
-        "Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), "
-        f"then {fix}"
-    )
+    lines = capitalized(case.recorder.with_stacks)
+    return f"{lines} to see which line it is (Python, logging, a file, gc.collect()), then {fix}"
 
 
 def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:

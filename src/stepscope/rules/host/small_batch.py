@@ -45,6 +45,7 @@ from stepscope.analyses.grouping import median
 from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
+from stepscope.core.recorders import Recorder
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
 from stepscope.replay.graph import Graph
@@ -148,7 +149,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         evidence=(
             *(_price(case, each) for each in tried),
             *(() if knows_room or not fits else (_held_words(case, best.times),)),
-            _room_words(memory),
+            _room_words(memory, case.recorder),
         ),
         change=change_to(case, best.times, SIZES.roof_share),
         cautious=change_to(case, best.times, SIZES.cautious_roof_share),
@@ -196,9 +197,9 @@ def _held_words(case: Case, times: float) -> str:
     )
 
 
-def _room_words(memory: MemoryUse | None) -> str:
+def _room_words(memory: MemoryUse | None, recorder: Recorder) -> str:
     if memory is None:
-        return "what it takes of memory is not known: record with profile_memory=True"
+        return f"what it takes of memory is not known: {recorder.with_memory}"
     whole = memory.capacity_bytes
     of = "" if not whole else f" of {size_words(whole)}"
     return f"today's peak is {size_words(memory.peak_bytes)}{of}"

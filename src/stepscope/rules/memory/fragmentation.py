@@ -28,7 +28,7 @@ from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
+from stepscope.rules.shared.allocations import REASON, device_memory
 
 CODE = "fragmentation"
 BOUND = "memory"
@@ -52,7 +52,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Tell what is reserved and unused when it matters; there is no step time in it."""
     memory = device_memory(case)
     if memory is None:
-        return Abstention(code=CODE, reason=REASON, needs=NEEDS)
+        return Abstention(code=CODE, reason=REASON, needs=case.recorder.with_memory)
     peak = int(memory.allocated.argmax())
     allocated, reserved = int(memory.allocated[peak]), int(memory.reserved[peak])
     total = None if case.context.device is None else case.context.device.memory_bytes

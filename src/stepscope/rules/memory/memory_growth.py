@@ -30,7 +30,7 @@ from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
+from stepscope.rules.shared.allocations import REASON, device_memory
 
 CODE = "memory-growth"
 BOUND = "memory"
@@ -53,7 +53,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Tell how much each step leaves behind; there is no step time in it."""
     memory = device_memory(case)
     if memory is None:
-        return Abstention(code=CODE, reason=REASON, needs=NEEDS)
+        return Abstention(code=CODE, reason=REASON, needs=case.recorder.with_memory)
     step = np.searchsorted(case.context.cut.host_start, memory.time_ns, side="right") - 1
     inside = step >= 0
     first = np.unique(step[inside], return_index=True)[1]

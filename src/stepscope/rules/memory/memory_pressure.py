@@ -44,7 +44,7 @@ from stepscope.core.recordings.memory import (
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
+from stepscope.rules.shared.allocations import REASON, device_memory
 
 CODE = "memory-pressure"
 BOUND = "memory"
@@ -65,7 +65,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Tell how full the device is; there is no step time in it."""
     memory = device_memory(case)
     if memory is None:
-        return Abstention(code=CODE, reason=REASON, needs=NEEDS)
+        return Abstention(code=CODE, reason=REASON, needs=case.recorder.with_memory)
     total = None if case.context.device is None else case.context.device.memory_bytes
     if not total:
         return Abstention(

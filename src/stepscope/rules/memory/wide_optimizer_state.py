@@ -34,7 +34,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import NEEDS, REASON
+from stepscope.rules.shared.allocations import REASON
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "wide-optimizer-state"
@@ -63,7 +63,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     memory = case.facts.memory
     if memory is None:
-        return Abstention(code=CODE, reason=REASON, needs=NEEDS)
+        return Abstention(code=CODE, reason=REASON, needs=case.recorder.with_memory)
     states = _wide_bytes(case, memory)
     if not states:
         return None

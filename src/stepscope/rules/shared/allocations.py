@@ -8,7 +8,6 @@ from stepscope.core.trace import Int64
 from stepscope.rules.case import Case
 
 REASON = "the allocator's events were not recorded"
-NEEDS = "profile with profile_memory=True"
 CPU = 0
 """The recorder's device type of host memory."""
 
