@@ -12,7 +12,16 @@ from stepscope.plan.catalog import find_model, scaled_model
 from stepscope.plan.choice import Choice, choice_of
 from stepscope.plan.cluster import resized
 from stepscope.plan.cluster_parse import parse_cluster
-from stepscope.plan.framework import DEEPSPEED, FSDP, MEGATRON, Framework
+from stepscope.plan.framework import (
+    DEEPSPEED,
+    FSDP,
+    GRADS,
+    MEGATRON,
+    Framework,
+    find_framework,
+    grads_setting,
+    with_grads,
+)
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import OFFLOAD, TO_HOST, Layout, Layouts
 from stepscope.plan.memory import host_bytes
@@ -113,6 +122,29 @@ def test_13b_is_trained_on_one_card_of_24_gb(framework: Framework) -> None:
     assert kept.memory["gradients"] > 1.99 * job.model.num_params
     # Of one micro-batch the same crosses, then behind backward.
     assert kept.times["offload"] >= choice.times["offload"]
+
+
+def test_gradients_in_16_bits_are_half_as_large_where_a_framework_keeps_them_so() -> None:
+    job = job_of("llama2-7b", "4xA100-80GB", 4096, 16)
+    for name, stage in (("megatron-core", 1), ("deepspeed", 1), ("fsdp", 2), ("torchtitan", 3)):
+        framework = find_framework(name)
+        assert framework is not None
+        layout = Layout(dp=4, num_micro=4, zero_stage=stage)
+        narrow, wide = (
+            choice_of(replace(job, framework=with_grads(framework, width)), layout).memory
+            for width in GRADS
+        )
+        parts = 4 if stage > 1 else 1
+        assert narrow["gradients"] == pytest.approx(2 * job.model.num_params / parts, rel=0.01)
+        assert wide["gradients"] >= 2 * narrow["gradients"]
+        assert narrow["optimizer"] <= wide["optimizer"]
+        assert grads_setting(framework, "bf16")
+    changed = changed_job(job, parse_change("framework=deepspeed,grads=fp32"))
+    assert changed.framework.extra_grad_bytes == 4.0
+    with pytest.raises(UsageError, match="ddp keeps no gradients in bf16; deepspeed, "):
+        changed_job(job, parse_change("framework=ddp,grads=bf16"))
+    with pytest.raises(UsageError, match="bf16 or fp32"):
+        parse_change("grads=int8")
 
 
 def test_disks_hold_what_the_host_does_not() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from stepscope.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
@@ -36,8 +38,8 @@ class Framework:
     sharded_copy_bytes: float = 0.0
     """Of these, what the optimizer keeps beside its moments."""
     trains_narrow: bool = False
-    """Whether there is no copy in fp32 under ZeRO-3: weights, gradients and moments are as the
-    weights were loaded, half as wide."""
+    """Whether there is no copy in fp32 under ZeRO-2 and 3: weights, gradients and moments are as
+    the weights were loaded, half as wide."""
     comm_grad_bytes: float = 4.0
     """In which gradients are reduced."""
     overlaps_data: bool = False
@@ -420,3 +422,46 @@ FRAMEWORKS = (
 def find_framework(name: str) -> Framework | None:
     """By its own name."""
     return next((framework for framework in FRAMEWORKS if framework.name == name), None)
+
+
+GRADS = ("bf16", "fp32")
+"""That gradients are kept and reduced in; the first is 16 bits, of whatever kind."""
+_KEPT: dict[tuple[str, str], tuple[str, dict[str, object]]] = {
+    ("megatron-core", "bf16"): (
+        "--grad-reduce-in-bf16",
+        {"grad_bytes": 2.0, "comm_grad_bytes": 2.0},
+    ),
+    ("megatron-core", "fp32"): ("the default with --bf16", {}),
+    ("deepspeed", "bf16"): ("the default under ZeRO", {}),
+    ("deepspeed", "fp32"): (
+        '"data_types": {"grad_accum_dtype": "fp32"}',
+        {"extra_grad_bytes": 4.0, "sharded_grad_bytes": 6.0, "sharded_bytes": 20.0},
+    ),
+    ("fsdp", "bf16"): ("weights in bfloat16 before fully_shard", {"trains_narrow": True}),
+    ("fsdp", "fp32"): ("the default with weights in fp32", {}),
+    ("torchtitan", "bf16"): ("--training.dtype bfloat16", {"trains_narrow": True}),
+    ("torchtitan", "fp32"): ("the default", {}),
+    ("nanotron", "bf16"): (
+        "accumulate_grad_in_fp32: false",
+        {"grad_bytes": 2.0, "extra_grad_bytes": 0.0, "comm_grad_bytes": 2.0},
+    ),
+    ("nanotron", "fp32"): ("the default (accumulate_grad_in_fp32)", {}),
+    ("ddp", "fp32"): ("as its weights are", {}),
+    ("internevo", "bf16"): ("the default", {}),
+}
+"""By framework and width: the setting that keeps gradients so, and what it changes. Where FSDP's
+weights are in 16 bits, its moments are too."""
+
+
+def grads_setting(framework: Framework, grads: str) -> str | None:
+    """What keeps gradients in that width there; None where nothing does."""
+    setting, _ = _KEPT.get((framework.name, grads), (None, {}))
+    return setting
+
+
+def with_grads(framework: Framework, grads: str) -> Framework:
+    """The framework with gradients kept in that width; UsageError where it cannot."""
+    if (framework.name, grads) not in _KEPT:
+        can = sorted(name for name, width in _KEPT if width == grads)
+        raise UsageError(f"{framework.name} keeps no gradients in {grads}; {', '.join(can)} do")
+    return replace(framework, **_KEPT[framework.name, grads][1])  # type: ignore[arg-type]

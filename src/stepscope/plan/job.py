@@ -29,6 +29,8 @@ class TrainingJob:
     is_adapter: bool = False
     """Whether the model's own weights are frozen and only small adapters beside them are trained
     (LoRA)."""
+    grads: str | None = None
+    """That gradients were asked to be kept in, bf16 or fp32; `framework` has it already."""
     constants: Constants = DEFAULT
 
     @property

@@ -88,9 +88,8 @@ def memory(
         is_whole, framework.sharded_copy_bytes + job.optimizer.moment_bytes, state_bytes
     )
     if framework.trains_narrow and job.value_bytes < 4:
-        weights, grads, states = (
-            np.where(is_whole, part / 2, part) for part in (weights, grads, states)
-        )
+        weights = np.where(is_whole, weights / 2, weights)
+        grads, states = (np.where(stage >= 2, part / 2, part) for part in (grads, states))
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1

@@ -395,7 +395,7 @@ def _optimizer(
         shard * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE)
     )
     if framework.trains_narrow and job.value_bytes < 4:
-        update = np.where(layouts.zero_stage == 3, update / 2, update)
+        update = np.where(layouts.zero_stage >= 2, update / 2, update)
     if job.optimizer.products:
         hidden = job.model.hidden
         update = update + job.optimizer.products * shard / hidden**2 * rates.gemm_s(

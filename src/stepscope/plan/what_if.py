@@ -16,7 +16,7 @@ from stepscope.plan.choice import Choice
 from stepscope.plan.cluster import faster_network, resized
 from stepscope.plan.contract.plan import Budget
 from stepscope.plan.devices import whole_node, with_device
-from stepscope.plan.framework import FRAMEWORKS, find_framework
+from stepscope.plan.framework import FRAMEWORKS, GRADS, find_framework, with_grads
 from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.model import Model
 from stepscope.plan.search import Least, least_memory, search
@@ -187,18 +187,19 @@ class Change:
     nodes: float = 1.0
     precision: str | None = None
     framework: str | None = None
+    grads: str | None = None
 
 
 _FACTOR = re.compile(r"(?:x\s*)?(\d{1,6}(?:\.\d{1,6})?)(?:\s*x)?|1/([1-9]\d{0,5})", re.IGNORECASE)
 _FACTORS = ("network", "batch", "seq", "nodes")
-_NAMES = ("device", "precision", "framework")
+_NAMES = ("device", "precision", "framework", "grads")
 
 
 def parse_change(word: str) -> Change:
     """KEY=VALUE, several with commas.
 
     device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8,
-    framework=fsdp.
+    framework=fsdp, grads=bf16.
     """
     factors: dict[str, float] = {}
     names: dict[str, str] = {}
@@ -219,6 +220,8 @@ def parse_change(word: str) -> Change:
     if "framework" in names and find_framework(names["framework"]) is None:
         known = ", ".join(each.name for each in FRAMEWORKS)
         raise UsageError(f"frameworks are {known}, not {names['framework'][:80]!a}")
+    if names.get("grads", GRADS[0]) not in GRADS:
+        raise UsageError(f"gradients are kept in {' or '.join(GRADS)}, not {names['grads'][:80]!a}")
     words = [f"{key} {value}" for key, value in names.items()] + [
         f"{key} x {value:g}" for key, value in factors.items()
     ]
@@ -227,6 +230,7 @@ def parse_change(word: str) -> Change:
         device=names.get("device"),
         precision=names.get("precision"),
         framework=names.get("framework"),
+        grads=names.get("grads"),
         **factors,
     )
 
@@ -258,9 +262,14 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
             f"{cluster.device.name} has no unit for {precision}; it has "
             f"{', '.join(sorted(cluster.peak_flops))}"
         )
+    framework, grads = job.framework, change.grads or job.grads
+    if change.framework is not None or change.grads is not None:
+        framework = find_framework(change.framework or framework.name) or framework
+        framework = framework if grads is None else with_grads(framework, grads)
     return replace(
         job,
-        framework=find_framework(change.framework or "") or job.framework,
+        framework=framework,
+        grads=grads,
         cluster=cluster,
         precision=precision,
         global_batch=_whole("batch", job.global_batch * change.batch),

@@ -17,7 +17,7 @@ from stepscope.plan.cli import command, options
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.constants import DEFAULT
 from stepscope.plan.estimate import estimate_one
-from stepscope.plan.framework import FRAMEWORKS
+from stepscope.plan.framework import FRAMEWORKS, GRADS
 from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.plan.optimizers import OPTIMIZERS
@@ -80,6 +80,7 @@ def test_the_options_name_what_the_planner_knows() -> None:
     assert options.PRECISIONS == PRECISIONS
     assert tuple(each.name for each in FRAMEWORKS) == options.FRAMEWORKS
     assert tuple(OPTIMIZERS) == options.OPTIMIZERS
+    assert options.GRADS == GRADS
     assert (options.RECOMPUTE, options.SCHEDULES, options.OFFLOAD) == (
         RECOMPUTE,
         SCHEDULES,
@@ -164,6 +165,18 @@ def test_fsdp_is_searched_with_weights_that_stay(capsys: pytest.CaptureFixture[s
     gathered_once = planned(capsys, *asked, "--zero", "2")["best"]
     gathered_twice = planned(capsys, *asked, "--zero", "3")["best"]
     assert found["best"]["step_s"] == min(gathered_once["step_s"], gathered_twice["step_s"])
+
+
+def test_the_setting_that_keeps_gradients_narrow_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("--model", "llama3-8b", "--cluster", "2x8xH100", "--grads", "bf16")
+    found = planned(capsys, *asked, "--framework", "megatron-core")
+    assert any("--grad-reduce-in-bf16" in note for note in found["assumptions"])
+    rows = {row["name"]: row for row in planned(capsys, *asked)["frameworks"]}
+    assert rows["megatron-core"]["best"]["step_s"] == found["best"]["step_s"]
+    assert rows["ddp"]["reason"] == "it keeps no gradients in bf16"
+    assert "framework" not in failed(capsys, *asked, "--framework", "ddp").split(";")[1]
 
 
 def test_pins_hold_and_a_whole_layout_is_the_estimate_of_it(

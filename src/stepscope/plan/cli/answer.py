@@ -12,6 +12,7 @@ from stepscope.plan.choice import Choice, choice_of, why
 from stepscope.plan.cli.job import job_of
 from stepscope.plan.cli.options import ALL, Options, Pins
 from stepscope.plan.contract.plan import Account, FrameworkRow, JudgedBy, Variant
+from stepscope.plan.framework import grads_setting
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.compare import (
     Candidate,
@@ -93,6 +94,7 @@ def answer(options: Options, target: str | None = None) -> Plan:
         assumptions=(
             *notes,
             *assumed(options, job),
+            *grads_words(options, answered),
             *([answered.reason] if answered.reason and accounts else []),
             *warned(job, explained or (accounts[0] if accounts else None)),
             *job.model.notes,
@@ -103,6 +105,14 @@ def answer(options: Options, target: str | None = None) -> Plan:
             *(() if explained is None else room_advice(job, explained)),
         ),
     )
+
+
+def grads_words(options: Options, answered: Candidate) -> list[str]:
+    """The setting that keeps gradients as asked, of a framework that nobody named."""
+    grads, framework = options.grads, answered.job.framework
+    if grads is None or options.framework not in (None, ALL):
+        return []
+    return [f"gradients in {grads}: {grads_setting(framework, grads)}"]
 
 
 def one_of(job: TrainingJob, space: Space, target: str | None) -> Candidate:

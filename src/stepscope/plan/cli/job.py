@@ -19,7 +19,12 @@ from stepscope.plan.cluster import Cluster, Gemm
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.constants import DEFAULT
 from stepscope.plan.devices import find_device
-from stepscope.plan.framework import MEGATRON_CORE, find_framework
+from stepscope.plan.framework import (
+    MEGATRON_CORE,
+    find_framework,
+    grads_setting,
+    with_grads,
+)
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.learn import as_mapping, recalibrated, with_factors
 from stepscope.plan.optimizers import OPTIMIZERS
@@ -59,7 +64,12 @@ def job_of(options: Options) -> tuple[TrainingJob, tuple[str, ...]]:
         cluster = replace(cluster, price_per_hour=options.questions.price)
     if cluster.gemms and options.precision not in cluster.gemms:
         notes += (f"{options.precision} products were not measured: their rate is the datasheet's",)
-    framework = find_framework(options.framework or "") or MEGATRON_CORE
+    named = find_framework(options.framework or "")
+    framework = named or MEGATRON_CORE
+    if options.grads is not None:
+        framework = with_grads(framework, options.grads)
+        if named is not None:
+            notes += (f"gradients in {options.grads}: {grads_setting(named, options.grads)}",)
     model = find_model(options.model or "7b")
     job = TrainingJob(
         model=model,
@@ -68,6 +78,7 @@ def job_of(options: Options) -> tuple[TrainingJob, tuple[str, ...]]:
         global_batch=options.global_batch or 4 * cluster.num_devices,
         precision=options.precision,
         framework=framework,
+        grads=options.grads,
         optimizer=OPTIMIZERS[options.optimizer],
         is_adapter=options.adapters,
         constants=constants,

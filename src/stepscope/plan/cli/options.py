@@ -27,6 +27,7 @@ OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adaf
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 OFFLOAD = ("none", "optimizer", "all", "nvme")
+GRADS = ("bf16", "fp32")
 TARGETS = ("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate")
 COLLECTIVES = (
     "all_reduce",
@@ -232,6 +233,9 @@ class Options:
         "its conventions (default: all that can be written are compared, and the best that runs on "
         "PyTorch alone is shown; with --emit and --check that of the file)",
         choices=(ALL, *FRAMEWORKS),
+    )
+    grads: str | None = declare.option(
+        "--grads", "that gradients are kept and reduced in; as the framework does", choices=GRADS
     )
     optimizer: str = declare.option(
         "--optimizer", "default: adam", default="adam", choices=OPTIMIZERS

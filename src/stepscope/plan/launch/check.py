@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stepscope.plan.choice import Choice, choice_of
 from stepscope.plan.contract.check import ERROR, MEMORY, NOTE, SLOW, Fault, Range
-from stepscope.plan.framework import Framework
+from stepscope.plan.framework import Framework, with_grads
 from stepscope.plan.job import VALUE_BYTES, TrainingJob
 from stepscope.plan.launch.settings import Settings
 from stepscope.plan.layout import Layout
@@ -73,9 +73,8 @@ def framework_of(settings: Settings, framework: Framework) -> Framework:
         framework = replace(framework, overlaps_data=settings.overlaps_data)
     if settings.overlaps_tensor is not None:
         framework = replace(framework, overlaps_tensor=settings.overlaps_tensor)
-    if settings.grad_bytes is not None:
-        grads = settings.grad_bytes
-        framework = replace(framework, grad_bytes=grads, comm_grad_bytes=grads)
+    if settings.grads is not None:
+        framework = with_grads(framework, settings.grads)
     return framework
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.errors import UsageError
 from stepscope.plan.choice import Choice, choice_of
-from stepscope.plan.framework import find_framework
+from stepscope.plan.framework import find_framework, grads_setting, with_grads
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.emit import PYTORCH, TARGETS, launch_of, restricted
 from stepscope.plan.layout import Layout
@@ -50,13 +50,18 @@ def bare(job: TrainingJob, space: Space, target: str) -> Candidate:
     """The job under a target's framework, not searched."""
     framework = find_framework(TARGETS[target].framework)
     assert framework is not None
-    if framework.name != job.framework.name:
+    if job.grads is not None and grads_setting(framework, job.grads) is not None:
+        job = replace(job, framework=with_grads(framework, job.grads))
+    elif framework.name != job.framework.name:
         job = replace(job, framework=framework)
     return Candidate(target=target, job=job, space=restricted(space, target))
 
 
 def _candidate(job: TrainingJob, space: Space, target: str, top: int) -> Candidate:
     candidate = bare(job, space, target)
+    framework, grads = candidate.job.framework, job.grads
+    if grads is not None and grads_setting(framework, grads) is None:
+        return replace(candidate, reason=f"it keeps no gradients in {grads}")
     if lacking := TARGETS[target].lacks(candidate.job):
         return replace(candidate, reason="; ".join(lacking))
     try:

@@ -64,6 +64,8 @@ def config_of(job: TrainingJob, layout: Layout) -> dict[str, Any]:
         "fp16": {"enabled": job.precision == "fp16"},
         "zero_optimization": _zero(job, layout),
     }
+    if job.grads == "fp32":
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
     name = OPTIMIZERS.get(job.optimizer.name)
     if name is not None:
         params: dict[str, Any] = {"lr": 3e-4}

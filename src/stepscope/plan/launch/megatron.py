@@ -127,6 +127,8 @@ def _layout_flags(job: TrainingJob, layout: Layout) -> Flags:
         yield "overlap-grad-reduce", True
         if layout.zero_stage:
             yield "overlap-param-gather", True
+    if job.framework.comm_grad_bytes == 2.0:
+        yield "grad-reduce-in-bf16", True
     if layout.is_sequence_parallel and job.framework.overlaps_tensor:
         yield "tp-comm-overlap", True
     yield from _recompute_flags(job.model, layout)

@@ -60,6 +60,7 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
         recompute="full" if _is_recomputed(config) else "none",
         recompute_layers=_recompute_layers(config),
         optimizer=_optimizer(config),
+        grads=_grads(config),
         overlaps_data=_overlap(zero, stage),
         bucket_elements=bucket,
         refused=tuple(_refused(config, zero)),
@@ -107,6 +108,11 @@ def _optimizer(config: Mapping[str, Any]) -> str | None:
     kind = given.get("type")
     name = OPTIMIZERS.get(kind.casefold()) if isinstance(kind, str) else None
     return "momentum" if name == "sgd" and as_object(given.get("params")).get("momentum") else name
+
+
+def _grads(config: Mapping[str, Any]) -> str | None:
+    given = as_object(config.get("data_types")).get("grad_accum_dtype")
+    return {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"}.get(str(given))
 
 
 def _is_recomputed(config: Mapping[str, Any]) -> bool:

@@ -42,6 +42,7 @@ def read_layout(config: Mapping[str, Any], where: str) -> Settings:
         recompute=_word(config, "recompute", RECOMPUTE),
         recompute_layers=whole(config.get("recompute_layers"), 0, MOST) or 0,
         offload=_word(config, "offload", OFFLOAD),
+        grads="bf16" if config.get("weights") == "bf16" else None,
         precision=_word(config, "precision", ("bf16", *PRECISIONS)),
         optimizer=_word(config, "optimizer", tuple(OPTIMIZERS)),
         refused=(*SIZES.refused(config), *STAGE.refused(config)),

@@ -131,7 +131,7 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         optimizer=_optimizer(flags),
         overlaps_tensor="tp-comm-overlap" in flags,
         overlaps_data="overlap-grad-reduce" in flags,
-        grad_bytes=2.0 if "grad-reduce-in-bf16" in flags else None,
+        grads="bf16" if "grad-reduce-in-bf16" in flags else None,
         bucket_elements=_count(flags, "ddp-bucket-size"),
         refused=tuple(COUNTS.refused(flags, "--")),
         notes=notes,

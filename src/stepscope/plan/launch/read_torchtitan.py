@@ -72,6 +72,7 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
         offload="all" if training.get("enable_cpu_offload") is True else "none",
         precision=_precision(training),
         optimizer="adam",
+        grads="bf16" if training.get("dtype") == "bfloat16" else None,
         overlaps_data=True,
         refused=(
             *DEGREES.refused(cuts),

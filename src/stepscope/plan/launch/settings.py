@@ -55,8 +55,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Whether gradients are reduced behind the backward pass."""
     overlaps_tensor: bool | None = None
     """Whether gathers between tensor ranks run behind products."""
-    grad_bytes: float | None = None
-    """Of a gradient that is kept and reduced."""
+    grads: str | None = None
+    """That gradients are kept in, where it is not what the framework does by itself."""
     bucket_elements: int | None = None
     """Of a bucket of gradients."""
     refused: tuple[str, ...] = ()

@@ -106,6 +106,7 @@ def settings(job: TrainingJob, choice: Choice, launcher: str) -> dict[str, Any]:
         "recompute_layers": layout.recompute_layers,
         "offload": layout.offload,
         "precision": job.precision,
+        "weights": "bf16" if job.framework.trains_narrow else "fp32",
         "optimizer": job.optimizer.name,
         "planned": {"step_s": choice.step_s, "memory_bytes": choice.memory_bytes},
     }

@@ -136,6 +136,7 @@ def settings(job: TrainingJob, layout: Layout) -> Table:
             "local_batch_size": local,
             "global_batch_size": job.global_batch,
             "seq_len": job.seq_len,
+            **({"dtype": "bfloat16"} if job.framework.trains_narrow else {}),
             **({"enable_cpu_offload": True} if layout.offload == "all" else {}),
         },
         "parallelism": parallelism,

@@ -176,6 +176,8 @@ def prepared(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer, An
         model, optimizer = accelerator.prepare(model, optimizer_of(model))
         return model, optimizer, accelerator.backward
     model = Decoder() if SETTINGS["offload"] == "all" else Decoder().to(device)
+    if SETTINGS["weights"] == "bf16":
+        model = model.to(torch.bfloat16)
     if SETTINGS["launcher"] == "fsdp2":
         wrapped: nn.Module = sharded(model)
     elif dist.get_world_size() > 1:
