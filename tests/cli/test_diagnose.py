@@ -450,8 +450,11 @@ def test_the_options_are_pinned() -> None:
             ),
             *(
                 "--no-check",
+                "--no-probe",
                 "--out",
+                "--patch",
                 "--precision",
+                "--probe",
                 "--steps",
                 "--threshold",
                 "--timeout",
@@ -517,6 +520,7 @@ def test_the_options_are_pinned() -> None:
             *(
                 "--no-sp",
                 "--nodes",
+                "--nvme",
                 "--offload",
                 "--optimizer",
                 "--out",

@@ -8,17 +8,18 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from stepscope.cli.fix import ask_first
+from stepscope.cli.fix import AFTER_JOB, ask_first
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
+from stepscope.core.probed import ProbedTimes
 from stepscope.errors import UsageError
 from stepscope.pipeline import recording
 from stepscope.pipeline.options import Options
@@ -165,6 +166,28 @@ def test_a_fix_that_is_proven_stays(
     # twice.
     assert [dict(change.knobs) for change in trials.profiled] == [result["kept"]]
     assert json.loads((out / "fix.json").read_text())["kept"] == result["kept"]
+
+
+def test_what_was_not_timed_yet_is_timed_before_the_first_trial(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials()
+    asked: list[tuple[set[str], tuple[str, ...], int]] = []
+
+    def timing(devices: Mapping[str, ProbedTimes], command: Sequence[str], _options: Any) -> bool:
+        asked.append((set(devices), tuple(command), len(trials.changes)))
+        return False
+
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
+    monkeypatch.setattr("stepscope.cli.fix.AFTER_JOB", AFTER_JOB._replace(time=timing))
+    monkeypatch.setattr("stepscope.experiments.preflight.DEVICE_FILES", ("dev/null",))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fix(run, tmp_path / "out", "--verify", "--most", "1")
+    ((devices, command, num_before),) = asked
+    assert devices
+    assert command == ("python", "train.py")
+    assert num_before == 0
+    assert trials.changes
 
 
 def test_a_fix_that_gives_nothing_is_reverted(

@@ -18,9 +18,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import options as declare
+from stepscope.cli.additions import after_job
 from stepscope.cli.patch import refuse_patch, write_patch
 from stepscope.cli.printing import ask, print_answer, say
 from stepscope.cli.progress import progress_bar
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from stepscope.experiments.fixing import FixPolicy
     from stepscope.pipeline.options import Options as ReadingOptions
 
+AFTER_JOB = after_job()
 RESULT_FILE = "fix.json"
 INTERRUPTED_CODE = 130
 
@@ -70,6 +72,7 @@ class Options:
         action="store_false",
     )
     measuring: Measuring = declare.group(Measuring, "how long")
+    probed: Any = declare.part(AFTER_JOB.options)
     hardware: Path | None = declare.hardware()
     style: str = declare.style()
     out: Path | None = declare.out_folder()
@@ -128,6 +131,8 @@ def run(options: Options) -> int:
         return 0 if is_open else 1
     if options.command is None and not options.is_confirmed:
         ask_first(options.run_folder, command)
+    if _time_first(options, command, diagnosis):
+        diagnosis = diagnose([options.run_folder], _reading_of(options))
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     for words in _plan_words(
         options, diagnosis, propose(diagnosis.findings, _local_ranks(diagnosis), policy)
@@ -153,6 +158,22 @@ def _chosen(options: Options, diagnosis: Diagnosis) -> list[Finding]:
         for finding in diagnosis.findings
         if options.allows_numerics or not finding.changes_numerics
     ]
+
+
+def _time_first(options: Options, command: Sequence[str], diagnosis: Diagnosis) -> bool:
+    """Times on the device what the findings ask for and was not timed when the run ended: what is
+    tried first follows from it. Whether there is more to judge by now."""
+    from stepscope.experiments.preflight import why_no_gpu
+    from stepscope.pipeline.recording import Recording
+
+    has_device = any(rank.device_name is not None for rank in diagnosis.facts.ranks)
+    if not has_device or why_no_gpu(("python",), {}) is not None:
+        return False
+
+    with Recording([options.run_folder], _reading_of(options)) as recording:
+        _ = recording.diagnosis
+        devices = recording.probed.by_name
+    return AFTER_JOB.time(devices, command, options.probed)
 
 
 def _plan_words(

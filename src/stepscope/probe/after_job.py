@@ -1,5 +1,5 @@
-"""What `run` does after its job: times the heaviest operators where the device is free, so that the
-gains are measured and not modelled."""
+"""What `run` does after its job, and `fix` before its first trial: times the heaviest operators
+where the device is free, so that the gains are measured and not modelled."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ BUDGET_S = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `run` does after its job."""
+    """What is timed, and for how long."""
 
     budget_s: int = declare.option(
         "--probe SECONDS",
-        f"time the heaviest operators for so long once the job has ended (default: {BUDGET_S})",
+        f"time the heaviest operators for so long while no job runs (default: {BUDGET_S})",
         whole("a number of seconds: 1 to 3600", 1, 3600),
         BUDGET_S,
     )
     is_on: bool = declare.option(
-        "--no-probe", "time no operators after the job", action="store_false"
+        "--no-probe", "time no operators on the device", action="store_false"
     )
 
 
