@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import positive, seconds
+from stepscope.cli.option_types import positive, seconds, whole
 from stepscope.cli.printing import note, print_answer
 from stepscope.errors import UsageError
 from stepscope.tune.cli.options import CACHE_VARIABLE, cache_path
@@ -55,7 +55,9 @@ class KernelOptions:
         "--dtypes DTYPES", "float32, bfloat16, float16, float64", default="float32"
     )
     config: list[str] = declare.option(
-        "--config NAME=VALUES", "a setting: BLOCK=64,128; may be repeated", default=[]
+        "--config NAME=VALUES",
+        "a setting: BLOCK=64,128 or BLOCK=64..512:step=64; may be repeated",
+        default=[],
     )
     gradients: bool | None = declare.option(
         "--gradients",
@@ -77,6 +79,12 @@ class KernelOptions:
     cold: bool = declare.option("--cold", "flush the caches before every call")
     budget_s: float = declare.option(
         "--budget S", "seconds for the whole sweep (default: 120)", seconds, 120.0
+    )
+    trials: int = declare.option(
+        "--trials N",
+        "configurations to try, where there are more than 512 (default: 200)",
+        whole("a number of trials", 1, 10_000),
+        200,
     )
     config_s: float = declare.option(
         "--config-timeout S",
@@ -146,7 +154,10 @@ def read_options(words: Sequence[str]) -> Options:
         edges=edges,
         dtypes=parse_dtypes(given.dtypes),
         policy=SweepPolicy(
-            budget_s=given.budget_s, config_s=given.config_s, tolerance=given.tolerance
+            budget_s=given.budget_s,
+            config_s=given.config_s,
+            tolerance=given.tolerance,
+            trials=given.trials,
         ),
         roofs=None if given.hardware is None else read_roofs(given.hardware),
         cache=cache_path(given.cache),

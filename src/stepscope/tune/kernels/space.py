@@ -1,6 +1,7 @@
 """The configurations of a sweep: as a user writes them, and those that every module has.
 
-`BLOCK=64,128` and `num_warps=2,4` are four configurations: their product.
+`BLOCK=64,128` and `num_warps=2,4` are four configurations: their product. `BLOCK=64..512:step=64`
+is a range.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from stepscope.errors import UsageError
 
 Settings = Mapping[str, Value]
 
-MOST = 512
-"""Configurations of one sweep."""
+MOST_SWEPT = 512
+"""Configurations of one sweep; of more, some are chosen by what was timed."""
+MOST = 100_000
+"""Of which any are chosen."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 EXECUTION_OPTIONS: Mapping[str, str] = {
@@ -43,6 +46,9 @@ def parse_configs(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
             raise UsageError(f"--config {text}: write NAME=VALUE,VALUE as in BLOCK=64,128,256")
         if name in axes:
             raise UsageError(f"--config {name} is there twice: put all its values behind one")
+        if ".." in values:
+            axes[name] = _range_of(name, values.strip(), text)
+            continue
         axes[name] = tuple(dict.fromkeys(_value(word.strip(), text) for word in values.split(",")))
     return axes
 
@@ -90,8 +96,8 @@ def product(axes: Mapping[str, Sequence[Value]]) -> tuple[Settings, ...]:
     if count > MOST:
         sizes = " x ".join(f"{len(values)} {name}" for name, values in axes.items())
         raise UsageError(
-            f"{sizes} are {count} configurations, more than {MOST}: give fewer values, or a list "
-            "of them"
+            f"{sizes} are {count:,} configurations, more than {MOST:,}: give fewer values, or a "
+            "list of them"
         )
     return distinct(
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
@@ -99,11 +105,12 @@ def product(axes: Mapping[str, Sequence[Value]]) -> tuple[Settings, ...]:
 
 
 def distinct(configs: Iterable[Settings]) -> tuple[Settings, ...]:
-    unique: list[Settings] = []
-    for settings in configs:
-        if settings not in unique:
-            unique.append(settings)
-    return tuple(unique)
+    # 1, 1.0 and True are equal, and not the same setting; those of a list may be anything.
+    unique = {
+        tuple(sorted((name, repr(value)) for name, value in settings.items())): settings
+        for settings in configs
+    }
+    return tuple(unique.values())
 
 
 def default_options(
@@ -130,6 +137,16 @@ def default_options(
 def process_of(settings: Settings) -> tuple[str, ...]:
     """Which process a configuration runs in: those of equal answer share one."""
     return tuple(name for name in PROCESS_WIDE if settings.get(name) in (True, "on"))
+
+
+def _range_of(name: str, values: str, text: str) -> tuple[Value, ...]:
+    """`0..9`, `16..256:step=16`, as `tune --knob` takes them."""
+    from stepscope.tune.knob_space import Way, parse_knobs
+
+    (knob,) = parse_knobs((f"{name}={values}",), {name: Way()})
+    if knob.values is None:
+        raise UsageError(f"--config {text}: a range needs steps, as in {values}:step=0.1")
+    return knob.values
 
 
 def _value(word: str, text: str) -> Value:

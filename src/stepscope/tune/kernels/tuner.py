@@ -5,6 +5,7 @@ What is wrong is never timed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.hardware import DeviceRates
-from stepscope.core.progress import counted
+from stepscope.core.progress import counted, followed
 from stepscope.errors import UsageError
 from stepscope.tune.kernels.errors import FACTOR, times, widest
 from stepscope.tune.kernels.floor import floor_of
 from stepscope.tune.kernels.results import CheckResult, ReferenceResult
-from stepscope.tune.kernels.space import Settings
-from stepscope.tune.kernels.timing import REFERENCE, Race, Sampler
+from stepscope.tune.kernels.search import KernelSearch
+from stepscope.tune.kernels.space import MOST_SWEPT, Settings
+from stepscope.tune.kernels.timing import MOST_INNER, REFERENCE, Race, Sampler
 from stepscope.tune.kernels.worker import Described
 from stepscope.tune.shapes.kernel_tuning import (
     FAILED,
@@ -45,6 +47,10 @@ CHECKING = 0.7
 there must be time to time those that were checked."""
 
 
+QUICK_SAMPLES = 3
+"""Of a configuration that is one of many, in each case, after one that warms it up."""
+MOST_RACED = 32
+"""Of many, those that run the race: the first few samples are no choice between the fastest."""
 NOISY = 0.3
 """Of the median, between the tenth and the ninetieth percentile of a configuration's samples:
 half of all have more."""
@@ -87,6 +93,8 @@ class SweepPolicy(Struct, frozen=True, kw_only=True):
     """Times the reference's own error."""
     sample_s: float = 1e-3
     """A sample is made of calls enough to last this long."""
+    trials: int = 200
+    """Configurations that are tried, where there are more than a sweep takes."""
 
 
 def tune_kernel(
@@ -106,16 +114,21 @@ class _Sweep:
     now: Callable[[], float]
     tryings: list[Trying] = field(default_factory=list)
     has_gradients: bool = False
+    kept: frozenset[int] | None = None
+    """Of the tryings, those that run the race; None: all."""
 
     def run(self) -> KernelTuning:
         start, plan, policy = self.now(), self.plan, self.policy
         referred, cases, notes = _refer(self.bench, plan)
         allowed = _allowed(referred, policy.tolerance)
         notes += _truth_notes(referred)
-        self._check_all(cases, allowed, start)
+        timed_cases = [case for case in cases if case.is_timed]
+        if len(plan.configs) > MOST_SWEPT:
+            self._search(cases, timed_cases, allowed, start)
+        else:
+            self._check_all(cases, allowed, start)
         self.bench.warm_up()
         results = []
-        timed_cases = [case for case in cases if case.is_timed]
         for index, case in enumerate(timed_cases):
             share = max(start + policy.budget_s - self.now(), 0.0) / (len(timed_cases) - index)
             results.append(self._race(case, referred[case], self.now() + share))
@@ -152,6 +165,54 @@ class _Sweep:
                 self.tryings.append(Trying(settings=settings, outcome=NOT_TRIED, why=why))
                 continue
             self.tryings.append(self._check(settings, cases, allowed))
+
+    def _search(
+        self,
+        cases: Sequence[Case],
+        timed_cases: Sequence[Case],
+        allowed: dict[str, Error],
+        start: float,
+    ) -> None:
+        """Some of them, each timed as soon as it is right: what comes next goes by that. The
+        fastest run the race."""
+        configs, policy = self.plan.configs, self.policy
+        search = KernelSearch(configs[1:] if self.plan.has_baseline else configs, policy.trials)
+        taken: dict[int, float] = {}
+        num = min(policy.trials, len(configs))
+        with followed("configurations to try", num, is_long=True) as advance:
+            while len(self.tryings) < num:
+                spent = self.now() - start
+                if self.tryings and spent > policy.budget_s * CHECKING:
+                    break
+                settings = configs[0] if not self.tryings else search.ask()
+                if settings is None:
+                    break
+                trying = self._check(settings, cases, allowed)
+                ns = self._quick_ns(settings, timed_cases) if trying.outcome == RIGHT else None
+                if ns is not None:
+                    taken[len(self.tryings)] = ns
+                search.tell(settings, ns)
+                self.tryings.append(trying)
+                advance(len(self.tryings))
+        self.kept = frozenset({0, *sorted(taken, key=lambda index: taken[index])[:MOST_RACED]})
+
+    def _quick_ns(self, settings: Settings, cases: Sequence[Case]) -> float | None:
+        """The geometric mean over the cases of a few samples each; None where one fails."""
+        logs = []
+        for case in cases:
+            samples = []
+            inner = 1
+            for number in range(QUICK_SAMPLES + 1):
+                sample = self.bench.sample(settings, case, inner, self.policy.config_s)
+                if sample.ns is None:
+                    return None
+                if number:
+                    samples.append(sample.ns)
+                inner = min(
+                    max(int(self.policy.sample_s * 1e9 / max(sample.ns, 1.0)), 1), MOST_INNER
+                )
+            logs.append(math.log(max(median(samples), 1e-9)))
+        return math.exp(sum(logs) / len(logs)) if logs else None
 
     def _check(
         self, settings: Settings, cases: Sequence[Case], allowed: dict[str, Error]
@@ -193,7 +254,7 @@ class _Sweep:
         right = {
             index: trying.settings
             for index, trying in enumerate(tryings)
-            if trying.outcome == RIGHT
+            if trying.outcome == RIGHT and (self.kept is None or index in self.kept)
         }
         race = Race(
             bench=self.bench,
@@ -338,6 +399,12 @@ def _notes(
         notes.append(
             "the samples spread widely: something else runs on this machine, and small gains "
             "could not be shown"
+        )
+    if len(plan.configs) > MOST_SWEPT:
+        notes.append(
+            f"of {len(plan.configs):,} configurations {len(tryings):,} were tried, chosen by what "
+            f"was timed (Optuna), and the fastest {MOST_RACED} raced: more of them with --trials "
+            "and --budget"
         )
     skipped = sum(item.outcome == NOT_TRIED for item in tryings)
     if skipped:
