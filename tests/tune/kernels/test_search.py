@@ -1,5 +1,5 @@
-"""Ten thousand configurations with a budget of a hundred and twenty: chosen by what was timed, none twice,
-and far better than by chance."""
+"""A hundred and twenty of ten thousand configurations: chosen by what was timed, none twice, and
+far better than by chance."""
 
 from __future__ import annotations
 
