@@ -145,16 +145,17 @@ def test_a_larger_batch_is_of_all_ranks_and_in_the_jobs_own_figures() -> None:
     assert judging._about_ranks(job, [[half], *([] for _ in job.cases[1:])]) == []
 
 
-@pytest.mark.parametrize(("share", "first"), [(0.05, "slow-link"), (0.95, "small-batch")])
-def test_what_is_listed_last_stands_first_where_it_surely_gives_more(
-    monkeypatch: pytest.MonkeyPatch, share: float, first: str
+@pytest.mark.parametrize("share", [0.05, 0.95])
+def test_what_changes_the_training_stands_last_however_much_it_gives(
+    monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     judgement = judged(
         monkeypatch,
         named("slow-link", shorter(share)),
-        named("small-batch", shorter(0.01), listed_last=True),
+        named("small-batch", shorter(0.01), changes_training=True),
     )
-    assert judgement.findings[0].code == first
+    assert [finding.code for finding in judgement.findings] == ["slow-link", "small-batch"]
+    assert [finding.changes_training for finding in judgement.findings] == [False, True]
 
 
 def test_a_larger_batch_that_stands_first_gives_as_much_together_as_one_that_stands_last() -> None:

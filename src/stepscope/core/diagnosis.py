@@ -154,6 +154,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     second, and a step takes that many times predicted_step_ms."""
     changes_numerics: bool = False
     """Whether results may change in their last digits or more."""
+    changes_training: bool = False
+    """Whether the fix makes another training of it, as a larger batch or a narrower precision does.
+    Such findings stand after the others, however much they give."""
     source_locations: tuple[SourceLocation, ...] = field(default=(), name="places")
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
     alternatives: tuple[Alternative, ...] = ()
@@ -421,6 +424,8 @@ class Diagnosis(DiagnosisDocument, frozen=True, kw_only=True):
 
     @property
     def together(self) -> float | None:
-        """The speedup of all the findings' fixes that go together; None when there are fewer than
-        two."""
-        return self.ladder[-1] if len(self.ladder) > 1 else None
+        """The speedup of all the fixes that go together and leave the training what it is; None
+        when there are fewer than two."""
+        pairs = zip(self.findings, self.ladder, strict=False)
+        kept = [gain for finding, gain in pairs if not finding.changes_training]
+        return kept[-1] if len(kept) > 1 else None

@@ -52,8 +52,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     """Largest gain first, all of them; a fix that repairs another's fault too after that one, where
     it is most of the gain; a change of the whole model after the fix of one fault that gives nearly
-    as much; what is listed last after the others worth naming, unless even the least of it is more
-    than the most of the first."""
+    as much; what changes the training after the others worth naming."""
     ladder: tuple[float, ...] = ()
     """The speedup of the first fix worth naming, of the first two at once, and so on to all of
     them."""
@@ -76,7 +75,7 @@ def judge(job: JobCase) -> Judgement:
         key=_place,
     )
     pairs, unsure = _shown_twice(job, pairs)
-    pairs = _surely_more_first(_own_code_first(_narrower_first(pairs)))
+    pairs = _own_code_first(_narrower_first(pairs))
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
@@ -123,7 +122,7 @@ def _place(pair: Pair) -> tuple[int, float]:
     if finding.predicted_speedup < LEAST_SPEEDUP:
         return 2, -finding.predicted_speedup
     gain = math.log(finding.predicted_speedup)
-    return int(proposal.listed_last), -gain * (NEARLY if finding.code in SWEEPING else 1.0)
+    return int(proposal.changes_training), -gain * (NEARLY if finding.code in SWEEPING else 1.0)
 
 
 def _narrower_first(pairs: list[Pair]) -> list[Pair]:
@@ -136,7 +135,7 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
             place
             for place, (other, its) in enumerate(ordered)
             if other.code in INCLUDES.get(finding.code, ())
-            and not its.listed_last
+            and not its.changes_training
             and other.predicted_speedup >= LEAST_SPEEDUP
             and math.log(other.predicted_speedup) >= MOST_OF * gain
         ]
@@ -155,23 +154,13 @@ def _own_code_first(pairs: list[Pair]) -> list[Pair]:
             place
             for place, (other, its) in enumerate(ordered)
             if other.code in pair[1].after
-            and not its.listed_last
+            and not its.changes_training
             and other.predicted_speedup >= LEAST_SPEEDUP
         ]
         now = ordered.index(pair)
         if own and max(own) > now:
             ordered.insert(max(own), ordered.pop(now))
     return ordered
-
-
-def _surely_more_first(pairs: list[Pair]) -> list[Pair]:
-    """What is listed last stands first where even the least it may give is more than the most of
-    the one that would."""
-    last = [pair for pair in pairs if pair[1].listed_last and not pair[1].alternative_to]
-    most = max(last, key=lambda pair: pair[0].predicted_low, default=None)
-    if most is None or most[0].predicted_low <= pairs[0][0].predicted_high:
-        return pairs
-    return [most, *(pair for pair in pairs if pair is not most)]
 
 
 def _answers(job: JobCase) -> list[list[Answer]]:
@@ -229,6 +218,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         changes_numerics=proposal.changes_numerics,
         source_locations=proposal.source_locations,
         memory=proposal.memory,
+        changes_training=proposal.changes_training,
         samples_times=proposal.samples_times,
     )
 
@@ -329,7 +319,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         changes_numerics=proposal.changes_numerics,
         may_slow=proposal.may_slow,
         alternative_to=proposal.alternative_to,
-        listed_last=proposal.listed_last,
+        changes_training=proposal.changes_training,
         after=proposal.after,
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,

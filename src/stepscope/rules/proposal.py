@@ -39,9 +39,9 @@ class Fix(Struct, frozen=True, kw_only=True):
     alternative_to: tuple[str, ...] = ()
     """Codes of findings whose cost this fixes in another way: where one of them stands, this is
     said with it, else by itself."""
-    listed_last: bool = False
-    """It makes another training of it, on an inference: said after the fixes that do not, however
-    much it gives."""
+    changes_training: bool = False
+    """It makes another training of it, as a larger batch or a narrower precision does: said after
+    the fixes that do not, under a heading of its own, however much it gives."""
     after: tuple[str, ...] = ()
     """Codes of findings that it is said after, however much it gives: their fixes are a line of the
     job's own code, this one is somebody else's work."""

@@ -73,7 +73,7 @@ def test_autocast_has_products_that_are_in_tf32_in_bf16_too() -> None:
     proposal = fp32_matmul.propose(case)
     assert isinstance(proposal, Proposal)
     assert (proposal.change(case.graph).task_ns < 800_000).all()  # 360 us and the casts
-    assert proposal.listed_last
+    assert proposal.changes_training
     assert mentions(proposal.summary, "7.0 ms", "in TF32")
     alone = tf32_off.propose(case)
     assert isinstance(alone, Proposal)

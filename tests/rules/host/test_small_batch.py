@@ -202,7 +202,7 @@ def test_what_a_step_moves_says_that_a_larger_batch_fits() -> None:
     assert "2 times as large" in middle.action
     assert isinstance(large, Proposal)
     assert not large.alternative_to
-    assert large.listed_last
+    assert large.changes_training
     assert "not known" not in large.action
     assert mentions(large.evidence[2], "624 MB of 140 GB")
 
@@ -212,7 +212,7 @@ def test_a_pause_in_each_step_is_shared_by_the_samples_after_its_own_fix(pause: 
     case = roomy(accumulating(rounds=1, kernel_us=20, blocks=10_000, pause=pause))
     said = small_batch.propose(case)
     assert isinstance(said, Proposal)
-    assert said.listed_last
+    assert said.changes_training
     assert gain(case, said) > 4
 
 

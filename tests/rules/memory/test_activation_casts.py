@@ -45,7 +45,7 @@ def test_casts_around_norms_are_gone() -> None:
     proposal = activation_casts.propose(case)
     assert isinstance(proposal, Proposal)
     assert proposal.changes_numerics
-    assert proposal.listed_last
+    assert proposal.changes_training
     assert proposal.bound == ""
     assert any_mentions(proposal.evidence, "4 casts of activations")
     finding = finding_of(case, proposal)

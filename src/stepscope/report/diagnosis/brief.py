@@ -43,7 +43,8 @@ def _begin(number: int, finding: Finding) -> str:
     if finding.source_locations:
         location = finding.source_locations[0]
         where = f" at {_short(location.line or location.module or '', MAX_LINE)}"
-    return f"{number}. {_short(finding.code, MAX_CODE)} {gain}{where}: "
+    another = " (changes the training)" if finding.changes_training else ""
+    return f"{number}. {_short(finding.code, MAX_CODE)} {gain}{another}{where}: "
 
 
 def _rest(diagnosis: Diagnosis, num_more: int) -> list[str]:

@@ -22,6 +22,8 @@ from stepscope.report.diagnosis.comms import late_ranks
 from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.step import BAR_PARTS, part_words
 from stepscope.report.diagnosis.view import (
+    OF_TRAINING,
+    OTHER_TRAINING,
     all_notes,
     change_code,
     damage_warnings,
@@ -201,15 +203,21 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
         yield from _no_faults(diagnosis)
         return
     shown = faults[:MOST_FINDINGS]
-    blocks: list[Block] = [
-        Card(
+    cards = {
+        number: Card(
             number=number,
             code=fault.code,
             title=_title(fault, diagnosis),
             blocks=tuple(_lines(fault, number, detail)),
         )
         for number, fault in enumerate(shown, 1)
-    ]
+    }
+    others = {
+        number
+        for number, fault in enumerate(shown, 1)
+        if isinstance(fault, Finding) and fault.changes_training
+    }
+    blocks: list[Block] = [card for number, card in cards.items() if number not in others]
     if len(faults) > MOST_FINDINGS:
         codes = ", ".join(fault.code for fault in faults[MOST_FINDINGS : 3 * MOST_FINDINGS])
         num = plural(len(faults) - MOST_FINDINGS, "finding")
@@ -221,7 +229,13 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     aside = "predicted gain, with its range" if diagnosis.findings else ""
     if any(isinstance(fault, Finding) and fault.changes_numerics for fault in shown):
         aside += "; * can change the numbers"
-    yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
+    training: tuple[Block, ...] = tuple(card for number, card in cards.items() if number in others)
+    if len(training) < len(shown):
+        yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
+    else:
+        training = (*training, *blocks)
+    if training:
+        yield Section(title=OTHER_TRAINING, aside=OF_TRAINING, blocks=training)
 
 
 def _title(fault: Finding | Advice, diagnosis: Diagnosis) -> str:

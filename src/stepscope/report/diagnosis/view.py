@@ -43,6 +43,10 @@ DAMAGE = re.compile(
 """Of a note: a file is not whole, so less was judged than was recorded; or the files may not belong
 together; or its times are not those of one clock, or of one kind of step."""
 
+OTHER_TRAINING = "Changes the training"
+OF_TRAINING = "another batch or precision: what is learned may change"
+"""Heading of the findings that stand last, and what it means."""
+
 LEAST_RARE = 0.001
 """Of a usual step, from which what only some steps hold is told apart from it."""
 OF_THE_RUN = "of the run: a usual step stays as it is"
@@ -190,9 +194,9 @@ def unprofiled_ms(step: StepTime, replay: ReplayCheck | None) -> float | None:
 
 def together_words(diagnosis: Diagnosis) -> str:
     """What all the fixes give; empty where there are fewer than two."""
-    findings = diagnosis.findings
-    if diagnosis.together is None or not findings:
+    if diagnosis.together is None:
         return ""
+    findings = [finding for finding in diagnosis.findings if not finding.changes_training]
     first = findings[0]
     usual = 1 + rare_share(first, diagnosis.replay)
     rare = sum(rare_share(finding, diagnosis.replay) for finding in findings)
@@ -201,18 +205,7 @@ def together_words(diagnosis: Diagnosis) -> str:
     is_any = any(finding.excludes for finding in findings)
     which = "All that go together" if is_any else "All of them together"
     gain = f"{which}: {diagnosis.together:.{2 if diagnosis.together < 10 else 0}f}x"
-    after = _after_words(left_ms, _samples_together(diagnosis))
-    return f"{gain}, {after}; they do not multiply."
-
-
-def _samples_together(diagnosis: Diagnosis) -> float:
-    """Samples of a step after all the fixes that add to one another, over today's."""
-    times, before = 1.0, 1.0
-    for finding, gain in zip(diagnosis.findings, diagnosis.ladder, strict=False):
-        if gain > before:
-            times = max(times, finding.samples_times)
-        before = gain
-    return times
+    return f"{gain}, {_after_words(left_ms, 1.0)}; they do not multiply."
 
 
 def finding_title(finding: Finding, diagnosis: Diagnosis) -> str:

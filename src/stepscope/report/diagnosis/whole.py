@@ -23,6 +23,8 @@ from stepscope.report.diagnosis.ranks import ranks_section
 from stepscope.report.diagnosis.run import run_section
 from stepscope.report.diagnosis.step import device_sections, step_section
 from stepscope.report.diagnosis.view import (
+    OF_TRAINING,
+    OTHER_TRAINING,
     all_notes,
     change_code,
     damage_warnings,
@@ -96,10 +98,12 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
     findings = diagnosis.findings
     if not findings:
         return
-    blocks: list[Block] = [
-        _card(number, finding, diagnosis)
+    cards = {
+        number: _card(number, finding, diagnosis)
         for number, finding in enumerate(findings[:MAX_FINDINGS], start=1)
-    ]
+    }
+    others = {number for number in cards if findings[number - 1].changes_training}
+    blocks: list[Block] = [card for number, card in cards.items() if number not in others]
     blocks += more(len(findings) - MAX_FINDINGS, "finding")
     together = together_words(diagnosis)
     if together:
@@ -112,7 +116,11 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
         words = f"Gains come from replaying the step; the replay is {off}."
         blocks.append(Prose(words, "quiet"))
     aside = "predicted gain, with its range"
-    yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
+    training = tuple(card for number, card in cards.items() if number in others)
+    if blocks:
+        yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
+    if training:
+        yield Section(title=OTHER_TRAINING, aside=OF_TRAINING, blocks=training)
 
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis) -> Card:

@@ -230,8 +230,10 @@ def _card(finding: Finding, contract: DiagnosisDocument) -> dict[str, Any]:
         step += f" of {times:.0f} times the samples"
     if len(contract.ranks) == 1 and is_of_rare_steps(finding, contract.replay):
         step = f" {OF_THE_RUN}"
+    first = next((each for each in contract.findings if each.changes_training), None)
     return {
         "finding": finding,
+        "is_first_of_training": finding is first,
         "is_rough": high >= WIDE_RANGE * low,
         "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
         "step": step,

@@ -69,6 +69,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         change=partial(_less_often, sent=sent, batches=POLICY.batches),
         cautious=partial(_less_often, sent=sent, batches=POLICY.cautious_batches),
         changes_numerics=True,
+        changes_training=True,
         alternative_to=("fp32-exchange", "exposed-collectives", "slow-link"),
     )
 

@@ -99,6 +99,7 @@ def propose(case: Case) -> Proposal | None:
         cautious=change(POLICY.cautious_kept),
         hopeful=change(POLICY.hopeful_kept),
         changes_numerics=True,
+        changes_training=True,
         may_slow=True,
     )
 

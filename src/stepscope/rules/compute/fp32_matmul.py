@@ -89,7 +89,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         timed_share=share,
         changes_numerics=True,
         may_slow=True,
-        listed_last=mostly_tf32,
+        changes_training=mostly_tf32,
     )
 
 

@@ -47,7 +47,7 @@ from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
 from stepscope.core.recorders import Recorder
 from stepscope.core.trace import NONE, Bool, Int64, Kind
-from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
+from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal
@@ -79,8 +79,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     same_share: float = 0.9
     """Of a micro-step's kernels that must recur in the others, by name, for them to be the same
     work on other data."""
-    worth: float = 1.02
-    """Pauses whose absence gives less have no fix that comes first."""
 
 
 POLICY = Policy()
@@ -156,17 +154,12 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         hopeful=change_to(case, best.times, 1.0),
         changes_numerics=True,
         alternative_to=() if fits else INSTEAD_OF,
-        listed_last=not knows_room or _pauses(case),
+        changes_training=True,
         samples_times=float(best.times),
         memory=None
         if before is None or best.memory_bytes is None
         else MemoryChange(before_bytes=before, after_bytes=best.memory_bytes),
     )
-
-
-def _pauses(case: Case) -> bool:
-    """Whether saving or collecting costs the step anything: that has a fix of its own."""
-    return case.speedup(without_host_parts(case.graph, "io", "gc")) >= POLICY.worth
 
 
 def _price(case: Case, batch: Batch) -> str:

@@ -88,7 +88,7 @@ def propose(case: Case) -> Proposal | None:
         cautious=in_half(case, roofs, trained, casts_alone=True),
         changes_numerics=True,
         may_slow=True,
-        listed_last=True,
+        changes_training=True,
     )
 
 
