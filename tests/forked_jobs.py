@@ -1,4 +1,5 @@
-"""Runs of stepscope whose job is a script with the torch of light_torch.py, forked and not started.
+"""Runs of stepscope whose job is a script with the torch of light_torch.py, forked and not started;
+and such a script by itself.
 
 To start a Python and to import torch is most of what a small job takes. So one process, which has
 no part in any of them, has torch, and forks for both `stepscope` and its job: each has its own
@@ -57,7 +58,8 @@ class Forked:
     def run(
         self, words: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_s: float
     ) -> subprocess.CompletedProcess[bytes]:
-        """`stepscope WORDS` in the folder, to its end."""
+        """`stepscope WORDS` in the folder, to its end; or the script alone, where the words are
+        what starts it."""
         asked = json.dumps([list(words), dict(environment), str(folder)])
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             socket.send_fds(self._socket, [asked.encode()], [out.fileno(), err.fileno()])
@@ -125,6 +127,8 @@ def _become_stepscope(
     _fork_scripts(torch)
 
     def main() -> None:
+        if words[0] == sys.executable:
+            sys.exit(subprocess.run(words, check=False, env=environment).returncode)
         from stepscope.cli.main import main as stepscope
 
         sys.exit(stepscope())

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.capture.jobs import LIGHT
 from tests.installed import need, package
 
 need("torch")
@@ -179,7 +180,8 @@ class Stream(IterableDataset[int]):
         yield 3
 
 
-LOADED = """
+LOADED = f"""
+{LIGHT}
 import pickle, sys
 sys.modules["stepscope"] = None
 optimizer, stream = pickle.load(open(sys.argv[1], "rb"))

@@ -95,13 +95,7 @@ print("compiled")
 
 
 def plain(*told: str) -> tuple[int, bytes]:
-    done = subprocess.run(
-        [sys.executable, str(JOB), *told],
-        capture_output=True,
-        timeout=LONGEST_S,
-        check=False,
-        env=environment(),
-    )
+    done = run_light(sys.executable, str(JOB), *told, env=environment())
     return done.returncode, done.stdout
 
 

@@ -47,9 +47,15 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def shared_cluster() -> Iterator[Any]:
     with local_cluster(2) as made:
         yield made
+
+
+@pytest.fixture
+def cluster(shared_cluster: Any) -> Any:
+    shared_cluster.scale(2)
+    return shared_cluster
 
 
 @pytest.fixture
@@ -136,9 +142,9 @@ def test_a_scheduler_and_a_worker_started_as_processes(
         write(folder / f"rank{rank}.json.gz", trace_text(header={}))
     with process("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)):
         address = address_in(file)
-        with process(
-            "worker", address, "--nthreads", "1", "--local-directory", str(tmp_path / ".dask")
-        ):
+        # The clusters of the other tests have nannies.
+        alone = ("--no-nanny", "--nthreads", "1", "--local-directory", str(tmp_path / ".dask"))
+        with process("worker", address, *alone):
             far = diagnosed(capsys, str(folder), "--cluster", address)
     assert far == diagnosed(capsys, str(folder), "--jobs", "1")
     assert [rank["rank"] for rank in far["ranks"]] == [0, 1]
@@ -154,20 +160,6 @@ def test_a_cluster_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyP
         pass
 
 
-def test_a_cluster_that_loses_its_workers_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tasks_module, "POLL_S", 0.1)
-    with (
-        local_cluster(1) as lone,
-        cluster_workers(lone.scheduler_address) as workers,
-    ):
-        monkeypatch.setattr(workers_module, "IDLE_S", 0.1)
-        lone.scale(0)
-        with pytest.raises(StepscopeError, match="has no workers"):
-            dict(run_tasks(workers, wait_for, [("/nowhere", LONGEST_S)]))
-
-
 def test_a_cluster_with_another_version_is_refused(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +169,18 @@ def test_a_cluster_with_another_version_is_refused(
         cluster_workers(cluster.scheduler_address),
     ):
         pass
+
+
+def test_a_cluster_that_loses_its_workers_is_not_waited_for(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of those that share it."""
+    monkeypatch.setattr(tasks_module, "POLL_S", 0.1)
+    with cluster_workers(cluster.scheduler_address) as workers:
+        monkeypatch.setattr(workers_module, "IDLE_S", 0.1)
+        cluster.scale(0)
+        with pytest.raises(StepscopeError, match="has no workers"):
+            dict(run_tasks(workers, wait_for, [("/nowhere", LONGEST_S)]))
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "tcp://127.0.0.1"])
