@@ -27,6 +27,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "tests" / "kept" / "run", folder / "stepscope-runs" / "first")
     running = write_run(folder / "stepscope-runs" / "second", command=["python", HOSTILE])
     add_steps(write_rank(running, 0), [row(step) for step in range(1, 40)])
+    wide = write_run(folder / "stepscope-runs" / "wide")
+    for rank in range(64):
+        parts = {"wait_ns": 2_000_000, "backward_ns": 4_000_000}
+        dur_ms = 70.0 if rank == 7 else 10.0
+        rows = [row(step, dur_ms=dur_ms, **parts) for step in range(1, 40)]
+        add_steps(write_rank(wide, rank, world_size=64), rows)
     (folder / "log").mkdir()
     shutil.copy(DEMO, folder / "log" / "worker0.1794937251000.pt.trace.json.gz")
     return folder
@@ -62,7 +68,7 @@ def opened(
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
-@pytest.mark.parametrize("path", ["/", "/live?what=second", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/live?what=second", "/live?what=wide", "/nothing"])
 def test_it_fits_and_a_screen_reader_can_read_it(
     browser: Any,
     server: Server,
@@ -87,7 +93,7 @@ def test_one_goes_from_the_list_to_a_report_and_back(
     page.wait_for_selector("html[data-ready=yes]")
     assert page.locator("#findings .card").count() >= 1
     page.go_back()
-    assert page.locator("#runs tbody tr").count() == 2
+    assert page.locator("#runs tbody tr").count() == 3
     assert page.said == []
     page.context.close()
 
@@ -99,6 +105,29 @@ def test_two_are_compared_by_the_form(browser: Any, server: Server) -> None:
     page.click("button[type=submit]")
     page.wait_for_url("**/compare?**")
     assert page.locator("h1").is_visible()
+    assert page.said == []
+    page.context.close()
+
+
+def test_the_pictures_say_which_rank_a_line_is(browser: Any, server: Server) -> None:
+    page = opened(browser, server, "/live?what=wide")
+    value = page.locator("#picture-steps .value")
+    page.wait_for_selector("#picture-steps path.line >> nth=63", state="attached")
+    assert "10 to 70 ms" in value.text_content()
+    # The late rank's line is the uppermost.
+    page.hover("#picture-steps svg", position={"x": 200, "y": 12})
+    assert value.text_content().startswith("rank 7: 70 ms at")
+    page.focus("#picture-steps svg")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowLeft")
+    assert value.text_content().startswith("rank 9: 10 ms at")
+    assert page.locator("#picture-parts path").count() == 3
+    assert page.locator("#picture-loss").is_hidden()
+    for _ in range(2):
+        with page.expect_response("**/series?**"):
+            pass
+    assert value.text_content().startswith("rank 9: 10 ms at"), "drawn anew, and still pointed at"
     assert page.said == []
     page.context.close()
 

@@ -15,12 +15,14 @@ from stepscope.doors.serve.report import frame_html, index_page, live_page, refu
 from stepscope.errors import StepscopeError
 from stepscope.experiments.compare.comparison import compare
 from stepscope.live.report.watch.view import live_document
+from stepscope.live.series import RunSeries
 from stepscope.live.view import live_view
 from stepscope.live.watch.alerting import read_alerts
 from stepscope.pipeline.comparison import read_side
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import page_of_recording
 from stepscope.pipeline.recording import Recording
+from stepscope.protocol.json_text import json_text
 from stepscope.readers.run_folder.tail import Follower
 from stepscope.report.comparison.html import comparisons_html
 from stepscope.report.html import render_page
@@ -28,6 +30,8 @@ from stepscope.report.html.model import page_of
 
 MOST_KEPT = 8
 """Pages that are kept in memory: one is some megabytes."""
+MOST_FOLLOWED = 4
+"""Runs whose pictures are drawn anew from where they were read last."""
 MAX_NAME = 4096
 
 
@@ -35,6 +39,7 @@ MAX_NAME = 4096
 class Answer:
     text: str
     status: int = 200
+    kind: str = "text/html"
     has_ended: bool | None = None
     """Of a frame: whether the job has."""
 
@@ -47,6 +52,7 @@ class Pages:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._kept: OrderedDict[tuple[str, ...], str] = OrderedDict()
+        self._series_of: OrderedDict[Path, RunSeries] = OrderedDict()
         self._lock = threading.Lock()
         """One is made at a time: each may need most of the memory."""
 
@@ -58,6 +64,8 @@ class Pages:
                 return self._report(given.get("what", ""))
             if path == "/compare":
                 return self._compare(given.get("a", ""), given.get("b", ""))
+            if path == "/series":
+                return self._series(given.get("what", ""))
             if path in ("/live", "/frame"):
                 return self._live(given.get("what", ""), is_frame=path == "/frame")
         except StepscopeError as problem:
@@ -116,6 +124,21 @@ class Pages:
         if is_frame:
             return Answer(text=frame_html(document), has_ended=has_ended)
         return Answer(text=live_page(str(self._folder), listed, document, has_ended=has_ended))
+
+    def _series(self, name: str) -> Answer:
+        now = catalogue_of(self._folder)
+        listed = _listed(now, name)
+        if listed is None or not now.is_run(listed):
+            return self._unlisted(name)
+        path = now.path_of(listed)
+        with self._lock:
+            # What was read of a run is kept while somebody looks at it.
+            series = self._series_of.pop(path, None) or RunSeries(path)
+            self._series_of[path] = series
+            while len(self._series_of) > MOST_FOLLOWED:
+                self._series_of.popitem(last=False)
+            text = json_text(series.look(read_alerts(path)))
+        return Answer(text=text, kind="application/json")
 
     def _once(self, key: tuple[str, ...], make: Callable[[], str]) -> str:
         """Made once for what the files are; the page asked for longest ago goes first."""

@@ -17,6 +17,13 @@ from stepscope.runs.view import age_words, size_words, verdict_words
 
 STYLES = ("page.css", "serve.css")
 MAX_COMMAND = 120
+PICTURES = (
+    ("steps", "How long a step takes", "ms"),
+    ("parts", "Parts of a step, as the host sees them", "ms"),
+    ("memory", "Memory", "GB"),
+    ("loss", "Loss", ""),
+)
+"""Of the live page: what is drawn, its title and its unit."""
 
 
 class RecordedFiles(Struct, frozen=True, kw_only=True):
@@ -66,11 +73,15 @@ def live_page(folder: str, name: str, document: Document, *, has_ended: bool) ->
         **_page("live", folder, name),
         "document": document,
         "source": link(name, "/frame"),
+        "series": link(name, "/series"),
         "report": link(name, "/report"),
+        "has_ended": has_ended,
         "state": "The job has ended." if has_ended else "Drawn anew every two seconds.",
+        "pictures": PICTURES,
     }
-    scripts = () if has_ended else ("serve.js",)
-    return _rendered(page, scripts, policy=("img-src data:", "connect-src 'self'"))
+    return _rendered(
+        page, ("pictures.js", "serve.js"), policy=("img-src data:", "connect-src 'self'")
+    )
 
 
 def frame_html(document: Document) -> str:

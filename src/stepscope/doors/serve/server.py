@@ -67,7 +67,7 @@ def server_of(port: int, answer: Callable[[str, Mapping[str, str]], Answer]) -> 
             except ValueError:
                 fields = []
             made = answer(parts.path, dict(fields))
-            self._send(made.text, made.status, "text/html", made.has_ended, with_body=with_body)
+            self._send(made.text, made.status, made.kind, made.has_ended, with_body=with_body)
 
         def _send(
             self,

@@ -19,27 +19,31 @@ class Lines:
     """The lines that a file has gained since it was last read, the latest of them where they are
     many."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, max_bytes: int = TAIL_BYTES) -> None:
+        self._path, self._max_bytes = path, max_bytes
         self._offset: int | None = None
 
     def new(self) -> list[Any]:
+        return list(parse_json_lines(self.new_data()))
+
+    def new_data(self) -> bytes:
+        """The same as bytes, whole lines of them."""
         try:
             with open_regular(self._path) as file:
                 end = file.seek(0, 2)
-                start = max(0, end - TAIL_BYTES)
+                start = max(0, end - self._max_bytes)
                 is_cut = start > 0
                 if self._offset is not None and start <= self._offset <= end:
                     start, is_cut = self._offset, False
                 file.seek(start)
-                data = file.read(TAIL_BYTES)
+                data = file.read(self._max_bytes)
         except OSError:
-            return []
+            return b""
         end = data.rfind(b"\n") + 1
         self._offset = start + end
         # A piece that begins inside a line begins with half of one.
         begin = data.find(b"\n") + 1 if is_cut else 0
-        return list(parse_json_lines(data[begin:end]))
+        return data[begin:end]
 
 
 def read_object(path: Path) -> dict[str, Any]:
