@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.json_decode import decode_json
@@ -23,27 +23,23 @@ LARGEST_NS = 1e12
 """Nothing is timed for so long."""
 
 
-def probe_files(device: str) -> tuple[ProbeFile, ...]:
-    """What was measured here on devices of that name, the newest last."""
-    paths = sorted(_kept(device), key=_modified)
-    files = (read_kept(path) for path in paths)
-    return tuple(file for file in files if file is not None and file.device == device)
+def probed_times(device: str) -> ProbedTimes:
+    """What was measured here on devices of that name."""
+    times: dict[ProbeCase, MeasuredTime] = {}
+    for path in sorted(_kept(device), key=_modified):
+        times |= _times(device, _own_text(path))
+    return ProbedTimes(times=times)
 
 
 class ProbedDevices:
-    """The times of each kind of device, read when it is first asked for. What was measured here
-    goes before what a hardware file brought."""
+    """The times of each kind of device, read when it is first asked for."""
 
-    def __init__(self, shared: Sequence[ProbeFile] = ()) -> None:
-        self._shared = shared
+    def __init__(self) -> None:
         self.by_name: dict[str, ProbedTimes] = {}
 
     def of(self, device: str) -> ProbedTimes:
         if device not in self.by_name:
-            times: dict[ProbeCase, MeasuredTime] = {}
-            for file in (*self._shared, *probe_files(device)):
-                times |= _times(device, file)
-            self.by_name[device] = ProbedTimes(times=times)
+            self.by_name[device] = probed_times(device)
         return self.by_name[device]
 
 
@@ -80,7 +76,13 @@ def parse_probe(text: bytes, where: str) -> ProbeFile:
     return file
 
 
-def _times(device: str, file: ProbeFile) -> dict[ProbeCase, MeasuredTime]:
+def _times(device: str, text: bytes | None) -> dict[ProbeCase, MeasuredTime]:
+    if text is None:
+        return {}
+    try:
+        file = parse_probe(text, device)
+    except FormatError:
+        return {}
     if file.device != device:
         return {}
     return {

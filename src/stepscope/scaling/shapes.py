@@ -34,7 +34,7 @@ class Gain(Struct, frozen=True, kw_only=True):
 
     ideal_speedup: float
     speedup: float
-    """Ratio of the work done in a second."""
+    """Of the work done in a second."""
     efficiency: float
     """Speedup over ideal speedup."""
     efficiency_low: float | None

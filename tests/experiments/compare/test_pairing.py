@@ -16,7 +16,7 @@ from stepscope.experiments.compare.pieces import (
     Detail,
     Pieces,
     Share,
-    WorkKey,
+    Sort,
     join,
     plain_name,
     shapes_words,
@@ -26,10 +26,10 @@ Call = tuple[str, str, float]
 """`phase op[shapes]`, the kernel, nanoseconds."""
 
 
-def sort_of(words: str, kernel: str) -> WorkKey:
+def sort_of(words: str, kernel: str) -> Sort:
     phase, _, rest = words.partition(" ")
     op, _, shapes = rest.partition("[")
-    return WorkKey(
+    return Sort(
         phase=None if phase == "-" else phase,
         op=op or None,
         kernel=None if op else kernel,
@@ -42,7 +42,7 @@ def sort_of(words: str, kernel: str) -> WorkKey:
 def pieces(
     calls: Sequence[Call], *, precision: str | None = None, busy: float | None = None
 ) -> Pieces:
-    sorts: dict[WorkKey, int] = {}
+    sorts: dict[Sort, int] = {}
     shares: list[Share] = []
     details: list[dict[str, Detail]] = []
     order = []

@@ -32,7 +32,7 @@ SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--gl
 KEYS = {
     "schema", "job", "best", "layouts", "pareto", "counts", "explained", "budget", "what_ifs",
     "scaling", "largest", "smallest", "judged_by", "assumptions", "advice", "layout_words",
-    "frameworks", "zero_stages",
+    "frameworks", "zero_stages", "failures",
 }  # fmt: skip
 ROW: dict[str, Any] = {
     "id": "r1",
@@ -177,6 +177,25 @@ def test_the_setting_that_keeps_gradients_narrow_is_named(
     assert rows["megatron-core"]["best"]["step_s"] == found["best"]["step_s"]
     assert rows["ddp"]["reason"] == "it keeps no gradients in bf16"
     assert "framework" not in failed(capsys, *asked, "--framework", "ddp").split(";")[1]
+
+
+def test_failures_say_how_often_to_write_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--model", "llama3-70b", "--cluster", "128x8xH100", "--framework", "megatron-core")
+    known = (*asked, "--mtbf", "30000h", "--checkpoint", "60", "--restart", "300")
+    told = planned(capsys, *known, "--tokens", "15T")
+    found, spent = told["failures"], told["budget"]
+    assert found["job_mtbf_hours"] == pytest.approx(30000 / 1024)
+    assert found["every_s"] == pytest.approx(found["every_steps"] * told["best"]["step_s"])
+    # Young's interval, to the next order: the root of twice the one times the other.
+    young = (2 * 60 * 30000 / 1024 * 3600) ** 0.5
+    assert found["every_s"] == pytest.approx(young - 60, rel=0.1)
+    assert found["days"] == pytest.approx(spent["days"] / found["goodput"])
+    assert found["num_failures"] == pytest.approx(found["days"] * 24 / found["job_mtbf_hours"])
+    usual = planned(capsys, *asked, "--tokens", "15T")
+    assert usual["failures"]["mtbf_hours"] == pytest.approx(50677, rel=1e-3)
+    assert any("Llama 3" in note for note in usual["assumptions"])
+    assert planned(capsys, *asked)["failures"] is None
+    assert "With failures" in printed(capsys, *known)
 
 
 def test_pins_hold_and_a_whole_layout_is_the_estimate_of_it(

@@ -53,8 +53,7 @@ def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | N
         num=len(usual),
         num_left_out=len(timed) - len(usual_rows(timed)),
         step_ns=round(mean),
-        # A few steps that compile make the error larger than the mean of all.
-        low_ns=round(max(mean - Z * error, min(lengths))),
+        low_ns=round(mean - Z * error),
         high_ns=round(mean + Z * error),
         median_ns=round(statistics.median(lengths)),
         slowest_ns=max(lengths),

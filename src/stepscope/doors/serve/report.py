@@ -63,7 +63,7 @@ def index_page(
 
 
 def label(name: str) -> str:
-    """The label of a recording."""
+    """Of a recording."""
     return "all in this folder" if name == "." else name
 
 

@@ -10,8 +10,9 @@ from stepscope.errors import UsageError
 from stepscope.plan import validate, what_if
 from stepscope.plan.choice import Choice, choice_of, why
 from stepscope.plan.cli.job import job_of
-from stepscope.plan.cli.options import ALL, Options, Pins
-from stepscope.plan.contract.plan import Account, FrameworkRow, JudgedBy, Variant
+from stepscope.plan.cli.options import ALL, Options, Pins, Questions
+from stepscope.plan.contract.plan import Account, Budget, Failures, FrameworkRow, JudgedBy, Variant
+from stepscope.plan.failures import failures
 from stepscope.plan.framework import grads_setting
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.compare import (
@@ -32,7 +33,7 @@ from stepscope.plan.report.words import gib, short_count
 from stepscope.plan.search import SearchResult, search
 from stepscope.plan.space import Space
 
-MAX_OF_FRONT = 6
+MOST_OF_FRONT = 6
 PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")
 ZERO = "zero"
 """In place of a layout to explain: every ZeRO stage."""
@@ -69,6 +70,9 @@ def answer(options: Options, target: str | None = None) -> Plan:
         explained = explained_of(job, questions.explain, result, space)
     best = result.best[0] if result.best else None
     measured_by = options.run.paths[0] if options.run.paths else str(options.hardware or "")
+    spent = None
+    if questions.tokens is not None and best is not None:
+        spent = what_if.budget(job, best, questions.tokens)
     return Plan(
         job=described(job),
         training=job,
@@ -80,9 +84,8 @@ def answer(options: Options, target: str | None = None) -> Plan:
         counts=counts_of(result),
         search_s=took,
         explained=explained,
-        budget=None
-        if questions.tokens is None or best is None
-        else what_if.budget(job, best, questions.tokens),
+        budget=spent,
+        failures=failures_of(questions, job, best, spent),
         what_ifs=what_ifs_of(job, space, asked, questions.what_if),
         scaling=scaling_of(job, space, questions.scaling or ()),
         largest=None if largest is None else largest_of(job, largest),
@@ -95,6 +98,7 @@ def answer(options: Options, target: str | None = None) -> Plan:
             *notes,
             *assumed(options, job),
             *grads_words(options, answered),
+            *failure_words(questions),
             *([answered.reason] if answered.reason and accounts else []),
             *warned(job, explained or (accounts[0] if accounts else None)),
             *job.model.notes,
@@ -105,6 +109,34 @@ def answer(options: Options, target: str | None = None) -> Plan:
             *(() if explained is None else room_advice(job, explained)),
         ),
     )
+
+
+def failures_of(
+    questions: Questions, job: TrainingJob, best: Choice | None, spent: Budget | None
+) -> Failures | None:
+    """Where a time between failures was given, or a run's length."""
+    if best is None or (spent is None and questions.mtbf is None):
+        return None
+    return failures(
+        job,
+        best,
+        mtbf_h=questions.mtbf,
+        write_s=questions.checkpoint,
+        restart_s=questions.restart,
+        days=None if spent is None else spent.days,
+    )
+
+
+def failure_words(questions: Questions) -> list[str]:
+    """What nobody said of failures."""
+    assumed_s = {"restart": questions.restart, "checkpoint": questions.checkpoint}
+    unsaid = [name for name, value in assumed_s.items() if value is None]
+    if questions.tokens is None and questions.mtbf is None:
+        return []
+    lines = [f"what a {name} takes is assumed: --{name} S says it" for name in unsaid]
+    if questions.mtbf is None:
+        lines.append("the time between failures is that of Llama 3's run: --mtbf says yours")
+    return lines
 
 
 def grads_words(options: Options, answered: Candidate) -> list[str]:
@@ -288,7 +320,7 @@ def smallest_of(job: TrainingJob, space: Space) -> Variant:
     free = replace(space, dp=None)
     smallest = what_if.smallest_cluster(job, free)
     if smallest is None:
-        return Variant(name=f"none of up to {what_if.MAX_NODES} nodes", num_devices=0, best=None)
+        return Variant(name=f"none of up to {what_if.MOST_NODES} nodes", num_devices=0, best=None)
     nodes = smallest.job.cluster.num_nodes
     name = (
         f"{smallest.num_devices} x {job.cluster.device.name}, in {nodes} "
@@ -314,10 +346,10 @@ def counts_of(result: SearchResult) -> dict[str, int]:
 def thinned(result: SearchResult) -> list[Choice]:
     """A few of the front, spread over its memory: neighbours differ by little."""
     front = [each for each in result.front if each.step_s <= SLOWEST * result.front[0].step_s]
-    if len(front) <= MAX_OF_FRONT:
+    if len(front) <= MOST_OF_FRONT:
         return front
-    step = (len(front) - 1) / (MAX_OF_FRONT - 1)
-    return [front[index] for index in sorted({round(i * step) for i in range(MAX_OF_FRONT)})]
+    step = (len(front) - 1) / (MOST_OF_FRONT - 1)
+    return [front[index] for index in sorted({round(i * step) for i in range(MOST_OF_FRONT)})]
 
 
 def assumed(options: Options, job: TrainingJob) -> list[str]:
@@ -350,7 +382,7 @@ def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
     lines += [f"It fits with this: {each}." for each in short.helps]
     if not any("smallest cluster" in each for each in short.helps):
         lines.append(
-            f"No cluster of up to {what_if.MAX_NODES} nodes of this device was found to hold it "
+            f"No cluster of up to {what_if.MOST_NODES} nodes of this device was found to hold it "
             f"with a batch of {job.global_batch}."
         )
     if any("offload" in each for each in short.helps):

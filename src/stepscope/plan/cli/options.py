@@ -71,6 +71,13 @@ def _tokens(text: str) -> float:
     return _positive(word[:-1] if word[-1:] in _UNITS else word) * unit
 
 
+def _hours(text: str) -> float:
+    """30000h, 1250d, 30000."""
+    word = text.strip().casefold()
+    times = {"h": 1.0, "d": 24.0}.get(word[-1:])
+    return _positive(word if times is None else word[:-1]) * (times or 1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
     """Parts of the layout that are given; what is None is searched."""
@@ -129,6 +136,18 @@ class Questions:
     )
     tokens: float | None = declare.option(
         "--tokens N", "a token budget, such as 15T: days, device-hours, cost, energy", _tokens
+    )
+    mtbf: float | None = declare.option(
+        "--mtbf HOURS",
+        "mean time between failures of one device, such as 30000h: the best checkpoint interval "
+        "and the goodput (default with --tokens: what Llama 3's run had)",
+        _hours,
+    )
+    checkpoint: float | None = declare.option(
+        "--checkpoint S", "seconds that a checkpoint holds up training", _positive
+    )
+    restart: float | None = declare.option(
+        "--restart S", "seconds from a failure to the next step (default: 600)", _positive
     )
     price: float | None = declare.option("--price X", "of one device-hour", _positive)
     what_if: list[str] = declare.option(

@@ -121,6 +121,28 @@ class Budget(Struct, frozen=True, kw_only=True):
     energy_kwh: float | None
 
 
+class Failures(Struct, frozen=True, kw_only=True):
+    """What failures cost, with checkpoints as often as is best."""
+
+    mtbf_hours: AtLeastZero
+    """Of one device: the mean time between failures."""
+    job_mtbf_hours: AtLeastZero
+    """Of all devices together."""
+    checkpoint_s: AtLeastZero
+    """That a checkpoint holds up the run."""
+    restart_s: AtLeastZero
+    """From a failure to the next step."""
+    every_s: AtLeastZero
+    """Of work between two checkpoints: the best interval, in whole steps."""
+    every_steps: Count
+    goodput: AtLeastZero
+    """The share of time that is work which stays."""
+    days: float | None
+    """Of --tokens, failures counted; null without, or where nothing stays."""
+    num_failures: float | None
+    """Expected in that time."""
+
+
 class JudgedBy(Struct, frozen=True, kw_only=True):
     """Whose rates the times are of."""
 
@@ -174,6 +196,8 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     """Of --explain."""
     budget: Budget | None = None
     """Of --tokens."""
+    failures: Failures | None = None
+    """Of --tokens or --mtbf."""
     what_ifs: tuple[Variant, ...] = ()
     scaling: tuple[Variant, ...] = ()
     largest: Variant | None = None

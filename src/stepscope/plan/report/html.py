@@ -21,6 +21,7 @@ from stepscope.plan.report.text import (
     answer_sections,
     budget_section,
     explained_sections,
+    failures_section,
     frameworks_section,
     name_section,
     scaling_section,
@@ -145,6 +146,8 @@ def _parts_of(plan: Plan, measured: RecordedMemory | None) -> Iterator[tuple[str
         yield "what-if", what_ifs_section(plan.what_ifs, plan.best)
     if plan.budget is not None:
         yield "budget", budget_section(plan.training, plan.budget)
+    if plan.failures is not None:
+        yield "failures", failures_section(plan.training, plan.failures)
     for at, section in enumerate(answer_sections(plan), 1):
         yield f"answer-{at}", section
     accounts = (

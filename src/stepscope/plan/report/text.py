@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from stepscope.plan.contract.plan import Account, Budget, FrameworkRow, RecordedMemory, Variant
+from stepscope.plan.contract.plan import (
+    Account,
+    Budget,
+    Failures,
+    FrameworkRow,
+    RecordedMemory,
+    Variant,
+)
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout
 from stepscope.plan.layout_words import name_parts
@@ -17,6 +24,7 @@ from stepscope.plan.report.words import (
     count_words,
     days_words,
     gib,
+    hours_words,
     job_words,
     money,
     seconds,
@@ -78,6 +86,8 @@ def plan_document(plan: Plan, measured: RecordedMemory | None = None) -> Iterato
         yield from _layouts_sections(plan)
     if plan.budget is not None:
         yield budget_section(plan.training, plan.budget)
+    if plan.failures is not None:
+        yield failures_section(plan.training, plan.failures)
     if plan.what_ifs:
         yield what_ifs_section(plan.what_ifs, plan.best)
     if plan.scaling:
@@ -219,6 +229,22 @@ def budget_section(job: TrainingJob, budget: Budget) -> Section:
         )
     facts.append(("energy", energy))
     return Section(title=f"For {tokens_words(budget.tokens)}", blocks=(Facts(tuple(facts)),))
+
+
+def failures_section(job: TrainingJob, told: Failures) -> Section:
+    """How often to write a checkpoint, and what of the time is work that stays."""
+    steps, num = plural(told.every_steps, "step"), fixed(job.cluster.num_devices, 0)
+    mean = f"on {num} devices, each after {fixed(told.mtbf_hours, 0)} hours in the mean"
+    pause = f"it takes {seconds(told.checkpoint_s)}, a restart {seconds(told.restart_s)}"
+    facts = [
+        ("a failure", f"every {hours_words(told.job_mtbf_hours)} {mean}"),
+        ("checkpoint", f"every {hours_words(told.every_s / 3600)} ({steps}); {pause}"),
+        ("goodput", f"{percent(told.goodput)} of the time is work that stays"),
+    ]
+    if told.days is not None and told.num_failures is not None:
+        count = number(told.num_failures)
+        facts.append(("time", f"{days_words(told.days)} with {count} failures"))
+    return Section(title="With failures", blocks=(Facts(tuple(facts)),))
 
 
 def what_ifs_section(variants: tuple[Variant, ...], base: Account | None) -> Section:

@@ -38,6 +38,12 @@ def days_words(days: float) -> str:
     return f"{number(days * 24)}{NBSP}hours"
 
 
+def hours_words(hours: float) -> str:
+    if hours >= 48:
+        return f"{number(hours / 24)}{NBSP}days"
+    return f"{number(hours)}{NBSP}hours" if hours >= 1 else f"{number(60 * hours)}{NBSP}minutes"
+
+
 def money(cost: float) -> str:
     """No currency: it is the price's."""
     return fixed(cost, 0) if cost >= 100 else f"{cost:.2f}"

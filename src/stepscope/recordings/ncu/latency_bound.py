@@ -30,7 +30,7 @@ WAITS = "waits"
 RECORD_ALL = "ncu --set full records why"
 WORDINGS = {
     WAITS: Wording(
-        summary="Near no limit of the device, so they wait: {kernels}.",
+        summary="{kernels} come near no limit of the device: they wait.",
         action=f"{RECORD_ALL}; small grids want larger batches or fusion (torch.compile)",
     )
 }

@@ -18,7 +18,7 @@ class Metric(Struct, frozen=True):
 
     name: str
     field: str
-    """The field of RankLive."""
+    """Of RankLive."""
     text: str
     kind: str = "gauge"
 

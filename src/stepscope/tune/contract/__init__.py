@@ -1,0 +1,1 @@
+"""The JSON of `stepscope tune`, and of what it keeps."""
