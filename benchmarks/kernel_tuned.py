@@ -327,7 +327,7 @@ def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
 
 def _show(found: list[tuple[Sweep, Any]]) -> None:
     """One table: a line for each timed case, then what was refused."""
-    from stepscope.tune.kernel_report.words import fault_words, settings_words
+    from stepscope.tune.kernel_report.view import fault_words, settings_words
 
     print(
         f"{'sweep':<11} {'case':<34} {'winner':<46} {'us':>8} {'baseline':>9} {'reference':>9} "

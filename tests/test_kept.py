@@ -20,8 +20,8 @@ from stepscope.core.contract.schema import DOCUMENTS
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
 from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
-from stepscope.scaling.documents import DOCUMENTS as OF_SCALING
-from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
+from stepscope.scaling.contract import DOCUMENTS as OF_SCALING
+from stepscope.tune.shapes.tuning import DOCUMENTS as OF_TUNING
 from tests.shared_data import DEMO, ROOT
 
 KEPT = ROOT / "tests" / "kept"

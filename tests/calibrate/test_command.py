@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.calibrate.sweep import Sweep
 from stepscope.cli.main import main
+from stepscope.core.probed import ProbeFile
 from stepscope.readers.hardware_file import read_hardware
 from tests.cli.test_progress import Terminal
 from tests.wording import mentions
@@ -53,7 +54,17 @@ def failed(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 def test_a_machine_is_measured_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    timed = ProbeFile(device="x", torch="2.1", rows=())
+    asked: list[str] = []
+
+    def probe_files(device: str) -> tuple[ProbeFile, ...]:
+        asked.append(device)
+        return (timed,)
+
+    monkeypatch.setattr("stepscope.readers.probe_file.probe_files", probe_files)
+    tmp_path = tmp_path / "here"
     assert main(["calibrate", "--device", "cpu", "--plot", "machine.svg"]) == 0
     printed = capsys.readouterr()
     assert "Written to stepscope-hardware.json" in printed.out
@@ -63,6 +74,8 @@ def test_a_machine_is_measured_and_written(
     assert "left" not in printed.err, "no bar off a terminal"
     found = read_hardware(tmp_path / "stepscope-hardware.json")
     assert found.machine.kind == "cpu"
+    assert asked == [found.machine.device]
+    assert found.operators == (timed,)
     assert found.machine.num_ranks is None, "no ranks were measured"
     assert found.collectives == ()
     assert len(found.gemms) == 8

@@ -44,10 +44,10 @@ from stepscope.plan.contract.plan import PlanContract
 from stepscope.plan.contract.plan_calibration import PlanCalibration
 from stepscope.plan.contract.plan_comparison import PlanComparisonContract
 from stepscope.report.diagnosis.json import to_json
+from stepscope.scaling.contract import DOCUMENTS as OF_SCALING
 from stepscope.scaling.contract import ScalingContract
-from stepscope.scaling.documents import DOCUMENTS as OF_SCALING
 from stepscope.scaling.json import scaling_json
-from stepscope.tune.contract.documents import DOCUMENTS as OF_TUNING
+from stepscope.tune.shapes.tuning import DOCUMENTS as OF_TUNING
 from stepscope.tune.shapes.tuning import KnobShown, Tried, Tuning, Winner
 from tests.scaling.test_view import SERIES
 from tests.scenarios import SCENARIOS, kept_diagnosis

@@ -13,8 +13,7 @@ from stepscope.plan.report.run import RunPlan, run_plan_json
 from stepscope.readers.format import JUDGED
 from stepscope.readers.formats import FORMATS
 from stepscope.report.formats import formats_json
-from stepscope.tune.contract.tuning_cache import CacheEntry
-from stepscope.tune.report.cache import cache_json
+from stepscope.tune.report.cache import CacheEntry, cache_json
 from stepscope.tune.shapes.kernel_tuning import (
     RIGHT,
     WRONG,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepscope.core.experiments.trials import Value
 from stepscope.tune.kernels.bench import KernelBench
-from stepscope.tune.kernels.results import CheckResult, ReferenceResult, SampleResult
+from stepscope.tune.kernels.checking import CheckResult, ReferenceResult, SampleResult
 from stepscope.tune.kernels.worker import Opening, open_bench
 from stepscope.tune.shapes.kernel_tuning import Case, Error
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stepscope.core.diagnosis import Finding
 from stepscope.live.judge_health import Outcome, expected_ranks, health
 from stepscope.live.report.health import health_document
-from stepscope.live.shapes.health import BAD, OK, UNKNOWN, Health
+from stepscope.live.shapes.triage import BAD, OK, UNKNOWN, Health
 from stepscope.readers.run_folder.tail import Follower, RankTail
 from stepscope.report.document.terminal import to_text
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.live.shapes.stacks import Frame, Stood
+from stepscope.live.shapes.triage import Frame, Stood
 from stepscope.live.stacks_compare import compare, standing
 from tests.wording import mentions
 

@@ -8,7 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from stepscope.core.probed import SCHEMA, MeasuredTime, OperatorCall, ProbeCase, ProbeRow
+from stepscope.calibrate.measure import empty
+from stepscope.core.calibrated import Machine
+from stepscope.core.probed import (
+    SCHEMA,
+    MeasuredTime,
+    OperatorCall,
+    ProbeCase,
+    ProbeFile,
+    ProbeRow,
+)
 from stepscope.errors import UsageError
 from stepscope.pipeline.options import Options
 from stepscope.probe import probing
@@ -19,6 +28,8 @@ from stepscope.probe.script import script_of
 from stepscope.probe.store import keep
 from stepscope.readers import probe_file
 from stepscope.readers.cache import FOLDER_VARIABLE
+from stepscope.readers.hardware_file import parse_hardware
+from stepscope.readers.probe_file import ProbedDevices
 from stepscope.report.document.terminal import to_text
 from stepscope.rules.shared import measured
 from tests.shared_data import lab_trace
@@ -89,20 +100,36 @@ def test_what_was_timed_is_kept_by_device_and_torch(own_cache: Path) -> None:
     keep(msgspec.structs.replace(probed, rows=(msgspec.structs.replace(row, way="tf32"),)))
     (file,) = own_cache.glob("probe-nvidia-x-*.json")
     assert msgspec.json.decode(file.read_bytes())["schema"] == SCHEMA
-    times = probe_file.probed_times("NVIDIA X").times
+    times = ProbedDevices().of("NVIDIA X").times
     assert {case.way for case in times} == {"bf16", "tf32"}
-    assert probe_file.probed_times("NVIDIA X2").times == {}
+    assert ProbedDevices().of("NVIDIA X2").times == {}
     before = probe_file.kept_files()
     file.chmod(0o666)
-    assert probe_file.probed_times("NVIDIA X").times == {}, "others may have written it"
+    assert ProbedDevices().of("NVIDIA X").times == {}, "others may have written it"
     assert [name for name, _ in before] == [file.name]
+
+
+def test_a_hardware_file_brings_what_was_timed_elsewhere() -> None:
+    call = OperatorCall(op="aten::mm", dims=((2, 3), (3, 4)), types=(), strides=(), concrete=())
+    rows = [ProbeRow(call=call, way=way, time=taking(5.0)) for way in ("bf16", "tf32")]
+    shared = ProbeFile(device="NVIDIA X", torch="2.1", rows=tuple(rows))
+    machine = empty(Machine(kind="cuda", device="NVIDIA X"), "stepscope", "timed")
+    text = msgspec.json.encode(msgspec.structs.replace(machine, operators=(shared,)))
+    hardware = parse_hardware(text, "hw.json")
+    devices = ProbedDevices(hardware.operators)
+    assert {case.way for case in devices.of("NVIDIA X").times} == {"bf16", "tf32"}
+    assert devices.of("NVIDIA Y").times == {}
+    own = msgspec.structs.replace(rows[0], time=taking(7.0))
+    keep(Probed(torch="2.1", device="NVIDIA X", driver="1", rows=(own,), left=0, wall_s=1.0))
+    times = ProbedDevices(hardware.operators).of("NVIDIA X").times
+    assert {case.way: time.ns for case, time in times.items()} == {"bf16": 7.0, "tf32": 5.0}
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": "stepscope.probe/1"}', "[1]", "null"])
 def test_a_damaged_file_is_as_good_as_none(own_cache: Path, text: str) -> None:
     own_cache.mkdir()
     (own_cache / "probe-nvidia-x-1.json").write_text(text)
-    assert probe_file.probed_times("NVIDIA X").times == {}
+    assert ProbedDevices().of("NVIDIA X").times == {}
 
 
 def test_the_answer_has_operators_and_gains(monkeypatch: pytest.MonkeyPatch) -> None:

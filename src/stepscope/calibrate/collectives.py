@@ -12,7 +12,7 @@ from typing import Any
 
 from stepscope.calibrate.groups import Group, World, groups_of
 from stepscope.calibrate.sweep import Sweep
-from stepscope.calibrate.timer import LEAST_REPEATS, timing
+from stepscope.calibrate.timer import MIN_REPEATS, timing
 from stepscope.core.calibrated import CollectivePoint
 from stepscope.core.progress import counted, followed_together
 
@@ -22,8 +22,8 @@ SAMPLE_S = 2e-3
 """A sample is made of calls enough to last this long:
 ranks do not leave a meeting at the same moment."""
 NUM_PILOTS = 3
-MOST_INNER = 40
-MOST_REPEATS = 15
+MAX_INNER = 40
+MAX_REPEATS = 15
 QUEUE_S = 30e-6
 """What the host needs to queue one collective on a GPU, about."""
 Note = Callable[[str], None]
@@ -81,8 +81,8 @@ def _point(
 ) -> tuple[CollectivePoint, float]:
     # From what all agree on: ranks that counted by their own clocks would not make the same calls.
     pilots = world.largest([_sample(world, group, call, 1) for _ in range(NUM_PILOTS)])
-    inner = min(max(int(SAMPLE_S / min(pilots)), 1), MOST_INNER)
-    repeats = min(max(int(sweep.point_s / (inner * min(pilots))), LEAST_REPEATS), MOST_REPEATS)
+    inner = min(max(int(SAMPLE_S / min(pilots)), 1), MAX_INNER)
+    repeats = min(max(int(sweep.point_s / (inner * min(pilots))), MIN_REPEATS), MAX_REPEATS)
     samples = world.largest([_sample(world, group, call, inner) for _ in range(repeats)])
     point = CollectivePoint(
         kind=kind,

@@ -218,14 +218,21 @@ def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
 
 
 def _save(measured: Calibrated, options: Options) -> None:
+    from msgspec.structs import replace
+
     from stepscope.calibrate.hardware_file import save
     from stepscope.calibrate.report import calibration_document
+    from stepscope.readers.probe_file import probe_files
 
-    save(measured, options.out)
     if QUIET in os.environ:
+        save(measured, options.out)
         return
+    measured = replace(measured, operators=probe_files(measured.machine.device))
+    save(measured, options.out)
     print_document(calibration_document(measured))
-    put(f"\nWritten to {options.out}\n")
+    timed = sum(len(file.rows) for file in measured.operators)
+    with_them = f", with {timed} times of operators that probe measured here" if timed else ""
+    put(f"\nWritten to {options.out}{with_them}\n")
     if options.plot is not None:
         from stepscope.calibrate.plot import draw
 

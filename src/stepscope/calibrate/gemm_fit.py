@@ -27,7 +27,7 @@ from stepscope.core.calibrated import (
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import Float64
 
-LEAST_POINTS = 4
+MIN_POINTS = 4
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 192), (128, 256), (256, 128), (256, 256))
 """What cuBLAS and CUTLASS cut outputs into."""
 
@@ -70,7 +70,7 @@ def fit_gemm(
     floor_s: float,
 ) -> GemmFit | None:
     """The constants of one precision; None with too few shapes to fit them."""
-    if len({(point.m, point.n, point.k) for point in points}) < LEAST_POINTS:
+    if len({(point.m, point.n, point.k) for point in points}) < MIN_POINTS:
         return None
     precision = points[0].precision
     # A floor above the shortest product cannot be one.

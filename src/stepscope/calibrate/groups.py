@@ -43,7 +43,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
     tier: str
     ranks: tuple[int, ...]
-    """Of the group that this rank is in; of the first such group where it is in none."""
+    """Ranks of the group that this rank is in; of the first such group where it is in none."""
     is_member: bool
     handle: Any
 

@@ -9,11 +9,17 @@ from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
-from stepscope.calibrate.attention import DIRECTIONS, measure_attention
 from stepscope.calibrate.collectives import measure_collectives
 from stepscope.calibrate.device import Device, describe, first_line, host_free_bytes, spec_of
 from stepscope.calibrate.gemm_fit import fit_gemms
-from stepscope.calibrate.gemms import CLASSES, PRECISIONS, measure_gemms, sustain_gemms
+from stepscope.calibrate.gemms import (
+    CLASSES,
+    DIRECTIONS,
+    PRECISIONS,
+    measure_attention,
+    measure_gemms,
+    sustain_gemms,
+)
 from stepscope.calibrate.groups import World
 from stepscope.calibrate.region_fit import fit_collectives
 from stepscope.calibrate.sweep import Sweep

@@ -18,8 +18,8 @@ import numpy as np
 from stepscope.core.calibrated import CollectiveFit, CollectivePoint, Region, bus_factor, ring_steps
 from stepscope.core.trace import Float64
 
-MOST_REGIONS = 3
-LEAST_POINTS = 3
+MAX_REGIONS = 3
+MIN_POINTS = 3
 """In a region: two make any line fit."""
 NOISE = 0.02
 """Misfit that is not worth a further line: links are not steadier than this."""
@@ -42,7 +42,7 @@ def fit_regions(points: Sequence[CollectivePoint]) -> CollectiveFit | None:
     points = sorted(points, key=lambda point: point.size_bytes)
     sizes = np.array([point.size_bytes for point in points], np.float64)
     took = np.array([point.time.seconds for point in points])
-    if len(np.unique(sizes)) < LEAST_POINTS or points[0].group_size < 2:
+    if len(np.unique(sizes)) < MIN_POINTS or points[0].group_size < 2:
         return None
     breaks = _best_breaks(sizes, took)
     ends = [0, *breaks, len(points)]
@@ -92,7 +92,7 @@ def _best_breaks(sizes: Float64, took: Float64) -> tuple[int, ...]:
     count = len(sizes)
     candidates = [
         index
-        for index in range(LEAST_POINTS, count - LEAST_POINTS + 1)
+        for index in range(MIN_POINTS, count - MIN_POINTS + 1)
         if sizes[index] > sizes[index - 1]
     ]
     errors: dict[tuple[int, int], float] = {}
@@ -106,13 +106,11 @@ def _best_breaks(sizes: Float64, took: Float64) -> tuple[int, ...]:
         return errors[low, high]
 
     best: tuple[float, tuple[int, ...]] = (float("inf"), ())
-    for num_breaks in range(MOST_REGIONS):
+    for num_breaks in range(MAX_REGIONS):
         for breaks in combinations(candidates, num_breaks):
             ends = [0, *breaks, count]
             spans = list(pairwise(ends))
-            if any(
-                high - low < LEAST_POINTS or sizes[high - 1] == sizes[low] for low, high in spans
-            ):
+            if any(high - low < MIN_POINTS or sizes[high - 1] == sizes[low] for low, high in spans):
                 continue
             mean = sum(error(low, high) for low, high in spans) / count
             score = count * log(mean + NOISE**2) + (2 * len(spans) + num_breaks) * log(count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stepscope.calibrate.timer import LEAST_REPEATS, LEAST_SAMPLE_S
+from stepscope.calibrate.timer import MIN_REPEATS, MIN_SAMPLE_S
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -40,7 +40,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
     @property
     def sustained_points(self) -> int:
         """As many points of a burst take as long as a sustained one."""
-        point_s = max(self.point_s, LEAST_REPEATS * LEAST_SAMPLE_S)
+        point_s = max(self.point_s, MIN_REPEATS * MIN_SAMPLE_S)
         return round((self.warm_s + self.sustained_s) / point_s)
 
 

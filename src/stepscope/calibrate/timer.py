@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 from stepscope.core.calibrated import Timing
 
-LEAST_REPEATS = 3
-MOST_REPEATS = 30
-LEAST_SAMPLE_S = 500e-6
+MIN_REPEATS = 3
+MAX_REPEATS = 30
+MIN_SAMPLE_S = 500e-6
 """A sample is made of calls enough to last this long: shorter ones are the clock's own noise."""
-MOST_INNER = 100
+MAX_INNER = 100
 """Calls in a sample. A GPU queues about a thousand launches before the host has to wait."""
 CYCLES_PER_S = 2e9
-"""Of a GPU, about: for how long it is kept busy while calls are queued behind."""
-LONGEST_HOLD_S = 0.05
+"""A GPU's clock, about: for how long it is kept busy while calls are queued behind."""
+MAX_HOLD_S = 0.05
 SUSTAINED_SAMPLE_S = 0.02
 """Calls of a sustained rate are timed in samples of about this length,
 with no pause between them."""
@@ -51,16 +51,16 @@ def timing(samples: Sequence[float]) -> Timing:
     )
 
 
-def how_many(call_s: float, budget_s: float, most_inner: int = MOST_INNER) -> tuple[int, int]:
+def how_many(call_s: float, budget_s: float, most_inner: int = MAX_INNER) -> tuple[int, int]:
     """Calls in a sample, and samples, for a call that takes about so long."""
     call_s = max(call_s, 1e-9)
-    inner = min(max(int(LEAST_SAMPLE_S / call_s), 1), most_inner)
-    return inner, min(max(int(budget_s / (inner * call_s)), LEAST_REPEATS), MOST_REPEATS)
+    inner = min(max(int(MIN_SAMPLE_S / call_s), 1), most_inner)
+    return inner, min(max(int(budget_s / (inner * call_s)), MIN_REPEATS), MAX_REPEATS)
 
 
 def calls_of_a_sample(call_s: float) -> int:
-    """Of a sustained rate."""
-    return min(max(int(SUSTAINED_SAMPLE_S / max(call_s, 1e-9)), 1), MOST_INNER)
+    """Calls of a sample of a sustained rate."""
+    return min(max(int(SUSTAINED_SAMPLE_S / max(call_s, 1e-9)), 1), MAX_INNER)
 
 
 class HostTimer:
@@ -82,7 +82,7 @@ class HostTimer:
             self.sample(call, inner)
         samples: list[float] = []
         start = self._now()
-        while len(samples) < LEAST_REPEATS or self._now() - start < for_s:
+        while len(samples) < MIN_REPEATS or self._now() - start < for_s:
             samples.append(self.sample(call, inner))
         return timing(samples)
 
@@ -117,7 +117,7 @@ class DeviceTimer:
         cuda.synchronize()
         device_s = self.sample(call, 1, queue_s)
         # Calls that cannot be queued while the device is held would show the host's gaps.
-        most = max(min(MOST_INNER, int(LONGEST_HOLD_S / 2 / max(queue_s, 1e-6))), 1)
+        most = max(min(MAX_INNER, int(MAX_HOLD_S / 2 / max(queue_s, 1e-6))), 1)
         inner, repeats = how_many(device_s, budget_s, most)
         return timing([self.sample(call, inner, queue_s) for _ in range(repeats)])
 
@@ -134,7 +134,7 @@ class DeviceTimer:
         start, first = self._now(), 0
         while (
             first == 0
-            or len(marks) - 1 - first < LEAST_REPEATS
+            or len(marks) - 1 - first < MIN_REPEATS
             or self._now() - start < warm_s + for_s
         ):
             for _ in range(inner):
@@ -162,7 +162,7 @@ class DeviceTimer:
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         cuda.synchronize()
         if self._hold is not None:
-            self._hold(int(min(2 * inner * queue_s + 50e-6, LONGEST_HOLD_S) * CYCLES_PER_S))
+            self._hold(int(min(2 * inner * queue_s + 50e-6, MAX_HOLD_S) * CYCLES_PER_S))
         start.record()
         for _ in range(inner):
             call()

@@ -185,7 +185,7 @@ def _plan_words(
     from stepscope.experiments.budget import CHECK_RUNS
     from stepscope.experiments.fixing import words_of
     from stepscope.experiments.verify.schedule import (
-        FEWEST_ROUNDS,
+        MIN_ROUNDS,
         RUNS_A_ROUND,
         rehearsed_steps,
     )
@@ -205,7 +205,7 @@ def _plan_words(
     steps = measuring.steps or rehearsed_steps(step_ms / 1e3, measuring.most_steps)
     steps += max(measuring.warm_up_steps, FIRST_STEPS)
     run_s = start_s + steps * step_ms / 1e3
-    num_runs = FEWEST_ROUNDS * RUNS_A_ROUND + (CHECK_RUNS if options.with_check else 2)
+    num_runs = MIN_ROUNDS * RUNS_A_ROUND + (CHECK_RUNS if options.with_check else 2)
     yield (
         f"its proof: {num_runs} runs or more, of about {run_s:.0f} s as it is "
         f"({start_s:.0f} s to start, {steps} steps): about "
@@ -359,10 +359,10 @@ class _Loop:
         """Of proofs that are settled as soon as can be; 0 before the first has shown what a run
         takes."""
         from stepscope.experiments.budget import CHECK_RUNS
-        from stepscope.experiments.verify.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
+        from stepscope.experiments.verify.schedule import MIN_ROUNDS, RUNS_A_ROUND
 
         before = CHECK_RUNS if self._options.with_check else 2
-        return num_proofs * (before + FEWEST_ROUNDS * RUNS_A_ROUND) * self._run_s
+        return num_proofs * (before + MIN_ROUNDS * RUNS_A_ROUND) * self._run_s
 
     def _look(self, change: Change) -> Sequence[Finding]:
         """The recorded run's findings at first; with something kept, those of a new recording."""
@@ -440,7 +440,7 @@ class _Loop:
 def _refuse_failing(verified: Verified) -> None:
     """Where the command fails without any fix, no fix can be judged."""
     from stepscope.core.experiments.experiment import BASELINE, REFUSED
-    from stepscope.experiments.trials.output import last_line
+    from stepscope.experiments.trials.trial import last_line
 
     last = verified.runs[-1] if verified.runs else None
     if verified.verdict == REFUSED and last and last.side == BASELINE and not last.is_good:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.hardware import DeviceRates
+from stepscope.core.probed import ProbeFile
 
 SCHEMA = "stepscope.hardware/1"
 WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -258,6 +259,8 @@ class Calibrated(Struct, frozen=True, kw_only=True):
     collective_fits: tuple[CollectiveFit, ...] = ()
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
+    operators: tuple[ProbeFile, ...] = ()
+    """What `stepscope probe` had timed there by then."""
 
     def is_of(self, device: str | None) -> bool:
         """Whether a device of this name is the kind that was measured."""

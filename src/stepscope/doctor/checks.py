@@ -23,7 +23,7 @@ from stepscope.readers.cache import cache_folder
 State = Literal["yes", "partly", "no", "not here"]
 
 
-class MachineCheck(Struct, frozen=True, kw_only=True):
+class MachineCheck(Struct, frozen=True):
     name: str
     state: State
     words: str
@@ -39,10 +39,10 @@ DRIVER = Path("proc/driver/nvidia/version")
 AMD = Path("sys/module/amdgpu")
 PTRACE = Path("proc/sys/kernel/yama/ptrace_scope")
 PERF = Path("proc/sys/kernel/perf_event_paranoid")
-MOST_READ = 4096
-LEAST_FREE_BYTES = 2 << 30
+MAX_READ = 4096
+MIN_FREE_BYTES = 2 << 30
 """A recording of three steps is tens of megabytes a rank; a trace with stacks ten times that."""
-LEAST_SHM_BYTES = 1 << 30
+MIN_SHM_BYTES = 1 << 30
 """What 8 loader workers with two batches of images each pass through it."""
 EXTRAS = (
     ("attach", "py_spy", "py-spy", "stepscope attach, stacks in triage"),
@@ -84,14 +84,14 @@ def _torch() -> MachineCheck:
         installed = version("torch")
     except PackageNotFoundError:
         return MachineCheck(
-            name="torch",
-            state="no",
-            words="not installed in this Python",
+            "torch",
+            "no",
+            "not installed in this Python",
             action="run stepscope with the job's own Python: traces can be read without torch, "
             "runs not recorded",
             is_needed=True,
         )
-    return MachineCheck(name="torch", state="yes", words=installed, is_needed=True)
+    return MachineCheck("torch", "yes", installed, is_needed=True)
 
 
 def _room(name: str, folder: Path, *, is_needed: bool) -> MachineCheck:
@@ -99,21 +99,21 @@ def _room(name: str, folder: Path, *, is_needed: bool) -> MachineCheck:
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
         words, action = f"{there} cannot be written", "give --out a folder that can be written"
-        return MachineCheck(name=name, state="no", words=words, action=action, is_needed=is_needed)
+        return MachineCheck(name, "no", words, action=action, is_needed=is_needed)
     words = f"{free / 1e9:.1f} GB free in {there}"
-    if free < LEAST_FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         action = "make room, or give --out a folder with more: a recording may be cut off"
-        return MachineCheck(name=name, state="partly", words=words, action=action)
-    return MachineCheck(name=name, state="yes", words=words, is_needed=is_needed)
+        return MachineCheck(name, "partly", words, action=action)
+    return MachineCheck(name, "yes", words, is_needed=is_needed)
 
 
 def _scanner() -> MachineCheck:
     used = in_use()
     is_compiled = used == "compiled"
     return MachineCheck(
-        name="compiled scanner",
-        state="yes" if is_compiled else "partly",
-        words=used,
+        "compiled scanner",
+        "yes" if is_compiled else "partly",
+        used,
         action=""
         if is_compiled
         else "install stepscope where a C compiler is (pip install --no-binary stepscope "
@@ -125,14 +125,14 @@ def _gpu(root: Path, load: Loader) -> Iterator[MachineCheck]:
     driver = _text(root / DRIVER)
     if not driver:
         if (root / AMD).exists():
-            yield MachineCheck(name="GPU", state="yes", words="AMD's driver is loaded")
+            yield MachineCheck("GPU", "yes", "AMD's driver is loaded")
             return
         action = "steps on the CPU are recorded; for a GPU in a container pass it in (--gpus all)"
-        yield MachineCheck(name="GPU", state="not here", words="no driver", action=action)
+        yield MachineCheck("GPU", "not here", "no driver", action=action)
         return
     match = re.search(r"\b(\d{3}\.[\d.]{1,12})\b", driver)
     words = f"NVIDIA's driver {match[1]}" if match else "NVIDIA's driver"
-    yield MachineCheck(name="GPU", state="yes", words=words)
+    yield MachineCheck("GPU", "yes", words)
     yield _nvml(load)
     yield _counters(root)
 
@@ -142,25 +142,23 @@ def _nvml(load: Loader) -> MachineCheck:
         load("libnvidia-ml.so.1")
     except OSError:
         return MachineCheck(
-            name="NVML",
-            state="no",
-            words="libnvidia-ml.so.1 does not load: clocks, power and temperature are not sampled",
+            "NVML",
+            "no",
+            "libnvidia-ml.so.1 does not load: clocks, power and temperature are not sampled",
             action="in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
-    return MachineCheck(name="NVML", state="yes", words="clocks, power, temperature, processes")
+    return MachineCheck("NVML", "yes", "clocks, power, temperature, processes")
 
 
 def _counters(root: Path) -> MachineCheck:
     """CUPTI's activities, which the profiler needs, are everybody's; counters may be root's."""
     only_root = re.search(r"RmProfilingAdminOnly:\s*1", _text(root / PARAMS))
     if only_root is None or _is_root():
-        return MachineCheck(
-            name="CUPTI counters", state="yes", words="ncu and range profiling are allowed"
-        )
+        return MachineCheck("CUPTI counters", "yes", "ncu and range profiling are allowed")
     return MachineCheck(
-        name="CUPTI counters",
-        state="partly",
-        words="timelines can be recorded; counters (ncu) are root's",
+        "CUPTI counters",
+        "partly",
+        "timelines can be recorded; counters (ncu) are root's",
         action="options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then load "
         "the driver anew; or run ncu as root",
     )
@@ -169,20 +167,18 @@ def _counters(root: Path) -> MachineCheck:
 def _ptrace(root: Path) -> MachineCheck:
     name, scope = "ptrace (attach)", _number(root / PTRACE)
     if scope is None or scope == 0 or _is_root():
-        return MachineCheck(
-            name=name, state="yes", words="running processes of yours can be looked into"
-        )
+        return MachineCheck(name, "yes", "running processes of yours can be looked into")
     if scope == 3:
         return MachineCheck(
-            name=name,
-            state="no",
-            words="kernel.yama.ptrace_scope is 3: nobody may, until the next start",
+            name,
+            "no",
+            "kernel.yama.ptrace_scope is 3: nobody may, until the next start",
             action="stepscope run records from inside the job, which needs no ptrace",
         )
     return MachineCheck(
-        name=name,
-        state="partly",
-        words=f"kernel.yama.ptrace_scope is {scope}: stepscope attach needs root",
+        name,
+        "partly",
+        f"kernel.yama.ptrace_scope is {scope}: stepscope attach needs root",
         action="sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE",
     )
 
@@ -190,17 +186,13 @@ def _ptrace(root: Path) -> MachineCheck:
 def _perf(root: Path) -> MachineCheck:
     level = _number(root / PERF)
     if level is None:
-        return MachineCheck(
-            name="perf events", state="not here", words="this kernel has none to ask"
-        )
+        return MachineCheck("perf events", "not here", "this kernel has none to ask")
     if level <= 1 or _is_root():
-        return MachineCheck(
-            name="perf events", state="yes", words=f"perf_event_paranoid is {level}"
-        )
+        return MachineCheck("perf events", "yes", f"perf_event_paranoid is {level}")
     return MachineCheck(
-        name="perf events",
-        state="partly",
-        words=f"perf_event_paranoid is {level}: perf sees no kernel, or nothing",
+        "perf events",
+        "partly",
+        f"perf_event_paranoid is {level}: perf sees no kernel, or nothing",
         action="sudo sysctl kernel.perf_event_paranoid=1 (needed for perf alone)",
     )
 
@@ -210,12 +202,12 @@ def _proc(root: Path) -> MachineCheck:
     missing = [name for name in wanted if not os.access(root / "proc/self" / name, os.R_OK)]
     if not missing:
         words = "cores, waits for a core, and input of each process"
-        return MachineCheck(name="/proc", state="yes", words=words)
+        return MachineCheck("/proc", "yes", words)
     state = "no" if "stat" in missing else "partly"
     return MachineCheck(
-        name="/proc",
-        state="no" if state == "no" else "partly",
-        words=f"/proc/self/{', '.join(missing)} cannot be read",
+        "/proc",
+        "no" if state == "no" else "partly",
+        f"/proc/self/{', '.join(missing)} cannot be read",
         action="what the host did is not measured; mount /proc in the container",
     )
 
@@ -228,9 +220,9 @@ def _cores(root: Path) -> MachineCheck:
     words += "" if memory is None else f", {memory / 1e9:.0f} GB of memory for the container"
     is_held = quota is not None and cores is not None and quota < cores
     return MachineCheck(
-        name="cores",
-        state="partly" if is_held else "yes",
-        words=words,
+        "cores",
+        "partly" if is_held else "yes",
+        words,
         action="loader workers and threads share the quota, not the cores" if is_held else "",
     )
 
@@ -239,22 +231,22 @@ def _shared_memory(root: Path) -> MachineCheck:
     path = root / "dev/shm"
     if not path.is_dir():
         action = "loader workers pass batches through it; mount it, or --ipc=host in a container"
-        return MachineCheck(name="shared memory", state="no", words="no /dev/shm", action=action)
+        return MachineCheck("shared memory", "no", "no /dev/shm", action=action)
     size = shutil.disk_usage(path).total
     words = f"{size / 1e9:.1f} GB"
-    if size < LEAST_SHM_BYTES:
+    if size < MIN_SHM_BYTES:
         action = "docker run --shm-size 8g, or a memory-backed volume on /dev/shm in Kubernetes"
-        return MachineCheck(name="shared memory", state="partly", words=words, action=action)
-    return MachineCheck(name="shared memory", state="yes", words=words)
+        return MachineCheck("shared memory", "partly", words, action=action)
+    return MachineCheck("shared memory", "yes", words)
 
 
 def _extras() -> Iterator[MachineCheck]:
     for extra, module, package, what in EXTRAS:
         is_there = find_spec(module) is not None or find_tool(package) is not None
         yield MachineCheck(
-            name=f"extra {extra}",
-            state="yes" if is_there else "not here",
-            words=what,
+            f"extra {extra}",
+            "yes" if is_there else "not here",
+            what,
             action="" if is_there else f"pip install 'stepscope[{extra}]'",
         )
 
@@ -262,7 +254,7 @@ def _extras() -> Iterator[MachineCheck]:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(MOST_READ).decode("utf-8", "replace")
+            return file.read(MAX_READ).decode("utf-8", "replace")
     except OSError:
         return ""
 

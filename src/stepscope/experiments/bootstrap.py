@@ -27,8 +27,8 @@ POWER = 0.8
 TRIMMED = 0.05
 """At each end of the sorted steps, as in a run's pace: one hiccup in twenty is not its
 pace, every fourth wait is."""
-LEAST_STEPS = 3
-LEAST_BLOCKS = 4
+MIN_STEPS = 3
+MIN_BLOCKS = 4
 MAX_CELLS = 4_000_000
 """Drawn steps held at once."""
 
@@ -47,7 +47,7 @@ def ratio_of_trimmed_means(before: Sequence[float], after: Sequence[float]) -> I
 
 
 def around(middle: float, half: float, level: float) -> Interval:
-    """Of a ratio whose logarithm lies so far around the middle."""
+    """Interval of a ratio whose logarithm lies so far around the middle."""
     low, high = math.exp(middle - half), math.exp(middle + half)
     return Interval(value=math.exp(middle), low=low, high=high, level=level)
 
@@ -70,7 +70,7 @@ def trimmed_mean(steps: Sequence[float]) -> float:
 def log_mean_variance(steps: Sequence[float], *, seed: int = 0, draws: int = 200) -> float:
     """The variance of the logarithm of a run's pace that its steps alone give."""
     array = _clean(steps)
-    if len(array) < LEAST_STEPS:
+    if len(array) < MIN_STEPS:
         return 0.0
     return float(np.var(np.log(_drawn(array, _trimmed_means, np.random.default_rng(seed), draws))))
 
@@ -104,7 +104,7 @@ def _ratio(
 ) -> Interval:
     first, second = _clean(before), _clean(after)
     value = float(middle(first[None, :])[0] / middle(second[None, :])[0])
-    if min(len(first), len(second)) < LEAST_STEPS:
+    if min(len(first), len(second)) < MIN_STEPS:
         return Interval(value=value, level=LEVEL)
     drawn = _drawn_logs(first, second, middle, np.random.default_rng(0), draws)
     tails = (1 - LEVEL) / 2
@@ -188,12 +188,12 @@ def _block_length(steps: Floats) -> int:
 
     Ranks are correlated, so that one hiccup does not decide."""
     num = len(steps)
-    if num < 2 * LEAST_BLOCKS or np.ptp(steps) == 0:
+    if num < 2 * MIN_BLOCKS or np.ptp(steps) == 0:
         return 1
     ranks = np.argsort(np.argsort(steps, kind="stable"), kind="stable") - (num - 1) / 2
     likeness = float(np.clip((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum(), 0.0, 0.99))
     length = (math.sqrt(6) * likeness / (1 - likeness**2)) ** (2 / 3) * num ** (1 / 3)
-    return int(min(max(1, round(length)), num // LEAST_BLOCKS))
+    return int(min(max(1, round(length)), num // MIN_BLOCKS))
 
 
 def _beta(x: float, a: float, b: float) -> float:

@@ -20,15 +20,15 @@ CHECK_RUNS = 3
 """Two of the baseline and one of the winner; a run of each side is then the rehearsal of the
 proof."""
 WANTED_ROUNDS = 3
-MOST_SHARE = 0.5
-"""Of the time, for a proof of more than one round."""
-LEAST_SEARCH = 3
+MAX_SHARE = 0.5
+"""Share of the time for a proof of more than one round."""
+MIN_SEARCH = 3
 """Runs that are a search: the baseline, and two settings."""
 LONGER = "Give a longer --budget, or shorter trials by --steps"
-LEAST_RUN_S = 1.0
+MIN_RUN_S = 1.0
 """No training starts and times steps in less: with so little left, no run is begun."""
 END_S, END_SHARE = 2.0, 0.05
-"""Of a command's seconds, so many, and no larger share, end its last run and print what came of
+"""So many of a command's seconds, and no larger share, end its last run and print what came of
 it."""
 
 
@@ -43,13 +43,13 @@ class Division(Struct, frozen=True, kw_only=True):
     total_s: float
     run_s: float
     num_rounds: int
-    """Of the proof; 0 where it has no room, or none is wanted."""
+    """Rounds of the proof; 0 where it has no room, or none is wanted."""
     is_proven: bool
     """Whether a proof is wanted."""
 
     @property
     def num_runs(self) -> int:
-        """Of the check and the proof."""
+        """Runs of the check and the proof."""
         return CHECK_RUNS + RUNS_A_ROUND * self.num_rounds if self.num_rounds else 0
 
     @property
@@ -98,9 +98,9 @@ def divided(total_s: float, run_s: float, *, is_proven: bool) -> Division:
     fitting = [
         num
         for num in range(2, WANTED_ROUNDS + 1)
-        if CHECK_RUNS + RUNS_A_ROUND * num <= MOST_SHARE * room
+        if CHECK_RUNS + RUNS_A_ROUND * num <= MAX_SHARE * room
     ]
-    least = 1 if room >= LEAST_SEARCH + CHECK_RUNS + RUNS_A_ROUND else 0
+    least = 1 if room >= MIN_SEARCH + CHECK_RUNS + RUNS_A_ROUND else 0
     return Division(
         total_s=total_s,
         run_s=run_s,
@@ -134,7 +134,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        return self.left_s is not None and self.left_s <= LEAST_RUN_S
+        return self.left_s is not None and self.left_s <= MIN_RUN_S
 
     def ask(self, what: str) -> None:
         """Before each run. Raises where the time is gone."""

@@ -7,7 +7,7 @@ import os
 from stepscope.protocol.control_group import cpu_quota
 from stepscope.protocol.settings import SETTINGS, Value, raised_by
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 """Loader workers to try first: beyond this, memory and start-up grow faster than what is gained."""
 
 
@@ -15,11 +15,11 @@ def fixes(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
     """What to try first for a finding, with so many ranks on this machine; None where nothing can
     be set from outside."""
     cores = max(1, own_cores() // max(num_ranks, 1))
-    workers = min(MOST_WORKERS, max(1, cores - 1))
+    workers = min(MAX_WORKERS, max(1, cores - 1))
     tried: dict[str, dict[str, Value]] = {
         "serial-loader": {"num_workers": workers, "persistent_workers": True},
         "starved-loader": {
-            "num_workers": min(2 * MOST_WORKERS, max(2, cores)),
+            "num_workers": min(2 * MAX_WORKERS, max(2, cores)),
             "prefetch_factor": 4,
         },
         "loader-respawn": {"persistent_workers": True},
@@ -53,10 +53,10 @@ def fix_reasons(code: str) -> dict[str, str]:
     cores = own_cores()
     what = "one core" if cores == 1 else f"{cores} cores"
     basis = f"the {what} that this process may use"
-    serial = f"{basis}, less one for the training process, and {MOST_WORKERS} at most"
+    serial = f"{basis}, less one for the training process, and {MAX_WORKERS} at most"
     given = {
         ("serial-loader", "num_workers"): serial,
-        ("starved-loader", "num_workers"): f"{basis}, between 2 and {2 * MOST_WORKERS}",
+        ("starved-loader", "num_workers"): f"{basis}, between 2 and {2 * MAX_WORKERS}",
         ("thread-oversubscription", "num_threads"): basis,
         ("shallow-prefetch", "prefetch_factor"): "four times PyTorch's own, 2",
         ("starved-loader", "prefetch_factor"): "twice PyTorch's own, 2",

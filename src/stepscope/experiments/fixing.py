@@ -55,7 +55,7 @@ class FixPolicy(Struct, frozen=True, kw_only=True):
     """Settings that cannot take effect on this machine, and why: a fix of these alone is not
     tried."""
     loader: LoaderKnobs | None = None
-    """Of the recorded job: what its loader cannot take is not tried either."""
+    """The recorded job's: what its loader cannot take is not tried either."""
 
 
 def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | None:

@@ -68,14 +68,14 @@ def unable(
     environment: Mapping[str, str],
     root: Path = Path("/"),
 ) -> dict[str, str]:
-    """Of these settings, those that cannot take effect, and why."""
+    """Those of these settings that cannot take effect, and why."""
     needing = [name for name in names if name in NEEDS_GPU]
     why = why_no_gpu(command, environment, root) if needing else None
     return {} if why is None else {name: f"{NEEDS_GPU[name]}, and {why}" for name in needing}
 
 
 def unable_with(loader: LoaderKnobs | None, knobs: Mapping[str, Value]) -> dict[str, str]:
-    """Of these settings those that the recorded job's own loader cannot take, and why."""
+    """Those of these settings that the recorded job's own loader cannot take, and why."""
     if loader is None:
         return {}
     why, num = None, knobs.get("num_workers")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from stepscope.analyses.run.samples import last_step
 from stepscope.core.diagnosis import Finding
 from stepscope.core.numbers import ms_words, number_ranges
-from stepscope.live.shapes.health import BAD, OK, UNKNOWN, Check, Health
+from stepscope.live.shapes.triage import BAD, OK, UNKNOWN, Check, Health
 from stepscope.readers.run_folder.tail import RankTail
 
 STRAGGLERS = ("late-rank", "uneven-work", "throttled-gpu")
@@ -78,30 +78,24 @@ def health(outcome: Outcome) -> Health:
 def _nothing(outcome: Outcome) -> Check:
     code = outcome.exit_code
     if code:
-        return Check(
-            name="job",
-            state=BAD,
-            words=f"it ended with exit code {code} before any rank made a step",
-        )
+        return Check("job", BAD, f"it ended with exit code {code} before any rank made a step")
     if code == 0:
         return Check(
-            name="job",
-            state=UNKNOWN,
-            words="it ended without an optimizer step: there is nothing to judge",
+            "job", UNKNOWN, "it ended without an optimizer step: there is nothing to judge"
         )
     return Check(
-        name="job",
-        state=UNKNOWN,
-        words="no rank made a step in the time given; it may need more (--timeout), or hang",
+        "job",
+        UNKNOWN,
+        "no rank made a step in the time given; it may need more (--timeout), or hang",
     )
 
 
 def _ended(outcome: Outcome) -> Check:
     if outcome.exit_code:
-        return Check(name="job", state=BAD, words=f"it failed with exit code {outcome.exit_code}")
+        return Check("job", BAD, f"it failed with exit code {outcome.exit_code}")
     if outcome.exit_code is None:
-        return Check(name="job", state=OK, words="ran until it was ended")
-    return Check(name="job", state=OK, words="ended by itself, exit code 0")
+        return Check("job", OK, "ran until it was ended")
+    return Check("job", OK, "ended by itself, exit code 0")
 
 
 def _stepped(outcome: Outcome) -> Check:
@@ -109,35 +103,33 @@ def _stepped(outcome: Outcome) -> Check:
     missing = sorted(outcome.expected - {tail.rank for tail in outcome.ranks})
     name = "ranks"
     if missing:
-        return Check(name=name, state=BAD, words=f"{_ranks(missing)} of {expected} made no step")
+        return Check(name, BAD, f"{_ranks(missing)} of {expected} made no step")
     behind = [tail.rank for tail in outcome.ranks if (last_step(tail) or 0) < outcome.num_steps]
     if behind and outcome.has_timed_out:
         return Check(
-            name=name,
-            state=BAD,
-            words=f"{_ranks(behind)} did not reach step {outcome.num_steps} in the time given",
+            name, BAD, f"{_ranks(behind)} did not reach step {outcome.num_steps} in the time given"
         )
     if behind:
         reached = min(last_step(tail) or 0 for tail in outcome.ranks)
         return Check(
-            name=name,
-            state=UNKNOWN,
-            words=f"the job made {reached} steps, fewer than {outcome.num_steps}: too few to judge",
+            name,
+            UNKNOWN,
+            f"the job made {reached} steps, fewer than {outcome.num_steps}: too few to judge",
         )
-    return Check(name=name, state=OK, words=f"{expected} of {expected} stepped")
+    return Check(name, OK, f"{expected} of {expected} stepped")
 
 
 def _silent(outcome: Outcome) -> Check:
     off = [tail for tail in outcome.ranks if tail.problem is not None]
     if outcome.silent:
-        return Check(name="signs of life", state=BAD, words=f"{_ranks(outcome.silent)} went silent")
+        return Check("signs of life", BAD, f"{_ranks(outcome.silent)} went silent")
     if off:
         words = (
             f"the capture switched itself off on {_ranks([tail.rank for tail in off])}: "
             f"{off[0].problem}"
         )
-        return Check(name="signs of life", state=UNKNOWN, words=words)
-    return Check(name="signs of life", state=OK, words="every rank wrote samples to the end")
+        return Check("signs of life", UNKNOWN, words)
+    return Check("signs of life", OK, "every rank wrote samples to the end")
 
 
 def _straggler(outcome: Outcome) -> Check | None:
@@ -146,21 +138,19 @@ def _straggler(outcome: Outcome) -> Check | None:
     name = "straggler"
     if outcome.findings is None:
         return Check(
-            name=name,
-            state=UNKNOWN,
-            words=f"not judged: {outcome.not_diagnosed or 'nothing was recorded'}",
+            name, UNKNOWN, f"not judged: {outcome.not_diagnosed or 'nothing was recorded'}"
         )
     stragglers = [finding for finding in outcome.findings if finding.code in STRAGGLERS]
     if stragglers:
         return Check(
-            name=name,
-            state=BAD,
-            words="; ".join(
+            name,
+            BAD,
+            "; ".join(
                 f"{finding.code} ({_ranks(finding.ranks)}): {finding.summary}"
                 for finding in stragglers
             ),
         )
-    return Check(name=name, state=OK, words="no rank keeps the others waiting")
+    return Check(name, OK, "no rank keeps the others waiting")
 
 
 def _spread(outcome: Outcome) -> Check | None:
@@ -169,15 +159,13 @@ def _spread(outcome: Outcome) -> Check | None:
     steps = {tail.rank: ns for tail in outcome.ranks if (ns := early_step_ns(tail)) is not None}
     name = "step times"
     if len(steps) < 2:
-        return Check(name=name, state=UNKNOWN, words="too few steps were timed to compare ranks")
+        return Check(name, UNKNOWN, "too few steps were timed to compare ranks")
     middle = median(steps.values())
     apart = {rank: ns / middle - 1 for rank, ns in steps.items()}
     far = [rank for rank, share in apart.items() if abs(share) > SPREAD]
     most = max(apart.values(), key=abs)
     words = f"{ms_words(middle)} in the middle, {most:+.1%} at most"
-    return Check(
-        name=name, state=BAD if far else OK, words=f"{words}: {_ranks(far)} apart" if far else words
-    )
+    return Check(name, BAD if far else OK, f"{words}: {_ranks(far)} apart" if far else words)
 
 
 def _devices(outcome: Outcome) -> Check:
@@ -190,11 +178,11 @@ def _devices(outcome: Outcome) -> Check:
                 troubles.setdefault(trouble, []).append(tail.rank)
     if troubles:
         words = "; ".join(f"{trouble} ({_ranks(ranks)})" for trouble, ranks in troubles.items())
-        return Check(name="devices", state=BAD, words=words)
+        return Check("devices", BAD, words)
     return Check(
-        name="devices",
-        state=OK,
-        words="no errors reported" if num_asked else "no device counters here; no errors reported",
+        "devices",
+        OK,
+        "no errors reported" if num_asked else "no device counters here; no errors reported",
     )
 
 

@@ -24,7 +24,9 @@ def liveness(
     """The rank's state, and for how many seconds where that is not `runs`."""
     if tail.problem is not None:
         return SWITCHED_OFF, None
-    step_s = _step_s(tail)
+    lengths = [length for row in tail.rows if (length := usual_ns(row)) is not None]
+    lengths = lengths or [row["dur_ns"] or 0 for row in tail.rows]
+    step_s = median(lengths) / 1e9 if lengths else 0.0
     silent_s = (wall_ns - tail.sign_wall_ns) / 1e9
     if silent_s > max(SILENT_S, SILENT_STEPS * step_s, SILENT_SAMPLES * _between_samples_s(tail)):
         return SILENT, silent_s
@@ -34,12 +36,6 @@ def liveness(
     if tail.samples and still_s > max(stalled_s, STALLED_STEPS * step_s):
         return STALLED, still_s
     return RUNS, None
-
-
-def _step_s(tail: RankTail) -> float:
-    lengths = [length for row in tail.rows if (length := usual_ns(row)) is not None]
-    lengths = lengths or [row["dur_ns"] or 0 for row in tail.rows]
-    return median(lengths) / 1e9 if lengths else 0.0
 
 
 def _between_samples_s(tail: RankTail) -> float:

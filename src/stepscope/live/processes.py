@@ -44,10 +44,10 @@ COUNT_S = 1.0
 """Between two readings of all counters."""
 REST = 20.0
 """Seconds of rest for a second of looking."""
-LEAST_SEEN = 0.2
-"""Of the time: processes that lived for less are counted, and have no line."""
-MOST_THREADS = 512
-MOST_PROCESSES = 2048
+MIN_SEEN = 0.2
+"""Share of the time: processes that lived for less are counted, and have no line."""
+MAX_THREADS = 512
+MAX_PROCESSES = 2048
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 NO_DEVICE = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-modeset", "/dev/nvidia-caps")
 """Files of NVIDIA's driver that every process opens which asks whether there is a device."""
@@ -125,7 +125,7 @@ class Watch:
         for rank in self._ranks.values():
             if rank.pid in running:
                 self._count(running[rank.pid], rank.pid)
-                for child in descendants([rank.pid], running)[:MOST_PROCESSES]:
+                for child in descendants([rank.pid], running)[:MAX_PROCESSES]:
                     if child.pid not in self._ranks:
                         self._count(child, rank.pid)
         self._counted = self._clock()
@@ -178,7 +178,7 @@ class Watch:
         shown = [
             seen
             for seen in self._seen.values()
-            if seen.last_s - seen.first_s >= min(LEAST_SEEN * seconds, COUNT_S)
+            if seen.last_s - seen.first_s >= min(MIN_SEEN * seconds, COUNT_S)
         ]
         uses = tuple(_use(seen) for seen in shown)
         machine = {} if self._machine is None else self._machine.take()
@@ -311,7 +311,7 @@ def _cpu_s(folder: str) -> tuple[float, float] | None:
 def _queued(folder: str) -> dict[str, float] | None:
     """By thread; None where no thread tells it."""
     try:
-        threads = os.listdir(f"{folder}/task")[:MOST_THREADS]
+        threads = os.listdir(f"{folder}/task")[:MAX_THREADS]
     except OSError:
         return None
     waits = {name: read_queued(f"{folder}/task/{name}/schedstat") for name in threads}
@@ -320,7 +320,7 @@ def _queued(folder: str) -> dict[str, float] | None:
 
 
 def _sleeps(folder: str) -> int | None:
-    """Of the main thread, since it began: the file tells of it alone."""
+    """Sleeps of the main thread since it began: the file tells of it alone."""
     try:
         with open(f"{folder}/status", "rb") as file:
             text = file.read().partition(b"\nvoluntary_ctxt_switches:")[2]

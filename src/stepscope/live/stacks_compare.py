@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from msgspec.structs import replace
 
 from stepscope.core.numbers import number_ranges
-from stepscope.live.shapes.stacks import Comparison, Frame, Standing, Stood
+from stepscope.live.shapes.triage import Comparison, Frame, Standing, Stood
 
 IDLE_CORES = 0.02
 """Less than this is no work: a process that only wakes to look whether it may go on."""

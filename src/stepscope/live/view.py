@@ -164,8 +164,8 @@ def _sampled_ns(tail: RankTail) -> float | None:
 
 
 def _batch_size(recorded: dict[str, Any]) -> int | None:
-    """Of the loader that feeds the steps, or of the only one; of its iterator, which is all that is
-    left of a loader that nobody keeps: `for batch in DataLoader(...)`."""
+    """Batch size of the loader that feeds the steps, or of the only one; of its iterator, which is
+    all that is left of a loader that nobody keeps: `for batch in DataLoader(...)`."""
     loaders: list[dict[str, Any]] = recorded.get("loaders") or []
     feeding = [loader for loader in loaders if loader.get("is_feeding")] or (
         loaders if len(loaders) == 1 else []

@@ -39,7 +39,13 @@ def read_side(recording: Recording, label: str) -> CompareSide:
             # Those that the diagnosis is of.
             steps, odd = steps_of(run)[-MOST:], odd_of(run)
     side = side_of(
-        label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks
+        label,
+        diagnosis,
+        steps=steps,
+        irregular_step_ns=odd,
+        pieces=pieces,
+        knobs=knobs,
+        peaks=peaks,
     )
     return side if failed is None else replace(side, notes=(*side.notes, f"{label} {failed}"))
 

@@ -221,7 +221,7 @@ class Recording:
     @cached_property
     def probed(self) -> ProbedDevices:
         """What was timed on the recorded devices, and what was asked for."""
-        return ProbedDevices()
+        return ProbedDevices(() if self.hardware is None else self.hardware.operators)
 
     def context(self, source: Source) -> RankContext:
         """A source's events, linked and cut into steps."""

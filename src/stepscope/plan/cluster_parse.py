@@ -30,14 +30,17 @@ from stepscope.plan.devices import (
 )
 from stepscope.plan.networks import network_tier, on_network
 
-LEAST, MOST = 1e-6, 1e15
+MIN_NUMBER, MAX_NUMBER = 1e-6, 1e15
 """Of any rate, size, price or time in the units of the file: beyond,
 products and quotients are no numbers any more."""
 _Count = Annotated[
     int, Meta(ge=1, le=MAX_DEVICES, description=f"a whole number from 1 to {MAX_DEVICES}")
 ]
 _Number = Annotated[
-    float, Meta(ge=LEAST, lt=MOST, description=f"a number from {LEAST:g} to {MOST:g}")
+    float,
+    Meta(
+        ge=MIN_NUMBER, lt=MAX_NUMBER, description=f"a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}"
+    ),
 ]
 _Word = Annotated[str, Meta(max_length=200, description="a short text")]
 _CLUSTER = re.compile(

@@ -26,7 +26,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 GATHERS = ("all_gather", "reduce_scatter")
 RING, TREE, NVLS, NVLS_TREE, DIRECT = "ring", "tree", "nvls", "nvls-tree", "direct"
 SIMPLE = "simple"
-LEAST_BYTES, MOST_BYTES = 1e3, 64e9
+MIN_BYTES, MAX_BYTES = 1e3, 64e9
 STEPS = 480
 """Sizes at which the fastest is asked for, on a scale of powers."""
 NVLS_LATENCY = 25 * MICRO
@@ -363,8 +363,8 @@ def nccl_s(asked: Asked, links: Links, way: Way) -> float:
 
 def _crossovers(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Crossover]:
     """Between sizes whose fastest ways differ, by halving."""
-    low, before = LEAST_BYTES, _fastest(asked, links, cluster, LEAST_BYTES)
-    factor = (MOST_BYTES / LEAST_BYTES) ** (1 / STEPS)
+    low, before = MIN_BYTES, _fastest(asked, links, cluster, MIN_BYTES)
+    factor = (MAX_BYTES / MIN_BYTES) ** (1 / STEPS)
     for _ in range(STEPS):
         high = low * factor
         after = _fastest(asked, links, cluster, high)

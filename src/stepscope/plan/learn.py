@@ -17,7 +17,7 @@ from stepscope.plan.choice import choice_of
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.constants import Constants
 from stepscope.plan.contract.plan import PlanContract
-from stepscope.plan.contract.plan_calibration import LEAST, MOST, Factors
+from stepscope.plan.contract.plan_calibration import MAX_FACTOR, MIN_FACTOR, Factors
 from stepscope.plan.devices import make_cluster
 from stepscope.plan.flops import model_flops_per_token
 from stepscope.plan.framework import find_framework
@@ -44,7 +44,7 @@ MEASURED = {
 """Parts of a recorded step. What is not here is other."""
 PROFILER = "unprofiled"
 """What a step takes more without a profiler; less than nothing where the profiler slowed it."""
-MOST_DEGREE = 10**9
+MAX_DEGREE = 10**9
 ROUNDS = 12
 NEAR = 0.01
 SMALL = 0.02
@@ -117,7 +117,7 @@ def _launches(parts: Mapping[str, float]) -> float:
 
 
 def _kept(factor: float) -> float:
-    return min(max(factor, LEAST), MOST)
+    return min(max(factor, MIN_FACTOR), MAX_FACTOR)
 
 
 def with_factors(constants: Constants, factors: Mapping[str, float]) -> Constants:
@@ -202,7 +202,7 @@ def rebuilt(plan: PlanContract) -> TrainingJob | None:
     is_known = described.optimizer in OPTIMIZERS and described.precision in PRECISIONS
     if framework is None or not is_same or not is_known:
         return None
-    if not 1 <= described.seq_len <= MOST_DEGREE or not 1 <= described.global_batch <= MOST_DEGREE:
+    if not 1 <= described.seq_len <= MAX_DEGREE or not 1 <= described.global_batch <= MAX_DEGREE:
         return None
     rates = {tier.name: tier for tier in described.cluster.tiers}
     tiers = tuple(
@@ -230,7 +230,7 @@ def layout_of(layout: Layout, job: TrainingJob) -> Layout | None:
     values = asdict(layout)
     degrees = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "num_micro")
     words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
-    is_sound = all(1 <= values[name] <= MOST_DEGREE for name in degrees)
+    is_sound = all(1 <= values[name] <= MAX_DEGREE for name in degrees)
     is_known = all(values[name] in known for name, known in words.items())
     if not (is_sound and is_known and 0 <= layout.zero_stage <= 3):
         return None

@@ -24,11 +24,11 @@ from stepscope.plan.ranges import ranges_of
 from stepscope.plan.row_parts import UnsupportedError, cluster_of, framework_of, model_of
 from stepscope.protocol.untrusted import open_regular, parse_json
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 USUAL_SEQ = 1024
 GIB = 2**30
 BARELY = 1.08
-MOST = 10**7
+MAX_COUNT = 10**7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file, one JSON object to a line."""
     try:
         with open_regular(path) as file:
-            for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
-                if len(line) > MOST_BYTES:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
+                if len(line) > MAX_BYTES:
                     raise InputError(f"{path}, line {number}: longer than a row can be")
                 if not line.strip():
                     continue
@@ -181,8 +181,8 @@ def _check_widths(row: dict[str, Any], widths: dict[str, int]) -> None:
         if cluster.get(name) is not None
     }
     for name, value in numbers.items():
-        if not 1 <= float(value) <= MOST:
-            raise UnsupportedError(f"{name} is {value!r}, and must be from 1 to {MOST}")
+        if not 1 <= float(value) <= MAX_COUNT:
+            raise UnsupportedError(f"{name} is {value!r}, and must be from 1 to {MAX_COUNT}")
     if stated.get("zero_stage") not in (None, 0, 1, 2, 3):
         raise UnsupportedError(f"zero_stage is {stated['zero_stage']!r}, and there are 0 to 3")
 

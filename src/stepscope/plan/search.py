@@ -23,7 +23,7 @@ from stepscope.plan.partial import partly_recomputed
 from stepscope.plan.rates import Floats
 from stepscope.plan.space import Grid, Space
 
-MOST_OF_A_CUT = 3
+MAX_PER_PARTITION = 3
 """Shown of one cut of the devices, so that others are seen beside it."""
 MANY = 600_000
 """Layouts that are worth starting processes for."""
@@ -423,7 +423,7 @@ def _shown(rows: _Rows, top: int) -> list[int]:
             int(column[index])
             for column in (layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
         )
-        if len(variants) >= top or of_devices.get(devices, 0) >= MOST_OF_A_CUT:
+        if len(variants) >= top or of_devices.get(devices, 0) >= MAX_PER_PARTITION:
             continue
         of_devices[devices] = of_devices.get(devices, 0) + 1
         variants.append([index])

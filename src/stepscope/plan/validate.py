@@ -21,7 +21,7 @@ from stepscope.plan.step_time import has_stalled_sends
 from stepscope.plan.what_if import fitting, smallest_cluster
 
 GIB = 2**30
-_MOST_TRIES = 200
+_MAX_TRIES = 200
 TIGHT = 0.88
 """Of a device's memory."""
 
@@ -387,8 +387,8 @@ def _nearest_batches(job: TrainingJob, space: Space | None) -> list[int]:
     """The next smaller and the next larger batch that some layout divides, if they are near."""
     nearest: list[int] = []
     batch = job.global_batch
-    smaller = range(batch - 1, max(0, batch - _MOST_TRIES), -1)
-    larger = range(batch + 1, batch + _MOST_TRIES)
+    smaller = range(batch - 1, max(0, batch - _MAX_TRIES), -1)
+    larger = range(batch + 1, batch + _MAX_TRIES)
     for batches in (smaller, larger):
         nearest += next(
             (

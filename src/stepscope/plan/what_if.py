@@ -22,11 +22,11 @@ from stepscope.plan.model import Model
 from stepscope.plan.search import Least, least_memory, search
 from stepscope.plan.space import Space, divisors
 
-SMALLEST_PARAMS, MOST_PARAMS = 10e6, 100e12
+MIN_PARAMS, MAX_PARAMS = 10e6, 100e12
 NEAR = 1.02
 """Sizes are distinguished down to this."""
-MOST_NODES = 8192
-MOST_STEPS = 256
+MAX_NODES = 8192
+MAX_STEPS = 256
 """Sizes tried between a power of two and the next, each of them in some 10 ms."""
 SECONDS_PER_DAY = 86400.0
 
@@ -61,7 +61,7 @@ def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
 
     The job's own model does not matter.
     """
-    low, high = SMALLEST_PARAMS, MOST_PARAMS
+    low, high = MIN_PARAMS, MAX_PARAMS
     model = None
     while high / low > NEAR:
         middle = math.sqrt(low * high)
@@ -113,7 +113,7 @@ class Smallest:
 
 
 def smallest_cluster(
-    job: TrainingJob, space: Space | None = None, *, most_nodes: int = MOST_NODES
+    job: TrainingJob, space: Space | None = None, *, most_nodes: int = MAX_NODES
 ) -> Smallest | None:
     """The fewest devices of the job's kind: a part of a node, or whole nodes.
 
@@ -146,7 +146,7 @@ def _sizes(job: TrainingJob, space: Space | None, most_nodes: int) -> Iterator[i
             below = num
             continue
         # Between the last that was too small and this one: every node, as far as that is quick.
-        step = max(1, (num - below) // per_node // MOST_STEPS) * per_node
+        step = max(1, (num - below) // per_node // MAX_STEPS) * per_node
         yield from range(below + step, num, step) if below >= per_node else ()
         yield num
         below = num

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stepscope.core.json_decode import decode_json
@@ -23,23 +23,27 @@ LARGEST_NS = 1e12
 """Nothing is timed for so long."""
 
 
-def probed_times(device: str) -> ProbedTimes:
-    """What was measured here on devices of that name."""
-    times: dict[ProbeCase, MeasuredTime] = {}
-    for path in sorted(_kept(device), key=_modified):
-        times |= _times(device, _own_text(path))
-    return ProbedTimes(times=times)
+def probe_files(device: str) -> tuple[ProbeFile, ...]:
+    """What was measured here on devices of that name, the newest last."""
+    paths = sorted(_kept(device), key=_modified)
+    files = (read_kept(path) for path in paths)
+    return tuple(file for file in files if file is not None and file.device == device)
 
 
 class ProbedDevices:
-    """The times of each kind of device, read when it is first asked for."""
+    """The times of each kind of device, read when it is first asked for. What was measured here
+    goes before what a hardware file brought."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Sequence[ProbeFile] = ()) -> None:
+        self._shared = shared
         self.by_name: dict[str, ProbedTimes] = {}
 
     def of(self, device: str) -> ProbedTimes:
         if device not in self.by_name:
-            self.by_name[device] = probed_times(device)
+            times: dict[ProbeCase, MeasuredTime] = {}
+            for file in (*self._shared, *probe_files(device)):
+                times |= _times(device, file)
+            self.by_name[device] = ProbedTimes(times=times)
         return self.by_name[device]
 
 
@@ -76,13 +80,7 @@ def parse_probe(text: bytes, where: str) -> ProbeFile:
     return file
 
 
-def _times(device: str, text: bytes | None) -> dict[ProbeCase, MeasuredTime]:
-    if text is None:
-        return {}
-    try:
-        file = parse_probe(text, device)
-    except FormatError:
-        return {}
+def _times(device: str, file: ProbeFile) -> dict[ProbeCase, MeasuredTime]:
     if file.device != device:
         return {}
     return {

@@ -34,7 +34,7 @@ class Gain(Struct, frozen=True, kw_only=True):
 
     ideal_speedup: float
     speedup: float
-    """Of the work done in a second."""
+    """Ratio of the work done in a second."""
     efficiency: float
     """Speedup over ideal speedup."""
     efficiency_low: float | None

@@ -36,7 +36,7 @@ KIND_WORDS = {
 MAX_COLUMNS = 6
 """Runs side by side in a table of parts; what 80 columns hold."""
 NEGLIGIBLE = 0.0005
-"""Of the longest step: a part that is less than this in every run has no line."""
+"""Share of the longest step: a part that is less than this in every run has no line."""
 
 
 @as_document

@@ -62,8 +62,8 @@ def _array(pa: Any, column: ColumnSpec, rank: int | None, rows: Rows) -> Any:
 
 
 def _plain(pa: Any, data: NDArray[np.generic], kind: Any, missing: Bool | None) -> Any:
-    """Of the column's own memory, where it is of that type already. `pa.array` would do the same,
-    and import pandas first, which takes longer than most questions."""
+    """An array of the column's own memory, where it is of that type already. `pa.array` would do
+    the same, and import pandas first, which takes longer than most questions."""
     held = data
     if kind == pa.bool_():
         held = np.packbits(data.astype(np.bool_), bitorder="little")

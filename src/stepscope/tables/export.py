@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,9 @@ def run(options: Options) -> int:
     _refuse_target(target)
     with Recording(options.paths, declare.reading_of(options, options.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
-        _refuse_overwriting(target, recording.inputs.sources)
+        for source in recording.inputs.sources:
+            if isinstance(source.stem, Path) and target.exists() and target.samefile(source.stem):
+                raise UsageError(f"{target} is the trace that is read: name another file with -o")
         diagnosis = recording.diagnosis
         job = _read(recording, diagnosis)
         with _open(target, job.aligned.origin_wall_ns) as writer:
@@ -261,12 +263,6 @@ def _refuse_target(target: Path) -> None:
             f"cannot write {target}: you may not write to {target.parent}. Name another folder "
             "with -o"
         )
-
-
-def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
-    for source in sources:
-        if isinstance(source.stem, Path) and target.exists() and target.samefile(source.stem):
-            raise UsageError(f"{target} is the trace that is read: name another file with -o")
 
 
 @contextmanager

@@ -14,18 +14,18 @@ from stepscope.report.names import shorten
 from stepscope.report.units import fixed, percent, plural
 from stepscope.tables.rows.columns import TableSpec
 
-MOST_ROWS = 20
-MOST_CHARACTERS = 200
-"""Of a cell; a kernel's name may have thousands."""
+MAX_ROWS = 20
+MAX_CHARACTERS = 200
+"""Characters of a cell; a kernel's name may have thousands."""
 
 
 def table_html(rows: Any, name: str, spec: TableSpec | None = None) -> str:
     """The first rows of an Arrow table: numbers to the right with their thousands apart, a box that
     scrolls, and what the columns hold."""
-    shown = rows.slice(0, MOST_ROWS)
+    shown = rows.slice(0, MAX_ROWS)
     values = [column.to_pylist() for column in shown.columns]
     cells = zip(*(map(_cell, column) for column in values), strict=True)
-    more = f", the first {MOST_ROWS} shown" if rows.num_rows > MOST_ROWS else ""
+    more = f", the first {MAX_ROWS} shown" if rows.num_rows > MAX_ROWS else ""
     columns = tuple(
         Column(title=title, right=_is_number(column))
         for title, column in zip(rows.column_names, values, strict=True)
@@ -69,4 +69,4 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
         return fixed(value, 0)
-    return shorten(f"{value:.6g}" if isinstance(value, float) else str(value), MOST_CHARACTERS)
+    return shorten(f"{value:.6g}" if isinstance(value, float) else str(value), MAX_CHARACTERS)

@@ -28,7 +28,7 @@ COLORS = {
     "idle_other": "#bdbdbd",
 }
 """One colour for each part of a step, distinguished in grey too as far as eleven can be."""
-MOST_BARS = 32
+MAX_BARS = 32
 """Ranks drawn as bars of their own; of more the slowest are."""
 
 
@@ -158,7 +158,7 @@ def ranks_figure(diagnosis: Diagnosis) -> Any:
     axes.scatter(
         [i for i, _ in dots], [value for _, value in dots], s=10, color="#222222", zorder=2
     )
-    shown = range(0, len(ranks), max(1, -(-len(ranks) // MOST_BARS)))
+    shown = range(0, len(ranks), max(1, -(-len(ranks) // MAX_BARS)))
     axes.set_xticks(list(shown), [str(ranks[i].rank) for i in shown])
     axes.set_xlabel("rank")
     axes.set_ylabel("ms a step, as recorded")
@@ -173,7 +173,7 @@ def ranks_figure(diagnosis: Diagnosis) -> Any:
 
 def _slowest(ranks: Sequence[RankFacts]) -> list[RankFacts]:
     """All of them, or the slowest, by number."""
-    chosen = sorted(ranks, key=lambda rank: -(rank.steps.step_interval_ns or 0))[:MOST_BARS]
+    chosen = sorted(ranks, key=lambda rank: -(rank.steps.step_interval_ns or 0))[:MAX_BARS]
     return sorted(chosen, key=lambda rank: rank.rank)
 
 

@@ -138,7 +138,7 @@ class RunTables:
 
 
 def _collective_records(ranks: Sequence[_Rank]) -> list[CollectiveRecords]:
-    """Of the ranks that recorded collectives."""
+    """Records of the ranks that recorded collectives."""
     return [
         rank.collective_records
         for rank in ranks

@@ -17,7 +17,7 @@ from stepscope.tables.html import table_html
 from stepscope.tables.rows.columns import TableSpec
 from stepscope.tables.text import to_text
 
-MOST_ROWS = 10
+MAX_ROWS = 10
 """Printed, where pandas does not do it."""
 
 
@@ -107,7 +107,7 @@ class Table:
     def __str__(self) -> str:
         if find_spec("pandas") is not None:
             return str(self._pandas())
-        return to_text(self.to_arrow(), get_terminal_size().columns, MOST_ROWS)
+        return to_text(self.to_arrow(), get_terminal_size().columns, MAX_ROWS)
 
     def _repr_html_(self) -> str:
         return table_html(self.to_arrow(), self.name, self.spec)

@@ -15,13 +15,13 @@ from stepscope.protocol.json_text import json_text
 from stepscope.report.names import clean, shorten
 from stepscope.tables.arrow import ArrowTable
 
-MOST_ROWS = 50
+MAX_ROWS = 50
 """Printed before the rest is only counted."""
-MOST_CELLS = 100
-"""Of one column of text, in characters: a kernel's name may have thousands."""
-MOST_LINES = 3
-"""Of one cell."""
-LEAST_CELLS = 12
+MAX_CELLS = 100
+"""Width of one column of text, in characters: a kernel's name may have thousands."""
+MAX_LINES = 3
+"""Lines of one cell."""
+MIN_CELLS = 12
 """A name shorter than this says nothing."""
 GAP = "  "
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -30,7 +30,7 @@ the last four are the first four at full width."""
 _QUOTED = re.compile(r'[,"\r\n]')
 
 
-def to_text(rows: ArrowTable, width: int, most_rows: int = MOST_ROWS) -> str:
+def to_text(rows: ArrowTable, width: int, most_rows: int = MAX_ROWS) -> str:
     """Columns under one another; numbers to the right, `-` for what was not measured.
 
     Long names go on below; what takes more lines than that loses its middle.
@@ -73,9 +73,9 @@ def _sizes(
     sizes = []
     for head, cells, side in zip(heads, columns, right, strict=True):
         widest_cell = max(map(cell_len, (head, *cells)))
-        sizes.append(widest_cell if side else min(widest_cell, MOST_CELLS))
+        sizes.append(widest_cell if side else min(widest_cell, MAX_CELLS))
     least = [
-        size if side else min(size, LEAST_CELLS) for size, side in zip(sizes, right, strict=True)
+        size if side else min(size, MIN_CELLS) for size, side in zip(sizes, right, strict=True)
     ]
     while sum(sizes) + len(GAP) * (len(sizes) - 1) > width:
         widest = max(range(len(sizes)), key=lambda i: sizes[i] - least[i])
@@ -86,8 +86,8 @@ def _sizes(
 
 
 def _wrapped(cell: str, size: int) -> list[str]:
-    """The cell on as many lines as it takes, up to MOST_LINES."""
-    return chop_cells(shorten(cell, MOST_LINES * size), size) if cell else [""]
+    """The cell on as many lines as it takes, up to MAX_LINES."""
+    return chop_cells(shorten(cell, MAX_LINES * size), size) if cell else [""]
 
 
 def _fit(cell: str, size: int, right: bool) -> str:

@@ -33,7 +33,7 @@ from stepscope.tune import storage
 
 FORMAT = 1
 MAX_CHARS = 4096
-"""Of one word of a record; a list of shapes takes a few hundred."""
+"""Characters of one word of a record; a list of shapes takes a few hundred."""
 MAX_NAMES = 256
 """Settings, or versions, in one record."""
 MAX_LINE = 256 << 10
@@ -83,7 +83,7 @@ class CacheEntry:
 
     @property
     def weight(self) -> tuple[bool, datetime]:
-        """Of two records of one key, the heavier is believed."""
+        """What is compared of two records of one key: the heavier is believed."""
         return self.checked, _when(self.at) or datetime.min.replace(tzinfo=timezone.utc)
 
 

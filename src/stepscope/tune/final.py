@@ -108,7 +108,7 @@ class Final:
             wait(host_of(before[0]))
 
     def _results(self) -> list[Settled]:
-        """Of proofs that were begun after this process came."""
+        """Results of proofs that were begun after this process came."""
         ended = self._study.get_trials(deepcopy=False)[self._since :]
         names = [trial.user_attrs[FINAL] for trial in ended if FINAL in trial.user_attrs]
         attributes = self._study.user_attrs

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stepscope.core.experiments.trials import Setup, Trial
 from stepscope.experiments.bootstrap import log_mean_variance, trimmed_mean
-from stepscope.experiments.trials.output import last_line
+from stepscope.experiments.trials.trial import last_line
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.experiments.verify.reasons import NO_STEPS, memory_words
 from stepscope.tune.batch import FREE_BATCH, is_per_sample, samples_of
@@ -26,9 +26,9 @@ from stepscope.tune.shapes.tuning import (
     Tried,
 )
 
-LEAST_STEPS = 3
+MIN_STEPS = 3
 """Timed steps that a trial must have to count."""
-LEAST_TO_PRUNE = 8
+MIN_STEPS_TO_PRUNE = 8
 """Timed steps before a trial may be ended for being slow."""
 SAMPLES_APART = 0.02
 """Share by which the samples a step may differ: the last batch of an epoch is often smaller."""
@@ -68,7 +68,7 @@ class TrialJudge(Struct, frozen=True, kw_only=True):
     ) -> Tried:
         """What the trial came to; `pruned` says why it was ended early, if it was."""
         steps = trial.step_ns
-        step_ns = trimmed_mean(steps) if len(steps) >= LEAST_STEPS else None
+        step_ns = trimmed_mean(steps) if len(steps) >= MIN_STEPS else None
         samples = self.samples(settings, trial.setup)
         state, why = self._state(trial, samples, pruned)
         ns = None
@@ -96,22 +96,18 @@ class TrialJudge(Struct, frozen=True, kw_only=True):
             return OUT_OF_MEMORY, said or f"it {memory_words(trial)}"
         if pruned:
             return PRUNED, pruned
-        if trial.is_timed_out and len(trial.step_ns) < LEAST_STEPS:
-            return FAILED, f"it had not timed {LEAST_STEPS} steps after {trial.wall_s:.0f} s"
+        if trial.is_timed_out and len(trial.step_ns) < MIN_STEPS:
+            return FAILED, f"it had not timed {MIN_STEPS} steps after {trial.wall_s:.0f} s"
         if trial.exit_code == 0 and not trial.step_ns:
             return FAILED, f"it {NO_STEPS}"
         if not (trial.is_good or trial.is_timed_out):
             last = last_line(trial.tail)
             return FAILED, f"exit code {trial.exit_code}" + (f": {last}" if last else "")
-        if len(trial.step_ns) < LEAST_STEPS:
+        if len(trial.step_ns) < MIN_STEPS:
             return FAILED, f"only {len(trial.step_ns)} steps were timed"
         if samples is None:
             why = "how many samples a step takes was not seen. Say it with --effective-batch N"
             return UNEQUAL, why
-        return self._same_work(trial)
-
-    def _same_work(self, trial: Trial) -> tuple[str, str]:
-        """Whether a step is still the same work."""
         if self.baseline is not None:
             loss = check_loss([self.baseline], [trial])
             if loss.is_fault:
@@ -136,7 +132,7 @@ class Watcher:
         """Why the trial was ended, if it was."""
 
     def __call__(self, steps: Sequence[int]) -> bool:
-        if len(steps) < LEAST_TO_PRUNE:
+        if len(steps) < MIN_STEPS_TO_PRUNE:
             return True
         step_ns = trimmed_mean(steps)
         low = step_ns * math.exp(-2 * math.sqrt(log_mean_variance(steps, draws=50)))

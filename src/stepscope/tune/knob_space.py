@@ -29,7 +29,7 @@ from stepscope.errors import UsageError
 HOOK, ARGUMENT, ENVIRONMENT = "hook", "argument", "environment"
 FORMS = "Forms: a..b, a..b:log, a..b:step=k, or a list: x,y,z"
 MAX_VALUES = 10_000
-"""Of one knob that is counted; a space of more is taken as continuous."""
+"""Values of one knob that is counted; a space of more is taken as continuous."""
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})((?::[^:]*)*)")
 _NEAR_RANGE = re.compile(

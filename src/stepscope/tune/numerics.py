@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, NumericsCheck
 from stepscope.core.experiments.trials import Change, Trial
 from stepscope.experiments.budget import LONGER, Budget, SpentError
-from stepscope.experiments.trials.output import last_line
+from stepscope.experiments.trials.trial import last_line
 from stepscope.experiments.verify.evidence import measured
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.experiments.verify.reasons import memory_words

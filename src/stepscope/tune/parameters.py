@@ -17,7 +17,7 @@ INSTALL = (
     "stepscope tune needs Optuna with SciPy, which are not installed: pip install 'stepscope[tune]'"
 )
 DIGITS = 3
-"""Of a number in a continuous range: as many as anybody would write."""
+"""Digits of a number in a continuous range: as many as anybody would write."""
 
 
 def import_optuna() -> Any:

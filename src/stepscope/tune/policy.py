@@ -19,7 +19,7 @@ class TunePolicy(Struct, frozen=True, kw_only=True):
     num_trials: int = 20
     """In the whole study, the baseline apart."""
     budget_s: float | None = None
-    """Of the search and the proof together."""
+    """Time of the search and the proof together."""
     is_proven: bool = False
     """Whether a check and a proof follow, for which a part of the budget is kept."""
     seed: int | None = None

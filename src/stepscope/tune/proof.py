@@ -51,7 +51,7 @@ from stepscope.tune.shapes.tuning import (
 from stepscope.tune.tuner import WAIT_S, Search
 from stepscope.tune.words import settings_words, winner_words
 
-LEAST_GAIN = 1.01
+MIN_GAIN = 1.01
 """Below this a setting is not worth proving: verify would not call it a gain."""
 MAX_CHECKED = 3
 """Settings whose numbers are compared, the best first, until one computes what the baseline
@@ -66,7 +66,7 @@ class ProofPolicy(Struct, frozen=True, kw_only=True):
     """How the winner is proven."""
 
     budget_s: float | None = None
-    """Of the check and the proof together."""
+    """Time of the check and the proof together."""
     max_rounds: int = 10
     skip: bool = False
     """Whether the search ends without a proof."""
@@ -146,7 +146,7 @@ class _Waiter:
     search: Search
     budget: Budget
     host: str = ""
-    """Of the one that was waited for last."""
+    """The host that was waited for last."""
 
     def __call__(self, host: str) -> None:
         if self.host != host:
@@ -183,7 +183,7 @@ class _Proof:
         if not num:
             self.because = f"no setting was measured: {search.ended}"
             return
-        better = [setting for setting in ranked if search.baseline.ns / setting[1] >= LEAST_GAIN]
+        better = [setting for setting in ranked if search.baseline.ns / setting[1] >= MIN_GAIN]
         if not better:
             self.verdict = NOTHING_FASTER
             until = "the search was interrupted, and until then " if search.is_interrupted else ""
@@ -199,8 +199,7 @@ class _Proof:
             self._prove_once(better)
 
     def _prove_once(self, better: Ranked) -> None:
-        """Of several processes that share a search one makes the proof, and the others take it
-        over."""
+        """Make the proof once: of several processes that share a search the others take it over."""
         study, best, num_before = self.search.study, better[0][0], len(self.notes)
         assert study is not None
         waiter = _Waiter(self.search, self.budget)
@@ -208,7 +207,14 @@ class _Proof:
             lambda other: study.same(other) == study.same(best), waiter
         ) as settled:
             if settled is not None:
-                self._take(settled)
+                self.settings, self.ns = settled.settings, settled.ns
+                self.verdict, self.because = settled.verdict, settled.because
+                self.check, self.verified = settled.check, settled.verified
+                self.notes.append(
+                    f"the winner was checked and proven by the process on {settled.host}, for all "
+                    "that share the storage"
+                )
+                self.notes += settled.notes
                 return
             if waiter.host:
                 self._note(
@@ -228,17 +234,6 @@ class _Proof:
                     notes=tuple(self.notes[num_before:]),
                 )
             )
-
-    def _take(self, settled: Settled) -> None:
-        """What another process came to."""
-        self.settings, self.ns = settled.settings, settled.ns
-        self.verdict, self.because = settled.verdict, settled.because
-        self.check, self.verified = settled.check, settled.verified
-        self.notes.append(
-            f"the winner was checked and proven by the process on {settled.host}, for all that "
-            "share the storage"
-        )
-        self.notes += settled.notes
 
     def _prove_here(self, better: Ranked) -> None:
         if self.numerics is None:

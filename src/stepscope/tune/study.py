@@ -36,11 +36,11 @@ NUM_FIRST = 3
 """Settings drawn by chance, counted from the first, before the sampler goes by what was measured:
 searches here are short."""
 MAX_ASKS = 60
-"""Of the sampler, for one setting that was not tried yet."""
+"""Questions to the sampler, for one setting that was not tried yet."""
 MAX_REPEATS = 12
 """Times that the sampler may come back to settings that were tried, before the nearest untried one
 is taken; no more than settings are left."""
-LEAST_FOR_IMPORTANCE = 6
+MIN_FOR_IMPORTANCE = 6
 """Different times, before a word is said of which knob makes them."""
 BASELINE_OF = "baseline of "
 SETTLE_S = 0.05
@@ -260,7 +260,7 @@ class Study(StudyTrials):
     def importance(self) -> dict[str, float] | None:
         """How much of the differences each knob makes; None where too few trials show it."""
         times = {tried.ns for tried in self.trials() if tried.state == MEASURED}
-        if len(self.parameters.knobs) < 2 or len(times) < LEAST_FOR_IMPORTANCE:
+        if len(self.parameters.knobs) < 2 or len(times) < MIN_FOR_IMPORTANCE:
             return None
         try:
             shares = self._optuna.importance.get_param_importances(self._study)

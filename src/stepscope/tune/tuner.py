@@ -21,9 +21,8 @@ from stepscope.errors import InputError, UsageError
 from stepscope.experiments.budget import Division, divided, for_runs
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.tune.batch import settled_space
-from stepscope.tune.design import first_settings
 from stepscope.tune.judging import TrialJudge, Watcher
-from stepscope.tune.knob_space import HOOK, Space
+from stepscope.tune.knob_space import HOOK, Knob, Space
 from stepscope.tune.parameters import import_optuna
 from stepscope.tune.policy import Measure, Say, Start, TunePolicy
 from stepscope.tune.shapes.tuning import (
@@ -48,7 +47,7 @@ MAX_AGAIN, TRIALS_AN_AGAIN = 3, 15
 """Trials kept for a second look at the best: so many at most, one for so many trials."""
 MAX_CRASHES = 3
 """In a row from the first, with nothing measured: then it is not the settings."""
-LEAST_INEFFECTIVE = 2
+MIN_INEFFECTIVE = 2
 """Trials in which a knob must not have taken hold before it counts as ineffective."""
 MAX_IDLE = 3
 WAIT_S = 1.0
@@ -335,7 +334,7 @@ class Search:
             ]
             if (
                 knob.way.kind == HOOK
-                and len(turned) >= LEAST_INEFFECTIVE
+                and len(turned) >= MIN_INEFFECTIVE
                 and all(knob.name in tried.not_taken for tried in turned)
             ):
                 ineffective.add(knob.name)
@@ -362,3 +361,32 @@ class Search:
         best = min((ns for _, ns in self.ranked()), default=0.0)
         is_best = tried.state == MEASURED and tried.ns <= best * (1 + 1e-9)
         return f"{words} (best so far)" if is_best and tried.ns < self.baseline.ns else words
+
+
+MAX_SHARE = 0.6
+"""Share of all trials: the rest is for what the sampler makes of them."""
+
+
+def first_settings(space: Space, num_trials: int) -> list[dict[str, Value]]:
+    """The first values together, then every knob's last one, then every knob's middle, as far as
+    its share of the trials goes."""
+    knobs = [knob for knob in space.knobs if knob.values is None or len(knob.values) > 1]
+    base = {knob.name: knob.first() for knob in space.knobs}
+    points = {knob.name: spread(knob) for knob in knobs}
+    far = [{**base, name: values[-1]} for name, values in points.items()]
+    middles = [{**base, name: values[1]} for name, values in points.items() if len(values) > 2]
+    designed = [space.completed(settings) for settings in (base, *far, *middles)]
+    return designed[: max(1, math.floor(MAX_SHARE * num_trials))]
+
+
+def spread(knob: Knob) -> list[Value]:
+    """Its first value, one in the middle, and its last; of a list without order there is no
+    middle."""
+    values = knob.values
+    if values is not None and not knob.is_log:
+        middle = [values[len(values) // 2]] if knob.is_ordered and len(values) > 2 else []
+        return list(dict.fromkeys([values[0], *middle, values[-1]]))
+    assert knob.low is not None and knob.high is not None
+    middle_point = math.sqrt(knob.low * knob.high) if knob.is_log else (knob.low + knob.high) / 2
+    near = (knob.nearest(float(f"{point:.3g}")) for point in (knob.low, middle_point, knob.high))
+    return list(dict.fromkeys(value for value in near if value is not None))

@@ -44,7 +44,7 @@ class Workers:
         """By the number of a trial: its mark, and when it was first seen so."""
 
     def mark(self, count: int = 0) -> dict[str, Any]:
-        """Of what this process is at."""
+        """Mark of what this process is at."""
         return {**self._who, "beat": count}
 
     def is_mine(self, mark: object) -> bool:

@@ -28,7 +28,7 @@ class Work(Struct, frozen=True, kw_only=True):
     """Model FLOPs: 2 per multiply-add, recomputation not counted."""
     bytes: float | None
     precision: str | None
-    """Of the arithmetic, by the inputs' element type."""
+    """Precision of the arithmetic, by the inputs' element type."""
     is_matrix: bool
     hardware_flops: float | None = None
     """What the kernel executes: more than `flops` only where it recomputes (attention backward)."""

@@ -44,6 +44,13 @@ def test_one_hiccup_in_forty_does_not() -> None:
     assert found.slowest_ns == 4000 * MS
 
 
+def test_a_few_steps_that_compile_make_no_step_shorter_than_the_shortest() -> None:
+    found = unprofiled_steps(rows([8.5] * 40 + [2000] * 4))
+    assert found is not None
+    assert found.low_ns == 8.5 * MS
+    assert found.low_ns < found.step_ns < found.high_ns
+
+
 def test_evaluations_and_saves_are_other_steps() -> None:
     usual = rows([10] * 20)
     odd = [row(100, 500 * MS, num_batches=40), row(101, 300 * MS, save_ns=200 * MS)]

@@ -16,7 +16,7 @@ from stepscope.experiments.compare.pieces import (
     Detail,
     Pieces,
     Share,
-    Sort,
+    WorkKey,
     join,
     plain_name,
     shapes_words,
@@ -26,10 +26,10 @@ Call = tuple[str, str, float]
 """`phase op[shapes]`, the kernel, nanoseconds."""
 
 
-def sort_of(words: str, kernel: str) -> Sort:
+def sort_of(words: str, kernel: str) -> WorkKey:
     phase, _, rest = words.partition(" ")
     op, _, shapes = rest.partition("[")
-    return Sort(
+    return WorkKey(
         phase=None if phase == "-" else phase,
         op=op or None,
         kernel=None if op else kernel,
@@ -42,7 +42,7 @@ def sort_of(words: str, kernel: str) -> Sort:
 def pieces(
     calls: Sequence[Call], *, precision: str | None = None, busy: float | None = None
 ) -> Pieces:
-    sorts: dict[Sort, int] = {}
+    sorts: dict[WorkKey, int] = {}
     shares: list[Share] = []
     details: list[dict[str, Detail]] = []
     order = []

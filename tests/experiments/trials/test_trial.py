@@ -19,7 +19,7 @@ from stepscope.analyses.run.metadata import rank_metadata
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.compare.comparability import untaken
-from stepscope.experiments.trials.record import _numerics, odd_ns, timed_steps, trial_of
+from stepscope.experiments.trials.record import _numerics, irregular_step_ns, timed_steps, trial_of
 from stepscope.experiments.trials.trial import run_trial, steps_of
 from stepscope.process.job import Ended
 from stepscope.process.members import members
@@ -229,7 +229,7 @@ def test_memory_that_ran_out_is_told_from_other_ends(
 def test_what_a_job_writes_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepscope.experiments.trials.trial.MOST_OUTPUT_BYTES", 1 << 20)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.MAX_OUTPUT_BYTES", 1 << 20)
     # It writes more than is kept, and says a last word when its file was cut.
     code = """
 import os, sys, time
@@ -333,9 +333,11 @@ def test_steps_that_save_add_to_the_mean_and_not_to_the_pace() -> None:
     rows = [timed(step) for step in range(1, 41)]
     steps, _ = timed_steps(rows, 10)
     assert steps == (100,) * 27
-    assert odd_ns(rows, 10, 20, steps) == pytest.approx((18 * 100 + 2 * 500) / 20 - 100)
-    assert odd_ns(rows, 10, None, steps) == pytest.approx((27 * 100 + 3 * 500) / 30 - 100)
-    assert odd_ns([row for row in rows if not row["save_ns"]], 10, 20, steps) == 0
+    assert irregular_step_ns(rows, 10, 20, steps) == pytest.approx((18 * 100 + 2 * 500) / 20 - 100)
+    assert irregular_step_ns(rows, 10, None, steps) == pytest.approx(
+        (27 * 100 + 3 * 500) / 30 - 100
+    )
+    assert irregular_step_ns([row for row in rows if not row["save_ns"]], 10, 20, steps) == 0
 
 
 @pytest.mark.parametrize(("given", "told"), [(0, None), (2, 2.0)])

@@ -83,11 +83,11 @@ def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:
 
 
 @pytest.mark.parametrize(
-    ("baseline_ms", "odd_ns", "least", "most"),
+    ("baseline_ms", "irregular_step_ns", "least", "most"),
     [(900, 0.0, 12, 12), (140, 0.0, 12, 40), (102, 0.0, 400, 10_000_000), (900, 1e6, None, None)],
 )
 def test_rehearsals_say_how_few_steps_show_a_gain(
-    baseline_ms: float, odd_ns: float, least: int | None, most: int | None
+    baseline_ms: float, irregular_step_ns: float, least: int | None, most: int | None
 ) -> None:
     """Before the first run that counts; not where some steps save or evaluate."""
     generator = np.random.default_rng(1)
@@ -97,7 +97,7 @@ def test_rehearsals_say_how_few_steps_show_a_gain(
     def measure(side: Side) -> Trial:
         sides.append(side)
         middle = (baseline_ms if side == BASELINE else 100) * 1e6
-        return trial(middle * generator.normal(1, 0.05, 50), odd_ns=odd_ns)
+        return trial(middle * generator.normal(1, 0.05, 50), irregular_step_ns=irregular_step_ns)
 
     policy = VerifyPolicy(max_rounds=2)
     verify(measure, policy, shorten=lambda num: told.append((num, len(sides))))
@@ -498,7 +498,7 @@ def test_steps_that_save_are_a_part_of_the_time(saved: Side) -> None:
     lab = Lab(4, 1.0, num_steps=60)
 
     def measure(side: Side) -> Trial:
-        return replace(lab.measure(side), odd_ns=5e6 if side == saved else 0.0)
+        return replace(lab.measure(side), irregular_step_ns=5e6 if side == saved else 0.0)
 
     verified = verify(measure, VerifyPolicy())
     if saved == BASELINE:
@@ -519,7 +519,7 @@ def test_a_faster_pace_with_saves_that_take_it_back_is_no_gain() -> None:
     lab = Lab(4, 1.2, num_steps=40)
 
     def measure(side: Side) -> Trial:
-        return replace(lab.measure(side), odd_ns=3e6 if side == CANDIDATE else 0.0)
+        return replace(lab.measure(side), irregular_step_ns=3e6 if side == CANDIDATE else 0.0)
 
     verified = verify(measure, VerifyPolicy(max_rounds=3))
     assert verified.verdict == UNSETTLED
@@ -534,7 +534,9 @@ def test_no_gain_is_not_said_where_saves_leave_it_open() -> None:
     def measure(side: Side) -> Trial:
         made = lab.measure(side)
         is_second = lab.sides.count(side) % 2
-        return replace(made, odd_ns=6e6 * is_second if side == BASELINE else 2e6 * (1 - is_second))
+        return replace(
+            made, irregular_step_ns=6e6 * is_second if side == BASELINE else 2e6 * (1 - is_second)
+        )
 
     verified = verify(measure, VerifyPolicy(max_rounds=4))
     assert verified.verdict == UNSETTLED

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.live.alarms.level import LASTS_S, LEAST_VALUES, NUM_FIRST, Level
+from stepscope.live.alarms.level import LASTS_S, MIN_VALUES, NUM_FIRST, Level
 
 EVERY_S = 0.1
 
@@ -95,7 +95,7 @@ def test_a_level_that_comes_back_is_over_and_may_rise_again() -> None:
 def test_values_far_apart_need_few() -> None:
     """Steps of three seconds: four of them, and no more."""
     (at_s,) = rises([100.0 + number % 2 for number in range(40)] + [150.0] * 20, 3.0)
-    assert at_s == 3.0 * (40 + LEAST_VALUES - 1)
+    assert at_s == 3.0 * (40 + MIN_VALUES - 1)
 
 
 def test_nothing_is_judged_before_there_is_a_past() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from stepscope.live.alarms.clock import RankClock
-from stepscope.live.alarms.episode import Trouble
-from stepscope.live.alarms.episodes import Episodes
+from stepscope.live.alarms.episodes import Episodes, Trouble
 from stepscope.live.alarms.loss import LossSpikes, RankLoss, losses_of
 from stepscope.live.alarms.memory import NUM_SAMPLES, WARM_UP_S, RankMemory
 from stepscope.live.shapes.alert import OVER, RAISED

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stepscope.live.alarms.episode import Trouble
+from stepscope.live.alarms.episodes import Trouble
 from stepscope.live.alarms.slow import NUM_FROM_START, SlowSteps
 from stepscope.live.alarms.steps import JobStep, RankStep, StepTable
 from stepscope.protocol.run_folder import STEP_COLUMNS

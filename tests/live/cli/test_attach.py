@@ -17,10 +17,9 @@ from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.live.cli import py_spy as spying
 from stepscope.live.cli.attach import find_ranks, look
 from stepscope.live.cli.flight_dumps import _ask, dump_of, find_hang_of
-from stepscope.live.cli.py_spy import NotPermittedError, dump, find_spy
+from stepscope.live.cli.py_spy import NotPermittedError, dump, find_spy, training_stack
 from stepscope.live.report.stacks import stacks_document
-from stepscope.live.shapes.stacks import Comparison, Frame, Standing
-from stepscope.live.stacks import training_stack
+from stepscope.live.shapes.triage import Comparison, Frame, Standing
 from stepscope.process.table import Process, processes, rank_of, read_process
 from stepscope.report.document.terminal import to_text
 from tests.capture.jobs import environment

@@ -18,7 +18,7 @@ from stepscope.live.report.watch.alert_json import alert_json, alert_of
 from stepscope.live.report.watch.prometheus import exposition
 from stepscope.live.shapes.alert import OVER, RAISED, RECORDED, Alert, Measured
 from stepscope.live.watch.alerting import Sinks, read_alerts
-from stepscope.live.watch.evidence import BETWEEN_S, Evidence
+from stepscope.live.watch.beside_job import BETWEEN_S, Evidence
 from stepscope.live.watch.otlp import Otlp, headers_of
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.tail import Follower

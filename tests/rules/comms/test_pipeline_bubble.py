@@ -30,6 +30,7 @@ def test_a_short_pipeline_waits_and_is_found() -> None:
     said = propose_job(job)
     assert said is not None
     assert "2 stages with 2 micro-batches" in said.summary
+    assert "(p - 1) / (m + p - 1) makes 33%" in said.summary, "(2 - 1) / (2 + 2 - 1)"
     assert 1.1 < gain(job, said) < 1.4
 
 

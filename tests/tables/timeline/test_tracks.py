@@ -19,8 +19,8 @@ from stepscope.core.facts import PARTS
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
+from stepscope.tables.perfetto.timeline import MAX_LANES, nest
 from stepscope.tables.timeline.job_clock import RankClock, align
-from stepscope.tables.timeline.nesting import MAX_LANES, nest
 from stepscope.tables.timeline.tracks import (
     Spans,
     allocator_memory,

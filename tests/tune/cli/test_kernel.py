@@ -17,7 +17,7 @@ from stepscope.report.document.terminal import to_text
 from stepscope.tune.cache import TuningCache
 from stepscope.tune.cli.kernel import run_kernel
 from stepscope.tune.kernel_report.view import kernel_tuning_document
-from stepscope.tune.kernels.floor import datasheet_roofs, floor_of
+from stepscope.tune.kernels.tuner import datasheet_roofs, floor_of
 from stepscope.tune.shapes.kernel_tuning import (
     RIGHT,
     WRONG,

@@ -9,8 +9,8 @@ import pytest
 from stepscope.errors import UsageError
 from stepscope.tune.kernels.bench import KernelBench
 from stepscope.tune.kernels.call import direction_like
+from stepscope.tune.kernels.checking import CheckResult
 from stepscope.tune.kernels.errors import compare, judge, rounding, times
-from stepscope.tune.kernels.results import CheckResult
 from stepscope.tune.shapes.kernel_tuning import Error
 from tests.installed import need
 from tests.kernels.running import bench_of, case

@@ -10,10 +10,10 @@ import pytest
 
 from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
-from stepscope.tune.kernels.results import CheckResult, SampleResult
+from stepscope.tune.kernels.checking import CheckResult, SampleResult
 from stepscope.tune.kernels.search import KernelSearch, axes_of
 from stepscope.tune.kernels.space import Settings, parse_configs, product
-from stepscope.tune.kernels.tuner import MOST_RACED, Plan, SweepPolicy, tune_kernel
+from stepscope.tune.kernels.tuner import MAX_RACED, Plan, SweepPolicy, tune_kernel
 from stepscope.tune.kernels.worker import Described
 from stepscope.tune.shapes.kernel_tuning import RIGHT, Case, Error
 from tests.kernels.running import Scripted, case
@@ -79,7 +79,7 @@ def test_a_search_comes_near_the_best_of_ten_thousand() -> None:
     winner = time_of(tuning.tryings[result.winner].settings)
     assert winner <= min(map(time_of, by_chance))
     assert sorted(map(time_of, CONFIGS)).index(winner) < len(CONFIGS) / 100
-    assert sum(timing is not None for timing in result.times) <= MOST_RACED + 1
+    assert sum(timing is not None for timing in result.times) <= MAX_RACED + 1
     wrong = [trying for trying in tuning.tryings if trying.outcome != RIGHT]
     assert all(trying.settings["a"] == 0 for trying in wrong)
     assert len(wrong) < 20, "wrong ones are told as slow, and their like is left"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from stepscope.core.experiments.trials import Value
-from stepscope.tune.kernels.results import CheckResult, SampleResult
+from stepscope.tune.kernels.checking import CheckResult, SampleResult
 from stepscope.tune.kernels.timing import Race, RaceResult, paired_gain, timed
 from stepscope.tune.kernels.tuner import Plan, SweepPolicy, tune_kernel
 from stepscope.tune.kernels.worker import Described

@@ -53,7 +53,8 @@ def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | N
         num=len(usual),
         num_left_out=len(timed) - len(usual_rows(timed)),
         step_ns=round(mean),
-        low_ns=round(mean - Z * error),
+        # A few steps that compile make the error larger than the mean of all.
+        low_ns=round(max(mean - Z * error, min(lengths))),
         high_ns=round(mean + Z * error),
         median_ns=round(statistics.median(lengths)),
         slowest_ns=max(lengths),

@@ -176,7 +176,7 @@ class DeviceChange(Struct, frozen=True, kw_only=True):
             assert total == getattr(self, side), f"the device's rows sum to {total} {side}"
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class PredictionOutcome(Struct, frozen=True, kw_only=True):
     """A finding of the first run, compared with what the second one gave."""
 
     code: str
@@ -254,7 +254,7 @@ class Comparison(Struct, frozen=True, kw_only=True, rename={"held": "predicted"}
     ranks: RanksChange | None
     memory: tuple[RankMemory, ...]
     """The most that torch held on each rank's devices."""
-    held: tuple[Held, ...]
+    held: tuple[PredictionOutcome, ...]
     """The findings of the first run, compared with the second, and those that are new."""
     predicted_together: float | None
     """What all the findings that are gone would give at once; null for one, or where that was not

@@ -89,7 +89,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     """The usual timed steps in order, warm-up left out, of the rank whose pace is the median; empty
     when none was timed."""
     wall_s: float
-    odd_ns: float = 0.0
+    irregular_step_ns: float = 0.0
     """What steps of another kind (with a save, an evaluation) among those timed add to the mean
     step."""
     on_device: bool = False

@@ -19,11 +19,11 @@ from stepscope.process.isolation import isolated_python
 QUERY_S = 60.0
 """An agent's SQL may go on for ever, and the other tools wait for it."""
 MAX_ROWS_BYTES = 64 << 20
-"""Of an answer, of which 4 kB are told."""
+"""Bytes of an answer, of which 4 kB are told."""
 NOT_COMPARED = 1
 NOTHING_FITS = 1
 VERIFY_EXIT_CODES = (0, 1, 3)
-"""Of a proof that came to an end, whatever it is."""
+"""Exit codes of a proof that came to an end, whatever it is."""
 
 
 class Tools:

@@ -48,7 +48,7 @@ class Catalogue:
         return self.runs[number].name if number < len(self.runs) else None
 
     def path_of(self, name: str) -> Path:
-        """Of what is listed."""
+        """The path of what is listed."""
         for entry in self.runs:
             if entry.name == name:
                 return Path(entry.path)

@@ -28,7 +28,7 @@ from stepscope.report.comparison.html import comparisons_html
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
 
-MOST_KEPT = 8
+MAX_KEPT = 8
 """Pages that are kept in memory: one is some megabytes."""
 MOST_FOLLOWED = 4
 """Runs whose pictures are drawn anew from where they were read last."""
@@ -41,7 +41,7 @@ class Answer:
     status: int = 200
     kind: str = "text/html"
     has_ended: bool | None = None
-    """Of a frame: whether the job has."""
+    """For a frame: whether the job has."""
 
 
 class Pages:
@@ -147,7 +147,7 @@ class Pages:
             if text is None:
                 text = make()
             self._kept[key] = text
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
             return text
 

@@ -63,7 +63,7 @@ def index_page(
 
 
 def label(name: str) -> str:
-    """Of a recording."""
+    """The label of a recording."""
     return "all in this folder" if name == "." else name
 
 

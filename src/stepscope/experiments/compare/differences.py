@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from stepscope.core.experiments.comparison import OVERLAP, Account, Changed, DeviceChange, Row, Work
 from stepscope.experiments.compare.pairing import Pair, pair
-from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, plain_name
+from stepscope.experiments.compare.pieces import Detail, Pieces, Share, WorkKey, plain_name
 
 MAX_ROWS = 40
 """Rows kept of each account; the rest is one row."""
 MAX_NAMES = 8
 """Operators, kernels and shapes named for one side of a pair."""
-LEAST_SHARE = 0.0005
-"""Of the busy time, below which work that merely took another time is left to the rest."""
-LEAST_TIME = 0.02
+MIN_SHARE = 0.0005
+"""Share of the busy time below which work that merely took another time is left to the rest."""
+MIN_TIME = 0.02
 """A change of a pair's time below this share of it is none; recorded kernels repeat to about a
 hundredth."""
 
@@ -90,7 +90,7 @@ def _by_module(pieces: Pieces) -> dict[str, float]:
     return _by_sort(pieces, lambda sort: sort.module or "in no module")
 
 
-def _by_sort(pieces: Pieces, name: Callable[[Sort], str]) -> dict[str, float]:
+def _by_sort(pieces: Pieces, name: Callable[[WorkKey], str]) -> dict[str, float]:
     pairs = zip(pieces.sorts, pieces.shares, strict=True)
     return _summed((name(sort), share.ns) for sort, share in pairs)
 
@@ -120,7 +120,7 @@ def _summed(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 def device_change(before: Pieces, after: Pieces) -> tuple[DeviceChange, tuple[Changed, ...]]:
     """The busy time by pairs of work, and those that changed. The others are in the rest."""
-    least = LEAST_SHARE * max(before.busy_ns, after.busy_ns)
+    least = MIN_SHARE * max(before.busy_ns, after.busy_ns)
     differing = list(_alike(_changed(changed, before, after) for changed in pair(before, after)))
     differing = [
         changed
@@ -215,7 +215,7 @@ def _only(phases: set[str | None]) -> str | None:
     return stated.pop() if len(stated) == 1 else None
 
 
-def _sorts(paired: Pair, before: Pieces, after: Pieces) -> list[Sort]:
+def _sorts(paired: Pair, before: Pieces, after: Pieces) -> list[WorkKey]:
     """Those of both sides."""
     return [
         *(before.sorts[sort] for sort in paired.before),
@@ -223,7 +223,7 @@ def _sorts(paired: Pair, before: Pieces, after: Pieces) -> list[Sort]:
     ]
 
 
-def _launched_name(sorts: Sequence[Sort]) -> str:
+def _launched_name(sorts: Sequence[WorkKey]) -> str:
     """The operators, which one side names."""
     return ", ".join(_few(list(dict.fromkeys(sort.op for sort in sorts if sort.op is not None))))
 
@@ -303,12 +303,12 @@ def _how(
         changes.append("count")
     if _lasting(paired.before, before.details) != _lasting(paired.after, after.details):
         changes.append("kernels")
-    if not changes and abs(second.ns - first.ns) > LEAST_TIME * max(first.ns, second.ns):
+    if not changes and abs(second.ns - first.ns) > MIN_TIME * max(first.ns, second.ns):
         changes.append("time")
     return tuple(changes)
 
 
-def _shapes(shares: Mapping[int, Share], sorts: Sequence[Sort]) -> set[str | None]:
+def _shapes(shares: Mapping[int, Share], sorts: Sequence[WorkKey]) -> set[str | None]:
     return {sorts[sort].shapes for sort in shares}
 
 

@@ -13,15 +13,15 @@ from stepscope.core.run import RunFacts
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
 SECTIONS = ("flags", "versions", "environment", "machine")
-"""Of RUN/rank-N/rank.json, those whose entries are settings."""
+"""Sections of RUN/rank-N/rank.json whose entries are settings."""
 PLAIN = ("python", "world_size", "local_world_size", "backend", "system")
 OWN = re.compile(
     r"^environment\.(MASTER_PORT|TORCHELASTIC_RUN_ID|SLURM_JOB_ID|PYTHONPATH|TORCHELASTIC_\w*(ERROR_FILE|RUN_ID|RESTART)\w*)$"
     r"|(^|\.)(pid|perf_ns|wall_ns|uuid|num_objects\w*|tasks_outstanding|free_bytes|load\w*|\w*_free\w*|\w*available\w*)$"
 )
 """They differ from run to run by themselves."""
-MOST_CHARS = 200
-MOST_DEPTH = 4
+MAX_CHARS = 200
+MAX_DEPTH = 4
 
 
 def knobs_of_run(run: RunRecord) -> dict[str, str]:
@@ -52,15 +52,15 @@ def _of_rank(rank: RankRecord) -> dict[str, str]:
 def _flatten(name: str, value: Any, into: dict[str, str], depth: int = 0) -> None:
     """`{"a": {"b": 1}}` as `name.a.b = 1`."""
     if isinstance(value, dict):
-        if depth < MOST_DEPTH:
+        if depth < MAX_DEPTH:
             for key, inner in value.items():
                 _flatten(f"{name}.{str(key)[:80]}", inner, into, depth + 1)
     elif isinstance(value, bool | int | float | str):
-        into[name] = str(value)[:MOST_CHARS]
+        into[name] = str(value)[:MAX_CHARS]
     elif isinstance(value, list) and all(
         isinstance(item, bool | int | float | str) for item in value
     ):
-        into[name] = ", ".join(map(str, value))[:MOST_CHARS]
+        into[name] = ", ".join(map(str, value))[:MAX_CHARS]
 
 
 def knobs_of_facts(run: RunFacts) -> dict[str, str]:

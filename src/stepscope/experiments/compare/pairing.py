@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stepscope.experiments.compare.pieces import Pieces, Share, Sort, plain_name
+from stepscope.experiments.compare.pieces import Pieces, Share, WorkKey, plain_name
 
 EQUAL = 0.01
 """Counts a step within this share of one another are equal: a call at the edge of the measured
@@ -32,7 +32,7 @@ FUSED = re.compile(r"triton|compiled|fused|inductor", re.IGNORECASE)
 Shares = dict[int, Share]
 Landmark = int | str | None
 """A pair by its number, the phase that begins or ends here, or the recording's end."""
-Key = Callable[[Sort], Hashable | None]
+Key = Callable[[WorkKey], Hashable | None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,7 +185,7 @@ class _Ladder:
 
     def _with_sorts(
         self, made: Pair
-    ) -> tuple[tuple[tuple[Sort, ...], Shares], tuple[tuple[Sort, ...], Shares]]:
+    ) -> tuple[tuple[tuple[WorkKey, ...], Shares], tuple[tuple[WorkKey, ...], Shares]]:
         return (self._sides[0].sorts, made.before), (self._sides[1].sorts, made.after)
 
     def leftovers(self) -> Iterable[Pair]:
@@ -290,9 +290,9 @@ def _merged(pairs: Iterable[Pair], before: Pieces, after: Pieces) -> list[Pair]:
     return list(merged.values())
 
 
-def _alike(paired: Pair, before: tuple[Sort, ...], after: tuple[Sort, ...]) -> Hashable:
+def _alike(paired: Pair, before: tuple[WorkKey, ...], after: tuple[WorkKey, ...]) -> Hashable:
     def names(
-        shares: Mapping[int, Share], sorts: tuple[Sort, ...]
+        shares: Mapping[int, Share], sorts: tuple[WorkKey, ...]
     ) -> frozenset[tuple[str | None, str]]:
         return frozenset((sorts[sort].phase, sorts[sort].label) for sort in shares)
 

@@ -36,7 +36,7 @@ _GIVEN = re.compile(r"(?:_\d{1,20}){1,20}$|[: ]{1,20}\d{1,20}/\d{1,20}$| \w{20,2
 for from every place on."""
 
 
-class Sort(Struct, frozen=True, kw_only=True):
+class WorkKey(Struct, frozen=True, kw_only=True):
     """What calls that are alike have in common."""
 
     phase: str | None
@@ -79,7 +79,7 @@ class Pieces(Struct, frozen=True, kw_only=True):
     """The work of one run's step."""
 
     where: str
-    sorts: tuple[Sort, ...]
+    sorts: tuple[WorkKey, ...]
     details: tuple[dict[str, Detail], ...]
     """For each sort its kernels by name; empty on the host."""
     calls: tuple[tuple[int, float], ...]
@@ -104,7 +104,7 @@ def join(parts: Sequence[Pieces]) -> Pieces | None:
     if not parts:
         return None
     num = len(parts)
-    sorts: dict[Sort, int] = {}
+    sorts: dict[WorkKey, int] = {}
     shares: list[Share] = []
     details: list[dict[str, Detail]] = []
     calls: list[tuple[int, float]] = []
@@ -204,7 +204,7 @@ class _Table:
 
     def __init__(self, context: RankContext, num_steps: int) -> None:
         self._context, self._num = context, num_steps
-        self._sorts: dict[Sort, int] = {}
+        self._sorts: dict[WorkKey, int] = {}
         self._shares: list[Share] = []
         self._details: list[dict[str, Detail]] = []
         self._calls: list[tuple[int, float]] = []
@@ -261,7 +261,7 @@ class _Table:
         if key not in self._known:
             names = trace.names
             self._known[key] = self._code(
-                Sort(
+                WorkKey(
                     phase=None if phase == NONE else PHASES[phase],
                     op=None if op == NONE else plain_name(names[named]),
                     kernel=plain_name(names[key[1]]) if op == NONE else None,
@@ -276,7 +276,7 @@ class _Table:
     def add_op(self, event: int, phase: int, own_ns: int) -> None:
         """One operator of the host."""
         trace = self._context.trace
-        sort = Sort(
+        sort = WorkKey(
             phase=None if phase == NONE else PHASES[phase],
             op=plain_name(trace.names[trace.name[event]]),
             kernel=None,
@@ -300,7 +300,7 @@ class _Table:
             ranks=(rank,),
         )
 
-    def _code(self, sort: Sort) -> int:
+    def _code(self, sort: WorkKey) -> int:
         code = self._sorts.setdefault(sort, len(self._sorts))
         if code == len(self._shares):
             self._shares.append(Share())

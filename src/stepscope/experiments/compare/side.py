@@ -67,7 +67,7 @@ class CompareSide(Struct, frozen=True, kw_only=True):
     """given, measured, log or trace."""
     unprofiled: tuple[int, ...] = ()
     """Steps with no profiler attached, one by one; those that save or evaluate are left out."""
-    odd_ns: float = 0.0
+    irregular_step_ns: float = 0.0
     """What those would add to the mean step."""
     kept: UnprofiledSteps | None = None
     """What a diagnosis keeps of them."""
@@ -103,7 +103,7 @@ def side_of(
     diagnosis: Diagnosis,
     *,
     steps: Sequence[int] = (),
-    odd_ns: float = 0.0,
+    irregular_step_ns: float = 0.0,
     pieces: Pieces | None = None,
     knobs: Mapping[str, str] | None = None,
     peaks: Mapping[int, float] | None = None,
@@ -121,7 +121,7 @@ def side_of(
         step_ns=None if diagnosis.step.ms is None else diagnosis.step.ms * 1e6,
         step_source=diagnosis.step.source,
         unprofiled=tuple(steps),
-        odd_ns=odd_ns,
+        irregular_step_ns=irregular_step_ns,
         kept=kept_steps(facts.run),
         recorded=rank.steps.step_intervals if rank is not None and is_step_interval else (),
         recorded_ns=rank.steps.step_interval_ns if rank is not None and is_step_interval else None,

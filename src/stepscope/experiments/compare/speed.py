@@ -34,8 +34,8 @@ Z = 1.96
 ODD = 0.05
 """A ratio of means that steps which save or evaluate move by more than this is reported."""
 LAUNCHING = 0.1
-"""Of a recorded step: the device waiting for launches longer than this, the step without a profiler
-is another one. The host runs at half to nine tenths of its speed under one."""
+"""Share of a recorded step: the device waiting for launches longer than this, the step without a
+profiler is another one. The host runs at half to nine tenths of its speed under one."""
 NO_SPREAD = (
     "a step time that was given has no spread: record the runs with `stepscope run` to have one"
 )
@@ -150,8 +150,8 @@ def _interval(first: Timed, second: Timed) -> tuple[Interval | None, str]:
 
 
 def _error(side: Timed) -> float | None:
-    """Of the logarithm of a side's figure: as kept, else as its steps give it; that of a median as
-    of so many steps, were they normal."""
+    """Error of the logarithm of a side's figure: as kept, else as its steps give it; that of a
+    median as of so many steps, were they normal."""
     if side.error is not None or len(side.steps) < ENOUGH_STEPS or not side.ns:
         return side.error
     if side.is_mean:
@@ -166,7 +166,8 @@ def _verdict(low: float, high: float) -> str:
 
 
 def scaled(speedup: Speedup, growth: float, unit: str) -> Throughput:
-    """Of work done in a second, where a step of the second run does `growth` times the work."""
+    """Throughput of work done in a second, where a step of the second run does `growth` times the
+    work."""
 
     def times(value: float | None) -> float | None:
         return None if value is None else value * growth
@@ -216,7 +217,9 @@ def with_odd(before: CompareSide, after: CompareSide) -> str | None:
     """Says when steps that save or evaluate, which are not among those compared, make the mean step
     another story."""
     usual = [statistics.fmean(side.unprofiled) for side in (before, after)]
-    whole = [mean + side.odd_ns for mean, side in zip(usual, (before, after), strict=True)]
+    whole = [
+        mean + side.irregular_step_ns for mean, side in zip(usual, (before, after), strict=True)
+    ]
     ratio = whole[0] / whole[1]
     if abs(ratio / (usual[0] / usual[1]) - 1) <= ODD:
         return None

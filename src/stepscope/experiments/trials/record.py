@@ -39,7 +39,7 @@ from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 from stepscope.readers.run_folder.values import Row, sound_object
 
 TAIL_CHARS = 4_000
-LEAST_MEASURED = 0.5
+MIN_MEASURED = 0.5
 """Share of the steps that the device's clock must have timed before it is believed for all."""
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|out of memory|DefaultCPUAllocator: can't allocate "
@@ -73,7 +73,9 @@ def trial_of(
         exit_code=ended.exit_code,
         step_ns=steps,
         wall_s=ended.wall_s,
-        odd_ns=0.0 if rank is None else odd_ns(rank.rows, skipped, max_steps, steps),
+        irregular_step_ns=0.0
+        if rank is None
+        else irregular_step_ns(rank.rows, skipped, max_steps, steps),
         on_device=on_device,
         is_cut=is_cut,
         is_timed_out=ended.is_timed_out,
@@ -135,12 +137,14 @@ def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], boo
     timed = unprofiled.before_recording([row for row in rows if (row["step"] or 0) > skipped])
     usual = unprofiled.usual_rows(timed)
     on_device = [ns for row in usual if (ns := row["device_ns"]) is not None]
-    if on_device and len(on_device) >= LEAST_MEASURED * len(usual):
+    if on_device and len(on_device) >= MIN_MEASURED * len(usual):
         return tuple(on_device), True
     return tuple(ns for row in usual if (ns := row["dur_ns"]) is not None), False
 
 
-def odd_ns(rows: Sequence[Row], skipped: int, max_steps: int | None, usual: Sequence[int]) -> float:
+def irregular_step_ns(
+    rows: Sequence[Row], skipped: int, max_steps: int | None, usual: Sequence[int]
+) -> float:
     """What the timed steps that are not usual add to the mean step: those that save or evaluate,
     over what a usual one takes.
 

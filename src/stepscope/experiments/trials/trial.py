@@ -12,7 +12,12 @@ from typing import IO
 
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
-from stepscope.experiments.trials.record import median_rank, odd_ns, timed_steps, trial_of
+from stepscope.experiments.trials.record import (
+    irregular_step_ns,
+    median_rank,
+    timed_steps,
+    trial_of,
+)
 from stepscope.process.job import run_owned
 from stepscope.process.launch import environment, finish, prepare
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, WARM_STEPS, Options
@@ -20,10 +25,19 @@ from stepscope.protocol.run_folder import STDERR_FILE, STDOUT_FILE
 from stepscope.protocol.settings import checked, environment_of
 from stepscope.readers.run_folder.folder import RunRecord, read_run
 
+MAX_LINE = 300
+
+
+def last_line(tail: str) -> str:
+    """The last line of a job's output that says something."""
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return lines[-1][:MAX_LINE] if lines else ""
+
+
 CALL_S = 0.5
 """Between two calls of on_steps, and two writes of the job while somebody listens."""
 WINDOW_STEPS = 3
-MOST_OUTPUT_BYTES = 64 << 20
+MAX_OUTPUT_BYTES = 64 << 20
 """Kept of what a job writes to one of its streams: many trials must not fill the disk."""
 
 
@@ -107,7 +121,7 @@ def odd_of(run: RunRecord) -> float:
     """What steps that save or evaluate, which are not usual, add to the mean step of a run that is
     there already."""
     rank, steps, _ = median_rank(run, 0)
-    return 0.0 if rank is None else odd_ns(rank.rows, 0, None, steps)
+    return 0.0 if rank is None else irregular_step_ns(rank.rows, 0, None, steps)
 
 
 def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profile: bool) -> Options:
@@ -156,11 +170,11 @@ class _Watcher:
 
 
 def cut_short(output: IO[bytes]) -> None:
-    """Of a stream's file that has become too large the end alone is kept: it tells most."""
+    """Keep the end alone of a stream's file that has become too large: it tells most."""
     number = output.fileno()
     size = os.fstat(number).st_size
-    if size > MOST_OUTPUT_BYTES:
-        end = os.pread(number, MOST_OUTPUT_BYTES // 64, size - MOST_OUTPUT_BYTES // 64)
+    if size > MAX_OUTPUT_BYTES:
+        end = os.pread(number, MAX_OUTPUT_BYTES // 64, size - MAX_OUTPUT_BYTES // 64)
         output.truncate(0)
         left_out = f"(stepscope: the first {(size - len(end)) >> 20} MB are left out)\n"
         output.write(left_out.encode() + end)

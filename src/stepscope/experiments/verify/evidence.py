@@ -47,13 +47,13 @@ class Evidence:
     num_rounds: int = 0
     """Whole ones."""
     _variances: list[float] = field(default_factory=list)
-    """Of each counted run's pace, by its steps alone."""
+    """Variance of each counted run's pace, by its steps alone."""
 
     def counted(self, side: Side | None = None) -> list[Measured]:
         return [run for run in self.runs if run.round is not None and side in (None, run.side)]
 
     def loss(self) -> LossCheck | None:
-        """Of all runs, those that do not count too; None before both sides were run."""
+        """Check of all runs, those that do not count too; None before both sides were run."""
         baseline, candidate = self._trials(BASELINE), self._trials(CANDIDATE)
         return check_loss(baseline, candidate) if baseline and candidate else None
 
@@ -81,7 +81,7 @@ class Evidence:
     def has_odd_steps(self) -> bool:
         """Whether steps were seen that save or evaluate: what they take is a part of the job's
         time."""
-        return any(run.trial.odd_ns for run in self.counted())
+        return any(run.trial.irregular_step_ns for run in self.counted())
 
     def enough_steps(self) -> int | None:
         """Timed steps of a run, by which the steps alone leave a pair's ratio open by a twelfth of
@@ -92,7 +92,12 @@ class Evidence:
             next((run for run in reversed(self.runs) if run.side == side and run.step_ns), None)
             for side in (BASELINE, CANDIDATE)
         )
-        if first is None or second is None or first.trial.odd_ns or second.trial.odd_ns:
+        if (
+            first is None
+            or second is None
+            or first.trial.irregular_step_ns
+            or second.trial.irregular_step_ns
+        ):
             return None
         gain = abs(math.log(self.time(first) / self.time(second)))
         pair = [run.trial.step_ns for run in (first, second)]
@@ -128,8 +133,8 @@ class Evidence:
         return run.step_ns
 
     def mean(self, run: Measured) -> float:
-        """Of every step, those that save or evaluate too."""
-        return self._scaled(run, statistics.fmean(run.trial.step_ns) + run.trial.odd_ns)
+        """Mean of every step, those that save or evaluate too."""
+        return self._scaled(run, statistics.fmean(run.trial.step_ns) + run.trial.irregular_step_ns)
 
     def early(self, run: Measured) -> float:
         """A usual step in the first third."""

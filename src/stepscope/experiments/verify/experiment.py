@@ -56,12 +56,12 @@ Measure = Callable[[Side], Trial]
 OnRun = Callable[[Measured, "Interval | None"], None]
 """Called after each run, with the interval of the last look."""
 
-MOST_FADING = 1.1
+MAX_FADING = 1.1
 """The ratio of paces in the first third of the steps over that in the last, beyond which a gain of
 the means is fading too."""
 MEAN_SHARE = 0.3
-"""Of the errors that a look may make, for the second question: whether the mean of all steps is
-faster where the pace is not."""
+"""Share of the errors that a look may make, for the second question: whether the mean of all steps
+is faster where the pace is not."""
 
 
 def verify(
@@ -308,7 +308,7 @@ class _Experiment:
         )
         whole_verdict = verdict_of(whole, self.policy)
         fading = evidence.ratio(evidence.early) / evidence.ratio(evidence.late)
-        if whole_verdict == PROVEN and fading < MOST_FADING:
+        if whole_verdict == PROVEN and fading < MAX_FADING:
             self.interval, self.is_by_mean = whole, True
             return PROVEN
         is_open = whole_verdict is None and whole.value > 1 + self.policy.threshold

@@ -30,14 +30,14 @@ LAST_SHARE, LAST_STEPS = 8, 5
 jump do not move it."""
 NOISE_TIMES = 3.0
 """A rise within so many times the noise is none."""
-LEAST_RISE = 0.05
+MIN_RISE = 0.05
 """Share of the loss that counts as noise at least: where the baseline repeats itself to the bit,
 rounding alone makes the candidate's differ."""
 OWN_RISE = 3.0
 """Where the baseline's own loss grows, the candidate's must grow so many times as much."""
-LEAST_RUNS = 2
-"""Of the baseline, before a growth is compared with the candidate: one run does not show how far
-runs differ."""
+MIN_RUNS = 2
+"""Runs of the baseline before a growth is compared with the candidate: one run does not show how
+far runs differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class _Run:
         return not math.isfinite(self.losses[-1].loss)
 
     def first(self) -> float | None:
-        """Of the first step alone: it is before any update, and an update that is too large shows
-        in the second."""
+        """Loss of the first step alone: it is before any update, and an update that is too large
+        shows in the second."""
         return _median([loss.loss for loss in self.losses[:1]])
 
     def tail(self, horizon: int) -> list[float]:
@@ -97,7 +97,7 @@ def _verdict(
         also = _not_finite_words(after) if second.num_not_finite else _course(second)
         why = f"the baseline's own loss {_not_finite_words(before)}"
         return LOSS_BASELINE, f"{why}; the candidate's {also}"
-    if len(before) >= LEAST_RUNS and _is_growing(before, after, horizon):
+    if len(before) >= MIN_RUNS and _is_growing(before, after, horizon):
         why = f"the candidate's loss {_course(second)} while the baseline's {_course(first)}"
         return LOSS_GROWS, why
     return LOSS_SOUND, f"the candidate's loss {_course(second)}, the baseline's {_course(first)}"
@@ -115,7 +115,7 @@ def _is_growing(before: Sequence[_Run], after: Sequence[_Run], horizon: int) -> 
         return False
     ends = [last for _, last in finite]
     within = statistics.median([_spread(run.tail(horizon)) for run in before])
-    share = LEAST_RISE * max(abs(start), abs(statistics.median(ends)))
+    share = MIN_RISE * max(abs(start), abs(statistics.median(ends)))
     noise = NOISE_TIMES * max(max(ends) - min(ends), within, share)
     own = max(0.0, *(last - first for first, last in finite))
     return end - start > max(noise, OWN_RISE * own) and end - max(ends) > noise

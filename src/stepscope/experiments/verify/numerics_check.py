@@ -29,7 +29,7 @@ GRADIENT_TOLERANCE = 10.0
 NOISE_FACTOR = 3.0
 """Times the baseline's distance from itself: one pair of runs tells it only roughly."""
 
-MOST_NOISE = 0.01
+MAX_NOISE = 0.01
 """Beyond this the baseline's distance from itself is not rounding that grew, but another run: no
 seed."""
 
@@ -91,7 +91,7 @@ def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) ->
             return DIFFERS, f"the parameters' bits differ, and {unknown}"
         return ROUNDING, _furthest([quantity.gap for quantity in seen])
     worse = [quantity for quantity in beyond if not _is_noise(quantity.gap, quantity.floor)]
-    loose = [quantity for quantity in beyond if (quantity.floor.largest or 0.0) > MOST_NOISE]
+    loose = [quantity for quantity in beyond if (quantity.floor.largest or 0.0) > MAX_NOISE]
     if not worse and loose:
         apart = f"two runs of the baseline are {_apart(loose[0].floor)} themselves"
         why = f"{apart} in the {loose[0].words}: the job is not seeded, and nothing can be told"

@@ -24,7 +24,7 @@ from stepscope.experiments.verify.evidence import Evidence, so_far
 from stepscope.experiments.verify.schedule import half_width
 
 FEW_STEPS = 5
-LATE_SHARE, LATE_LEAST = 0.5, 0.05
+LATE_SHARE, MIN_LATE = 0.5, 0.05
 """A gain of which the last third of the steps has less than this share, and this much less, was not
 there to stay."""
 AS_LONG = 0.02
@@ -44,7 +44,7 @@ def doubt_of(evidence: Evidence, interval: Interval) -> str | None:
             "steps take the gain back"
         )
     gain = math.log(interval.value)
-    if math.log(late) < min(LATE_SHARE * gain, gain - LATE_LEAST):
+    if math.log(late) < min(LATE_SHARE * gain, gain - MIN_LATE):
         return (
             f"little is left of it in the last third of the timed steps ({late:.2f}x): a stock of "
             "ready batches was used up meanwhile; --warm-up and --steps leave it behind"

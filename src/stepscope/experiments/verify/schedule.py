@@ -32,14 +32,14 @@ from stepscope.core.experiments.experiment import (
 from stepscope.experiments.bootstrap import around, student
 
 RUNS_A_ROUND = 4
-FEWEST_ROUNDS = 2
+MIN_ROUNDS = 2
 """Four pairs. With two, Student's interval is so wide that hardly a gain is seen in it."""
 
 
 class VerifyPolicy(Struct, frozen=True, kw_only=True):
     """When an experiment ends, and what counts."""
 
-    min_rounds: int = FEWEST_ROUNDS
+    min_rounds: int = MIN_ROUNDS
     max_rounds: int = 10
     budget_s: float | None = None
     """No round is begun that would likely end after this."""
@@ -50,9 +50,9 @@ class VerifyPolicy(Struct, frozen=True, kw_only=True):
     """A gain below this is none in practice: a different placement of the code in memory may give
     as much."""
     level: float = 0.97
-    """Of the interval, over all looks together: one experiment in thirty-three errs, half of them
-    for the better. With 0.95, a hundred experiments in which nothing was changed would now and then
-    show more than five."""
+    """Level of the interval, over all looks together: one experiment in thirty-three errs, half of
+    them for the better. With 0.95, a hundred experiments in which nothing was changed would now and
+    then show more than five."""
     num_rehearsals: int = 1
     """Runs of each side before the first that counts: they fill caches, and tell whether the sides
     are on equal terms."""
@@ -88,7 +88,7 @@ def looks(policy: VerifyPolicy) -> tuple[int, ...]:
     (2, 3, 4, 6, 9, 10)
     """
     rounds = []
-    num = min(max(FEWEST_ROUNDS, policy.min_rounds), policy.max_rounds)
+    num = min(max(MIN_ROUNDS, policy.min_rounds), policy.max_rounds)
     while num < policy.max_rounds:
         rounds.append(num)
         num += max(1, num // 2)

@@ -9,8 +9,7 @@ from typing import Any
 
 from stepscope.analyses.run.samples import device_bytes, gpu_util, last_step, rss_bytes
 from stepscope.live.alarms.clock import RankClock
-from stepscope.live.alarms.episode import Trouble, over
-from stepscope.live.alarms.episodes import Episodes
+from stepscope.live.alarms.episodes import Episodes, Trouble, over
 from stepscope.live.alarms.level import Level
 from stepscope.live.alarms.loss import LossSpikes, RankLoss, losses_of
 from stepscope.live.alarms.memory import RankMemory
@@ -23,7 +22,7 @@ from stepscope.live.shapes.live import RUNS, SILENT, STALLED, SWITCHED_OFF
 from stepscope.readers.run_folder.tail import RankTail, RunTail
 
 IDLER = 0.2
-"""Of the time less in which the device has work."""
+"""Share of the time by which the device has less work."""
 IDLER_S = 10.0
 """For so long: the driver's figure is an average of its own, and an evaluation is over by then."""
 GIB = 1 << 30
@@ -51,7 +50,9 @@ class JobAlarms:
         )
         ended = self._begin_anew(now_s) if is_restarted else ()
         for tail in run.ranks:
-            alarms = self._alarms_of(tail)
+            if tail.rank not in self._ranks:
+                self._ranks[tail.rank] = tail.metadata.get("pid"), _RankAlarms(tail.rank)
+            alarms = self._ranks[tail.rank][1]
             samples = alarms.new_samples(tail)
             troubles += alarms.sampled(samples)
             if not has_ended:
@@ -73,11 +74,6 @@ class JobAlarms:
         losses = [self._ranks[tail.rank][1].loss for tail in run.ranks]
         steps = [last for tail in run.ranks if (last := last_step(tail)) is not None]
         return self._spikes.look(losses, run.wall_ns / 1e9, max(steps, default=None))
-
-    def _alarms_of(self, tail: RankTail) -> _RankAlarms:
-        if tail.rank not in self._ranks:
-            self._ranks[tail.rank] = tail.metadata.get("pid"), _RankAlarms(tail.rank)
-        return self._ranks[tail.rank][1]
 
 
 class _RankAlarms:

@@ -14,24 +14,24 @@ from typing import Any
 from msgspec import Struct
 
 from stepscope.core.numbers import ms_words, number_ranges
-from stepscope.live.alarms.episode import Trouble
-from stepscope.live.alarms.level import LASTS_S, LEAST_VALUES
+from stepscope.live.alarms.episodes import Trouble
+from stepscope.live.alarms.level import LASTS_S, MIN_VALUES
 from stepscope.live.alarms.steps import JobStep, RankStep
 from stepscope.protocol.untrusted import finite
 
 LATER = 0.15
-"""Of its own time, by which a rank's must rise: three of the least deviations that level.py counts
-with, and what the others then wait."""
+"""Share of its own time by which a rank's must rise: three of the least deviations that level.py
+counts with, and what the others then wait."""
 SLOWER = 0.25
 """Where all ranks rise: a smaller jump is plain in `compare`, and no reason to call somebody. But
 for the exchange: as it is a part of the step, it has become slower by far more."""
 BEFORE_S = 30.0
-"""Of steps that a rise is compared with: a level may have drifted before."""
-MOST_OF = 0.5
-"""Of what a step takes more: the part that has so much of it is what is wrong."""
+"""Time of the steps that a rise is compared with: a level may have drifted before."""
+MIN_PART = 0.5
+"""Share of what a step takes more: the part that has so much of it is what is wrong."""
 QUEUED_EXCHANGE = 0.25
-"""Of what an exchange takes longer: threads of their own carry it, which are queued for a core as
-the training thread is, and are not sampled."""
+"""Share of what an exchange takes longer: threads of their own carry it, which are queued for a
+core as the training thread is, and are not sampled."""
 PARTS = {
     "loader": "waiting for its loader",
     "exchange": "in its backward pass",
@@ -62,7 +62,7 @@ class _Change(Struct, frozen=True, kw_only=True):
     """Time on cores."""
 
     def is_outside(self, least_ns: float) -> bool:
-        return self.outside >= max(MOST_OF * self.own, least_ns)
+        return self.outside >= max(MIN_PART * self.own, least_ns)
 
 
 def host_use(at_s: float, sample: Mapping[str, Any]) -> HostUse:
@@ -91,7 +91,7 @@ def slow_trouble(
         return None
     # The latest of them: noise may have begun before the fault did.
     recent = [step for step in since if step.at_s >= since[-1].at_s - LASTS_S]
-    after = recent if len(recent) >= LEAST_VALUES else since[-LEAST_VALUES:]
+    after = recent if len(recent) >= MIN_VALUES else since[-MIN_VALUES:]
     everyone = tuple(after[-1].ranks)
     changes = {
         rank: _change(rank, since_s, before, after, samples.get(rank, ())) for rank in everyone
@@ -145,7 +145,8 @@ def late_trouble(
     since_s: float,
     samples: Mapping[int, Sequence[HostUse]],
 ) -> Trouble:
-    """Of ranks that were late from the start: their peers' own time, `usual`, is the measure."""
+    """Trouble of ranks that were late from the start: their peers' own time, `usual`, is the
+    measure."""
     most = max(late, key=lambda rank: own[rank])
     more = own[most] - usual
     words = (
@@ -156,7 +157,7 @@ def late_trouble(
     shares = {rank: _mean([use.queued for use in uses]) for rank, uses in samples.items()}
     mine = shares.get(most)
     others = [share for rank, share in shares.items() if rank not in late and share is not None]
-    if mine is not None and others and (mine - median(others)) * length >= MOST_OF * more:
+    if mine is not None and others and (mine - median(others)) * length >= MIN_PART * more:
         kind, words = "busy-machine", words + _no_core(min((mine - median(others)) * length, more))
     return Trouble(
         kind=kind,
@@ -181,13 +182,13 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tuple[str, str]:
     """The kind, and what takes longer."""
     more = f"{ms_words(change.own)} more a step"
-    is_exchange = is_job and is_coupled and change.parts["exchange"] >= MOST_OF * change.own
+    is_exchange = is_job and is_coupled and change.parts["exchange"] >= MIN_PART * change.own
     if change.queued is not None and change.queued >= _enough_queued(change, is_coupled=is_coupled):
         return "busy-machine", more + _no_core(min(change.queued, change.own))
     part = max(change.parts, key=lambda name: change.parts[name])
-    if change.parts["loader"] >= MOST_OF * change.own:
+    if change.parts["loader"] >= MIN_PART * change.own:
         return "loader", f"{more} waiting for its loader"
-    if is_exchange and change.computed is not None and change.computed < MOST_OF * change.own:
+    if is_exchange and change.computed is not None and change.computed < MIN_PART * change.own:
         return "bandwidth", (
             f"{more} in the backward pass, in which ranks exchange gradients and none is late, and "
             f"{change.computed / 1e6:+.2g} ms of it on cores: the exchange takes longer"
@@ -200,7 +201,7 @@ def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tupl
 def _enough_queued(change: _Change, *, is_coupled: bool) -> float:
     """From which on the cores that others have are what is wrong."""
     outside = max(min(change.outside, change.own), 0.0) if is_coupled else change.own
-    return MOST_OF * outside + QUEUED_EXCHANGE * (change.own - outside)
+    return MIN_PART * outside + QUEUED_EXCHANGE * (change.own - outside)
 
 
 def _stand_out(changes: Mapping[int, _Change], least_ns: float) -> tuple[int, ...]:
@@ -219,7 +220,7 @@ def _stand_out(changes: Mapping[int, _Change], least_ns: float) -> tuple[int, ..
     for more in (outside, computed, queued):
         values = {rank: more(change) for rank, change in changes.items()}
         rise = median(change.own for change in changes.values())
-        enough = max(MOST_OF * rise, least_ns)
+        enough = max(MIN_PART * rise, least_ns)
         high = tuple(rank for rank, value in values.items() if value >= enough)
         low = [rank for rank, value in values.items() if value < enough / 2]
         if high and len(high) + len(low) == len(changes) and low:

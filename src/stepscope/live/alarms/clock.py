@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.live.alarms.episode import Trouble, over
+from stepscope.live.alarms.episodes import Trouble, over
 from stepscope.live.alarms.level import Level
 from stepscope.live.judge_health import SLOWED
 from stepscope.protocol.untrusted import finite, objects_at, whole
 
 LOWER = 0.08
-"""Of the clock: kernels bound by arithmetic are slower by as much. The driver's own steps up and
-down under a steady load are 1 to 3 %."""
+"""Share of the clock: kernels bound by arithmetic are slower by as much. The driver's own steps up
+and down under a steady load are 1 to 3 %."""
 AT_WORK = 50
 """Per cent of the time with a kernel running: the clock of an idle device says nothing."""
 NUM_SLOWED = 3

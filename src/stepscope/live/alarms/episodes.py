@@ -5,9 +5,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from stepscope.core.numbers import number_ranges
-from stepscope.live.alarms.episode import Trouble
 from stepscope.live.shapes.alert import OVER, RAISED, Alert, Measured
+
+
+class Trouble(Struct, frozen=True, kw_only=True):
+    """One thing that is wrong, as one detector sees it."""
+
+    kind: str
+    """One of core.live.KINDS."""
+    ranks: tuple[int, ...]
+    words: str
+    """After the ranks' name."""
+    since_s: float | None = None
+    """On the wall clock; None where that is not known."""
+    step: int | None = None
+    before: float | None = None
+    after: float | None = None
+    unit: str | None = None
+    ended_s: float | None = None
+    """None while it lasts; the rest is as it was when it began."""
+
+
+def over(trouble: Trouble, at_s: float) -> Trouble:
+    return replace(trouble, ended_s=at_s)
+
 
 ACTIONS = {
     "late-rank": (
@@ -36,7 +61,7 @@ SAME_S = 10.0
 HELD_S = {"loss-nan": 1.5, "host-memory": 1.5, "device-memory": 1.5}
 """Ranks write once a second, each at its own time: so long the others may still come, and the one
 that was first is named first."""
-QUIET_S, MOST_QUIET_S = 30.0, 3600.0
+QUIET_S, MAX_QUIET_S = 30.0, 3600.0
 """Between two faults of a kind on the same ranks that are told; doubled with each, so that a job
 that keeps changing does not fill a log."""
 
@@ -44,7 +69,7 @@ that keeps changing does not fill a log."""
 @dataclass(slots=True, kw_only=True)
 class _Episode:
     trouble: Trouble
-    """Of the rank that was first."""
+    """The trouble of the rank that was first."""
     due_s: float
     ranks: set[int]
     lasting: set[int]
@@ -105,7 +130,7 @@ class Episodes:
         if now_s < until_s:
             episode.is_quiet = True
             return []
-        self._quiet[key] = now_s + next_s, min(2 * next_s, MOST_QUIET_S)
+        self._quiet[key] = now_s + next_s, min(2 * next_s, MAX_QUIET_S)
         self._num_told += 1
         episode.number = self._num_told
         return [_alert(episode, RAISED, now_s)]

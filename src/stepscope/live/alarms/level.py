@@ -28,18 +28,19 @@ CUT = 3.0
 ENOUGH = 8.0
 """Four values at the cut, or eight that lie two deviations above."""
 LASTS_S = 5.0
-LEAST_VALUES = 4
-"""Of a rise: where a value comes every few seconds, these take longer than LASTS_S."""
+MIN_VALUES = 4
+"""Values of a rise: where a value comes every few seconds, these take longer than LASTS_S."""
 NUM_FIRST = 20
 """Values that make a past."""
 NUM_PAST, NUM_SINCE = 200, 400
-NUM_STRETCHES, LEAST_STRETCHES = 48, 4
-FAR, BEYOND = 5.0, 1.5
+NUM_STRETCHES, MIN_STRETCHES = 48, 4
+MIN_SIGMA, MIN_RATIO = 5.0, 1.5
 """Deviations of the stretches' middles that a rise must exceed, and times the highest of them: for
 middles that are spread normally once in 3 million stretches, if it were not for the second."""
-EARLY = 2 * FAR * 1.2533
-"""Before there are stretches: deviations of the middle of values that do not depend on one another,
-which is 1.2533 of theirs over the root of their number; twice, for they do."""
+EARLY = 2 * MIN_SIGMA * 1.2533
+"""Before there are stretches: twice MIN_SIGMA standard errors of the median, which for independent
+values is 1.2533 standard deviations over the root of their number; twice, as these depend on one
+another."""
 NORMAL = 1.4826
 """Median distances from the median in a standard deviation of a normal distribution."""
 
@@ -79,7 +80,7 @@ class Level:
 
     @property
     def middle(self) -> float | None:
-        """Of the past; None before there is one."""
+        """Median of the past; None before there is one."""
         return self._middle if len(self._past) >= NUM_FIRST else None
 
     @property
@@ -87,7 +88,7 @@ class Level:
         """Whether it has risen, or is about to: the latest values are as high."""
         if self.rise is not None or self._sum < ENOUGH / 2:
             return self.rise is not None
-        latest = [value for _, value in self._since][-LEAST_VALUES:]
+        latest = [value for _, value in self._since][-MIN_VALUES:]
         return median(latest) >= self._middle + self._least(self._middle)
 
     def add(self, value: float, at_s: float) -> bool:
@@ -106,10 +107,7 @@ class Level:
         if not self._since:
             self._onset_s = at_s
         self._since.append((at_s, value))
-        return self._has_risen(at_s)
-
-    def _has_risen(self, at_s: float) -> bool:
-        has_lasted = at_s - self._onset_s >= self._lasts_s and len(self._since) >= LEAST_VALUES
+        has_lasted = at_s - self._onset_s >= self._lasts_s and len(self._since) >= MIN_VALUES
         if self._sum < ENOUGH or not has_lasted:
             return False
         if not self._is_higher():
@@ -126,16 +124,16 @@ class Level:
     def _is_higher(self) -> bool:
         higher = median(value for _, value in self._since) - self._middle
         wanders = self._wanders
-        if len(self._stretches) < LEAST_STRETCHES:
+        if len(self._stretches) < MIN_STRETCHES:
             wanders = EARLY * self._deviation / math.sqrt(len(self._since))
         return higher >= max(self._least(self._middle), wanders)
 
     def _is_over(self, value: float, at_s: float) -> bool:
         self._since.append((at_s, value))
-        while len(self._since) > LEAST_VALUES and at_s - self._since[1][0] >= self._lasts_s:
+        while len(self._since) > MIN_VALUES and at_s - self._since[1][0] >= self._lasts_s:
             self._since.popleft()
         has_lasted = at_s - self._since[0][0] >= self._lasts_s
-        if len(self._since) < LEAST_VALUES or not has_lasted:
+        if len(self._since) < MIN_VALUES or not has_lasted:
             return False
         latest = median(recent for _, recent in self._since)
         if latest > self._middle + self._least(self._middle) / 2:
@@ -171,17 +169,17 @@ class Level:
         if not self._stretch:
             self._stretch_s = at_s
         self._stretch.append(value)
-        if at_s - self._stretch_s >= self._lasts_s and len(self._stretch) >= LEAST_VALUES:
+        if at_s - self._stretch_s >= self._lasts_s and len(self._stretch) >= MIN_VALUES:
             higher = median(self._stretch) - self._middle
             self._stretches.append(higher / max(self._least(self._middle), 1e-12))
             self._stretch = []
 
     def _reach(self) -> float:
         """How far above the past's middle that of a stretch may come by itself."""
-        if len(self._stretches) < LEAST_STRETCHES:
+        if len(self._stretches) < MIN_STRETCHES:
             return 0.0
         # A quarter of a normal distribution lies beyond 0.6745 deviations. A stream that falls, as
         # a loss does, lies below its past.
         quarter, greatest = quantiles(self._stretches, n=4)[2], max(self._stretches)
-        reach = max(FAR * NORMAL * quarter, BEYOND * greatest, 0.0)
+        reach = max(MIN_SIGMA * NORMAL * quarter, MIN_RATIO * greatest, 0.0)
         return reach * self._least(self._middle)

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from stepscope.live.alarms.episode import Trouble, over
-from stepscope.live.alarms.level import LEAST_VALUES, Level
+from stepscope.live.alarms.episodes import Trouble, over
+from stepscope.live.alarms.level import MIN_VALUES, Level
 from stepscope.protocol.untrusted import finite
 
 NUM_NOT_FINITE = 2
 """Losses in a row that are no numbers: a single one may be a step that a GradScaler leaves out."""
 HIGHER = 0.5
-"""Of the loss, by which it must rise, for single batches differ; and three times the losses' own
-spread, which level.py asks for."""
+"""Share of the loss by which it must rise, for single batches differ; and three times the losses'
+own spread, which level.py asks for."""
 LASTS_S = 3.0
 """A rise of single steps is a batch. Losses spread as wide as 1.6 to 1 around their middle rise for
 three seconds by chance in less than one hour of four; as wide as 2 to 1, in one of two."""
@@ -54,7 +54,7 @@ class RankLoss:
     def recent(self) -> float | None:
         """The middle of the last seconds' losses; None where there are too few."""
         latest = [loss for at_s, loss in self._recent if at_s >= self._recent[-1][0] - LASTS_S]
-        return median(latest) if len(latest) >= LEAST_VALUES else None
+        return median(latest) if len(latest) >= MIN_VALUES else None
 
     @property
     def is_high(self) -> bool:

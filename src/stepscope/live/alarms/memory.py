@@ -13,20 +13,20 @@ from typing import Any
 
 from stepscope.analyses.run.host_growth import kendall_z
 from stepscope.analyses.run.samples import device_bytes, device_total_bytes, rss_bytes
-from stepscope.live.alarms.episode import Trouble, over
+from stepscope.live.alarms.episodes import Trouble, over
 from stepscope.protocol.untrusted import objects_at, whole
 
 NUM_SAMPLES = 10
 """A second apart: ten that only rise are 4 deviations from a series without a trend."""
 Z = 3.5
-"""Of ten samples two may be out of order. By chance once in 4,000 series; a series that moves by
-what follows as well is far rarer."""
+"""Deviations: of ten samples two may be out of order. By chance once in 4,000 series; a series that
+moves by what follows as well is far rarer."""
 SOON_S = 600.0
 """Until it is full, from which somebody must know: enough to save and to act."""
-LEAST_BYTES = 16 << 20
+MIN_BYTES = 16 << 20
 """Within the ten samples."""
 EVEN = 0.4
-"""Of the growth, in each half of the samples: what is allocated once and stays is no leak."""
+"""Share of the growth in each half of the samples: what is allocated once and stays is no leak."""
 WARM_UP_S = 20.0
 """After a rank's first sample: caches fill, loaders start."""
 GIB = 1 << 30
@@ -47,7 +47,8 @@ class RankMemory:
         self._device = _Growth()
         self._total: int | None = None
         self._others_bytes = 0
-        """Of the device's memory, what is not this rank's: by the driver, which is asked seldom."""
+        """Bytes of the device's memory that are not this rank's: by the driver, which is asked
+        seldom."""
         self._num_retries: int | None = None
         self._told: dict[str, Trouble] = {}
         self._first_s: float | None = None
@@ -136,7 +137,7 @@ class _Growth:
     def __init__(self) -> None:
         self._sizes: deque[tuple[float, int]] = deque(maxlen=NUM_SAMPLES)
         self._peak_bytes = 0
-        """Of all that came before these."""
+        """Peak of all that came before these."""
 
     def add(self, at_s: float, size: int) -> None:
         if len(self._sizes) == NUM_SAMPLES:
@@ -163,7 +164,7 @@ class _Growth:
         sizes = [float(size) for _, size in self._sizes]
         grown, middle = sizes[-1] - sizes[0], sizes[NUM_SAMPLES // 2] - sizes[0]
         is_even = EVEN * grown <= middle <= (1 - EVEN / 2) * grown
-        if grown < LEAST_BYTES or not is_even or kendall_z(sizes) < Z:
+        if grown < MIN_BYTES or not is_even or kendall_z(sizes) < Z:
             return None
         return grown / (self._sizes[-1][0] - self._sizes[0][0])
 

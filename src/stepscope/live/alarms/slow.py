@@ -15,14 +15,14 @@ from statistics import fmean, median
 from typing import Any
 
 from stepscope.live.alarms.cause import LATER, HostUse, host_use, late_trouble, slow_trouble
-from stepscope.live.alarms.episode import Trouble, over
+from stepscope.live.alarms.episodes import Trouble, over
 from stepscope.live.alarms.level import LASTS_S, Level
 from stepscope.live.alarms.steps import JobStep
 
 PATIENCE_S = 2.0
 """From the first rank's rise until the others have had their time."""
 LATE_FROM_START, NUM_FROM_START = 0.25, 60
-"""Of a step, and steps: a rank that was late before there was a past to compare with."""
+"""A share of a step, and steps: a rank that was late before there was a past to compare with."""
 FEW_FROM_START = 20
 """Steps that are enough, where they are so long that they took twice LASTS_S."""
 APART_S, APART_PER_RANK_S = 0.02, 0.0005

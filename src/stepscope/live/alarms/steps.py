@@ -19,8 +19,8 @@ from stepscope.readers.run_folder.values import Row
 
 IN_STEP = 0.05
 """Ranks that wait for one another take the same time over many steps; these differ by no more."""
-NUM_IN_STEP, LEAST_IN_STEP = 64, 8
-MOST_OPEN = 2_048
+NUM_IN_STEP, MIN_IN_STEP = 64, 8
+MAX_OPEN = 2_048
 """Steps kept that not all ranks have made."""
 
 
@@ -79,7 +79,7 @@ class StepTable:
         if whole:
             self._last = whole[-1]
         for step in sorted(self._open):
-            if step < self._last or len(self._open) > MOST_OPEN:
+            if step < self._last or len(self._open) > MAX_OPEN:
                 del self._open[step]
         return [step for step in steps if step is not None]
 
@@ -126,7 +126,7 @@ class StepTable:
         recent = [lengths for lengths in self._lengths if lengths.keys() == ranks]
         if len(recent[0]) < 2:
             return False
-        if len(recent) < LEAST_IN_STEP:
+        if len(recent) < MIN_IN_STEP:
             return None
         sums = [sum(lengths[rank] for lengths in recent) for rank in recent[0]]
         return max(sums) - min(sums) <= IN_STEP * sum(sums) / len(sums)

@@ -19,7 +19,7 @@ MIN_BINS = 12
 """A twelve-bin series that only rises has z = 4.5."""
 Z = 4.0
 MIN_SHARE = 0.05
-"""Of what there was at first; less is nobody's trouble."""
+"""Share of what there was at first; less is nobody's trouble."""
 MIN_BYTES = 64 << 20
 LASTING = 0.5
 """The last third must rise at this share of the mean rate: what levels off is no leak."""

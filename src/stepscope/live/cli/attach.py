@@ -20,10 +20,10 @@ from stepscope.errors import InputError, UsageError
 from stepscope.process.table import rank_of
 
 if TYPE_CHECKING:
-    from stepscope.live.shapes.stacks import Frame, Stood
+    from stepscope.live.shapes.triage import Frame, Stood
     from stepscope.process.table import Process
 
-MOST = 1024
+MAX_PROCESSES = 1024
 LONG_S = 0.5
 """From here on the pause before a second look is worth a bar."""
 
@@ -96,7 +96,7 @@ def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -
                 f"process {pid} ({everyone[pid].name}) is not Python, and has started none. Name "
                 "a training process"
             )
-        chosen |= {process.pid: process for process in (ranks or python[:1])[:MOST]}
+        chosen |= {process.pid: process for process in (ranks or python[:1])[:MAX_PROCESSES]}
     return list(chosen.values())
 
 
@@ -126,7 +126,7 @@ def look(
     """Each process's stacks, `num` times, all ranks before the next time."""
     from stepscope.core.progress import counted
     from stepscope.live.cli.py_spy import NotPermittedError
-    from stepscope.live.shapes.stacks import Stood
+    from stepscope.live.shapes.triage import Stood
     from stepscope.process.table import read_process
 
     stacks: dict[int, list[tuple[Frame, ...]]] = {process.pid: [] for process in chosen}

@@ -29,7 +29,7 @@ from stepscope.protocol.options import Options as RecordingOptions
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Finding
     from stepscope.live.judge_health import Outcome
-    from stepscope.live.shapes.health import Health
+    from stepscope.live.shapes.triage import Health
     from stepscope.readers.run_folder.tail import RunTail
 
 NUM_STEPS = 10

@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import InputError, UsageError
+from stepscope.errors import FormatError, InputError, UsageError
+from stepscope.live.shapes.triage import Frame
 from stepscope.process.isolation import find_tool
+from stepscope.protocol.untrusted import as_object, parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.live.shapes.stacks import Frame
+    from stepscope.live.shapes.triage import Frame
+
 
 DUMP_S = 20.0
 """What one look at one process may take."""
@@ -40,8 +43,6 @@ def find_spy() -> str:
 
 def dump(spy: str, pid: int) -> tuple[Frame, ...]:
     """The training thread's stack."""
-    from stepscope.live.stacks import training_stack
-
     try:
         done = subprocess.run(
             [spy, "dump", "--pid", str(pid), "--json"],
@@ -116,4 +117,39 @@ def _refusal_words(pid: int) -> str:
         "(or, until the next start, sudo sysctl kernel.yama.ptrace_scope=0). "
         "In a container: start it with --cap-add SYS_PTRACE (Kubernetes: "
         "securityContext.capabilities.add: [SYS_PTRACE])"
+    )
+
+
+MAX_FRAMES = 500
+
+
+def training_stack(text: str | bytes, pid: int) -> tuple[Frame, ...]:
+    """The main thread's stack, innermost call first; empty when it is in no Python code."""
+    try:
+        threads = parse_json(text)
+    except ValueError:
+        threads = None
+    if not isinstance(threads, list):
+        raise FormatError(
+            f"py-spy gave no stacks of process {pid}. Is it version 0.4 or later? (py-spy "
+            "--version)"
+        )
+    stacks = [thread for thread in threads if isinstance(thread, dict)]
+    chosen = [thread for thread in stacks if thread.get("os_thread_id") == pid]
+    chosen = (
+        chosen
+        or [thread for thread in stacks if thread.get("thread_name") == "MainThread"]
+        or stacks
+    )
+    frames = chosen[0].get("frames") if chosen else None
+    return tuple(map(_frame, frames[:MAX_FRAMES])) if isinstance(frames, list) else ()
+
+
+def _frame(frame: Any) -> Frame:
+    frame = as_object(frame)
+    line = frame.get("line")
+    return Frame(
+        name=str(frame.get("name") or "?"),
+        file=str(frame.get("filename") or frame.get("short_filename") or "?"),
+        line=line if isinstance(line, int) else 0,
     )

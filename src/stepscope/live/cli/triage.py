@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from stepscope.live.shapes.triage import Triage
     from stepscope.process.table import Process
 
-MOST_SAMPLED = 4
+MAX_SAMPLED = 4
 """Ranks that py-spy looks into: each takes some of a core."""
-MOST_WORKERS = 2
-"""Of the loader's workers, likewise: they do the same."""
+MAX_WORKERS = 2
+"""The loader's workers, likewise: they do the same."""
 JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _seconds = real(
     "a number of seconds; give one from 0.5 to 3600", lambda value: 0.5 <= value <= 3600
@@ -129,7 +129,7 @@ def sampled(
         spies = []
         try:
             spy = find_spy()
-            for pid in (*(rank.pid for rank in ranks[:MOST_SAMPLED]), *_workers_of(ranks)):
+            for pid in (*(rank.pid for rank in ranks[:MAX_SAMPLED]), *_workers_of(ranks)):
                 spies.append(Sampling(spy, pid, seconds, folder))
                 stack.callback(spies[-1].end)
         except (StepscopeError, OSError) as problem:
@@ -151,8 +151,8 @@ def sampled(
             flame.write_text(flame_svg(lines), encoding="utf-8")
         elif flame is not None:
             refused.append(f"{flame}: there are no samples to draw")
-        if len(ranks) > MOST_SAMPLED:
-            refused.append(f"functions of ranks beyond the first {MOST_SAMPLED}")
+        if len(ranks) > MAX_SAMPLED:
+            refused.append(f"functions of ranks beyond the first {MAX_SAMPLED}")
 
 
 def _workers_of(ranks: Sequence[Process]) -> list[int]:
@@ -168,7 +168,7 @@ def _workers_of(ranks: Sequence[Process]) -> list[int]:
         for child in descendants([rank.pid], running)
         if child.pid not in taken and role_of(child, rank) == WORKER
     ]
-    return workers[:MOST_WORKERS]
+    return workers[:MAX_WORKERS]
 
 
 def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list[str]]:
@@ -229,7 +229,7 @@ def _pids_of_number(number: int) -> list[int]:
 
 
 def _pids_of_run(path: Path) -> list[int] | None:
-    """Of the ranks of a run that goes on; None where it is no folder of a run."""
+    """Process ids of the ranks of a run that goes on; None where it is no folder of a run."""
     from stepscope.process.table import processes
     from stepscope.protocol.run_folder import is_run
     from stepscope.readers.run_folder.folder import read_run

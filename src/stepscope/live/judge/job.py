@@ -20,7 +20,7 @@ from stepscope.core.recordings.processes import (
 from stepscope.core.recordings.system import DeviceSeries, HostStacks, HotSpot
 from stepscope.live.judge.policy import POLICY
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 
 class Job(Struct, frozen=True):
@@ -98,7 +98,7 @@ def moved_rate(process: ProcessUse) -> float | None:
 def stacks_of(
     stacks: Sequence[HostStacks], processes: Sequence[ProcessUse]
 ) -> tuple[HostStacks, ...]:
-    """Of these; a file's, which names no process, are taken for the ranks'."""
+    """Stacks of these; a file's, which names no process, are taken for the ranks'."""
     pids: set[int | None] = {process.pid for process in processes}
     if all(process.role != WORKER for process in processes):
         pids.add(None)
@@ -106,7 +106,7 @@ def stacks_of(
 
 
 def loader_share(stacks: Sequence[HostStacks], ranks: Sequence[ProcessUse]) -> float:
-    """Of the ranks' stacks, with the loader in them."""
+    """Share of the ranks' stacks with the loader in them."""
     shares = [
         spot.total_share
         for process in stacks_of(stacks, ranks)
@@ -132,14 +132,14 @@ def standing_words(processes: Sequence[ProcessUse], stacks: Sequence[HostStacks]
     """Where each of the first few stands most of the time."""
     places = [
         f"{named([process])} in {spot.label}"
-        for process in processes[:MOST_NAMED]
+        for process in processes[:MAX_NAMED]
         if (spot := hottest([one for one in stacks if one.pid == process.pid], [process]))
     ]
     return f" ({'; '.join(places)})" if places else ""
 
 
 def samples_words(stacks: Sequence[HostStacks]) -> str:
-    """Of a profiler's file alone: whose the samples are, and where most of them stand."""
+    """For a profiler's file alone: whose the samples are, and where most of them stand."""
     if not stacks:
         return ""
     one = stacks[0]
@@ -175,7 +175,7 @@ def named(processes: Sequence[ProcessUse]) -> str:
 
 
 def verb_s(things: Sequence[object]) -> str:
-    """Of a verb."""
+    """The ending of a verb."""
     return "s" if len(things) == 1 else ""
 
 

@@ -21,24 +21,24 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Bytes a second, over all processes, below which nothing is read or written: logs and
     heartbeats take less."""
     least_device: float = 0.7
-    """Of the time with a kernel, from which the device is what the job waits for."""
+    """Share of the time with a kernel, from which the device is what the job waits for."""
     full_device: float = 0.9
     """From which its idle time is not worth a word."""
     least_busy: float = 0.7
     """Cores wanted, from which a process that does one thing after the other hardly rests."""
     least_io: float = 0.2
-    """Of the looks in an uninterruptible wait: a process that reads from memory's cache is never
-    seen in one."""
+    """Share of the looks in an uninterruptible wait: a process that reads from memory's cache is
+    never seen in one."""
     least_read: float = 10e6
     """Bytes a second, over all workers, that show that input is read at all."""
     least_held: float = 0.1
-    """Of the time held back by a quota."""
+    """Share of the time held back by a quota."""
     least_queued: float = 0.25
-    """Of what ranks want, waited for: below it others on the machine cost little."""
+    """Share of what ranks want, waited for: below it others on the machine cost little."""
     least_others: float = 0.25
-    """Of the job's cores, used by others."""
+    """Share of the job's cores, used by others."""
     least_loader: float = 0.3
-    """Of a rank's stacks, in the loader."""
+    """Share of a rank's stacks, in the loader."""
 
 
 POLICY = Policy()

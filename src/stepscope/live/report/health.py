@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.live.shapes.health import BAD, OK, Health
+from stepscope.live.shapes.triage import BAD, OK, Health
 from stepscope.report.document.blocks import Document, Facts, Headline
 
 MARKS = {OK: "ok", BAD: "BAD"}

@@ -22,7 +22,7 @@ from stepscope.report.document.blocks import (
     numbers,
 )
 
-MOST_ROWS = 24
+MAX_ROWS = 24
 UNITS = "queued: threads ready and without a core; read (from disks), written: MB/s"
 
 
@@ -56,7 +56,7 @@ def _device_table(devices: Sequence[TriagedDevice]) -> Table:
         *numbers("busy", "median", "power", "clock", "heat"),
         Column(title="held down by", fit="wrap"),
     )
-    return Table(columns=columns, rows=tuple(map(_device_row, devices[:MOST_ROWS])))
+    return Table(columns=columns, rows=tuple(map(_device_row, devices[:MAX_ROWS])))
 
 
 def _device_row(device: TriagedDevice) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _host_section(host: HostUse) -> Section:
         host.processes,
         key=lambda process: (process.parent or process.pid, process.parent is not None),
     )
-    rows = tuple(map(_process_row, ordered[:MOST_ROWS]))
+    rows = tuple(map(_process_row, ordered[:MAX_ROWS]))
     title, aside = "Processes", ", ".join(_host_words(host))
     table = Table(columns=columns, rows=rows)
     return Section(

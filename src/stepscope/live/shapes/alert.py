@@ -26,7 +26,7 @@ KINDS = (
     "stalled",
 )
 RAISED, RECORDED, OVER = "raised", "recorded", "over"
-"""Of an alert: something is wrong; what was recorded of it is there; it is over."""
+"""States of an alert: something is wrong; what was recorded of it is there; it is over."""
 
 
 class Measured(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class RankLive:
     baseline_ns: float | None = None
     """The same of the run's first good steps."""
     wait_share: float | None = None
-    """Of those last steps, in next() of a DataLoader."""
+    """Share of those last steps, in next() of a DataLoader."""
     wait_ns: float | None = None
     """A step."""
     samples_per_s: float | None = None
@@ -42,8 +42,8 @@ class RankLive:
     loss: float | None = None
     """The last one; NaN and infinity too."""
     forward_ns: float | None = None
-    """Of the last steps, on the device's clock where it is read: the forward pass and whatever else
-    the loop does."""
+    """Median of the last steps, on the device's clock where it is read: the forward pass and
+    whatever else the loop does."""
     backward_ns: float | None = None
     """Without the waits for other ranks."""
     optimizer_ns: float | None = None
@@ -97,6 +97,6 @@ class LiveView:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Of all ranks together; None where that of one of them is not known."""
+        """Samples of all ranks together; None where that of one of them is not known."""
         rates = [rank.samples_per_s for rank in self.ranks if rank.samples_per_s is not None]
         return sum(rates) if rates and len(rates) == len(self.ranks) else None

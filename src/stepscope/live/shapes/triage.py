@@ -29,7 +29,7 @@ class TriagedDevice(Struct, frozen=True, kw_only=True):
     name: str | None
     num_samples: Count = field(name="samples")
     busy_share: float | None
-    """Of the time with a kernel running: the mean."""
+    """Share of the time with a kernel running: the mean."""
     busy_median_share: float | None
     power_w: float | None
     """While at work, at the median."""
@@ -64,3 +64,73 @@ class Triage(Contract, frozen=True, kw_only=True, tag="stepscope.triage/1"):
     functions: tuple[TriagedFunction, ...] = ()
     """By py-spy or perf: the hottest calls of the training code."""
     not_measured: tuple[str, ...] = ()
+
+
+OK, BAD, UNKNOWN = "ok", "bad", "not known"
+
+
+class Check(Struct, frozen=True):
+    """One question about the job."""
+
+    name: str
+    state: str
+    """OK, BAD or UNKNOWN."""
+    words: str
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    checks: tuple[Check, ...]
+
+    @property
+    def state(self) -> str:
+        """BAD when one is, else UNKNOWN when one is."""
+        states = {check.state for check in self.checks}
+        return BAD if BAD in states else UNKNOWN if UNKNOWN in states or not states else OK
+
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """One call."""
+
+    name: str
+    file: str
+    line: int
+
+
+class Stood(Struct, frozen=True, kw_only=True):
+    """One process, over all looks at it."""
+
+    pid: int
+    rank: int | None
+    """None where its environment does not say."""
+    stacks: tuple[tuple[Frame, ...], ...]
+    """Stacks of the thread that trains, a stack for each look; the innermost call first."""
+    cpu_share: float | None
+    """CPU time it used in the meantime, in cores."""
+    problem: str | None = None
+    """Why there are no stacks."""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """What is made of it."""
+
+    pid: int
+    rank: int | None
+    state: str
+    """hung: at one source location and using no CPU; slow: at one and using CPU; running; or
+    unknown."""
+    where: tuple[Frame, ...]
+    """The innermost calls of the training code itself, the innermost first."""
+    inside: str | None
+    """The call they are in, of torch or another library."""
+    collective: str | None
+    """The collective it is in, where it is in one."""
+    is_elsewhere: bool = False
+    """Stands where most ranks do not."""
+    problem: str | None = None
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """All ranks, and what their source locations mean together."""
+
+    ranks: tuple[Standing, ...]
+    summary: str

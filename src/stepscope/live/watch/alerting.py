@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.live.shapes.alert import Alert
     from stepscope.live.watch.otlp import Otlp
 
-MOST_KEPT = 10_000
+MAX_KEPT = 10_000
 """Lines of the file: a job that has had so many alerts needs no more of them."""
 
 
@@ -54,7 +54,7 @@ class Sinks:
             self._webhook.close()
 
     def _keep(self, alert: Alert) -> None:
-        if self._num_kept >= MOST_KEPT:
+        if self._num_kept >= MAX_KEPT:
             return
         from stepscope.live.report.watch.alert_json import alert_json
 
@@ -63,5 +63,5 @@ class Sinks:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json_text(alert_json(alert)) + "\n")
         except OSError as problem:
-            self._num_kept = MOST_KEPT
+            self._num_kept = MAX_KEPT
             say(f"alerts cannot be kept in {self._path}: {problem.strerror}")

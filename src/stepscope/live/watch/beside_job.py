@@ -4,6 +4,7 @@ serves metrics."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,17 +15,106 @@ from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 from stepscope.live.watch import prometheus
 from stepscope.live.watch.alerting import Sinks
-from stepscope.live.watch.evidence import MOST_RECORDINGS, Evidence
 from stepscope.live.watch.otlp import Otlp, collector
 from stepscope.live.watch.poster import http_url
+from stepscope.process.control import ask_recording
+from stepscope.protocol.run_folder import WINDOW_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepscope.live.shapes.alert import Alert
+    from stepscope.readers.run_folder.tail import RunTail
+
+
+KINDS = ("late-rank", "slow-group", "step-time", "loader", "bandwidth", "clock", "utilisation")
+"""A recording shows where the time goes; of a loss or of memory it shows nothing."""
+MAX_RANKS = 8
+MAX_RECORDINGS = 2
+"""A run, unless more are asked for: each slows the ranks that record for some seconds."""
+BETWEEN_S = 300.0
+PATIENCE_S = 60.0
+"""For the recordings to be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    alert: Alert
+    ranks: tuple[int, ...]
+    before: frozenset[str]
+    at_s: float
+
+
+class Evidence:
+    """Asks for recordings, and tells when they are there."""
+
+    def __init__(
+        self, run: Path, most: int = MAX_RECORDINGS, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run, self._left, self._now = run, most, now
+        self._asked: _Asked | None = None
+        self._last_s: float | None = None
+
+    def look(self, alerts: tuple[Alert, ...], tail: RunTail) -> tuple[Alert, ...]:
+        """What was recorded since."""
+        for alert in alerts:
+            if alert.state == "raised" and alert.kind in KINDS:
+                self._ask(alert, tuple(rank.rank for rank in tail.ranks))
+        return self._recorded()
+
+    def _ask(self, alert: Alert, everyone: tuple[int, ...]) -> None:
+        now = self._now()
+        is_soon = self._last_s is not None and now - self._last_s < BETWEEN_S
+        if self._left <= 0 or is_soon or self._asked is not None:
+            return
+        peers = [rank for rank in everyone if rank not in alert.ranks][:1]
+        ranks = (*alert.ranks[: MAX_RANKS - len(peers)], *peers)
+        before = frozenset(self._windows(ranks))
+        if ask_recording(self._run, ranks) is not None:
+            self._left -= 1
+            self._last_s = now
+            self._asked = _Asked(alert=alert, ranks=ranks, before=before, at_s=now)
+
+    def _recorded(self) -> tuple[Alert, ...]:
+        asked = self._asked
+        if asked is None:
+            return ()
+        files = sorted(set(self._windows(asked.ranks)) - asked.before)
+        is_whole = len({name.partition("/")[0] for name in files}) == len(asked.ranks)
+        if not is_whole and self._now() - asked.at_s < PATIENCE_S:
+            return ()
+        self._asked = None
+        if not files:
+            return ()
+        from msgspec.structs import replace
+
+        from stepscope.live.shapes.alert import RECORDED
+
+        words = f"recorded: {', '.join(files)}. stepscope diagnose {self._run}/{files[0]}"
+        alert = replace(
+            asked.alert,
+            state=RECORDED,
+            words=words,
+            action="",
+            evidence=tuple(files),
+            at_wall_ns=time.time_ns(),
+        )
+        return (alert,)
+
+    def _windows(self, ranks: tuple[int, ...]) -> list[str]:
+        """Seen from the run folder."""
+        names = []
+        for rank in ranks:
+            folder = self._run / f"rank-{rank}"
+            files = sorted(folder.iterdir()) if folder.is_dir() else []
+            names += [
+                f"{folder.name}/{file.name}" for file in files if WINDOW_NAME.match(file.name)
+            ]
+        return names
+
 
 LOOK_S = 1.0
-MOST_ALERTS = 1_000
+MAX_ALERTS = 1_000
 """Kept for metrics and views; the file has them all."""
 
 
@@ -43,7 +133,7 @@ class Options:
         "--evidence N",
         "recordings that alerts may ask for by themselves (default: 2; 0 for none)",
         whole("a number of recordings; give 0 to 1000", 0, 1_000),
-        MOST_RECORDINGS,
+        MAX_RECORDINGS,
     )
     port: int | None = prometheus.port()
     host: str = prometheus.host()
@@ -105,7 +195,7 @@ class Watching:
             alerts = self._alarms.look(tail)
             alerts += self._evidence.look(alerts, tail)
             self._sinks.report(alerts)
-            self._alerts = [*self._alerts, *alerts][-MOST_ALERTS:]
+            self._alerts = [*self._alerts, *alerts][-MAX_ALERTS:]
         if self._metrics is not None or self._otlp is not None:
             view = live_view(tail, self._alerts)
             if self._metrics is not None:

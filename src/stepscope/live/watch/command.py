@@ -56,7 +56,9 @@ def run(options: Options) -> int:
     is_sent = metrics is not None or sent is not None
     try:
         if options.once or (not is_sent and not sys.stdout.isatty()):
-            _print_once(_view(follower, alarms, []))
+            from stepscope.live.report.watch.view import live_document
+
+            print_document(live_document(_view(follower, alarms, [])))
         else:
             _watch(follower, alarms, metrics, sent)
     except KeyboardInterrupt:
@@ -68,12 +70,6 @@ def run(options: Options) -> int:
         if sent is not None:
             sent.close()
     return 0
-
-
-def _print_once(view: LiveView) -> None:
-    from stepscope.live.report.watch.view import live_document
-
-    print_document(live_document(view))
 
 
 def _watch(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EVERY_S = 10.0
 """Between two looks at the numbers; alerts go at once."""
 HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
-"""Of the environment, as OpenTelemetry defines it: name=value,name=value."""
+"""A variable of the environment, as OpenTelemetry defines it: name=value,name=value."""
 
 
 def collector() -> Any:

@@ -13,7 +13,7 @@ from stepscope.cli.printing import say
 
 POST_S = 3.0
 """What a receiver may take to answer."""
-MOST_WAITING = 100
+MAX_WAITING = 100
 
 Headers = Mapping[str, str]
 
@@ -36,7 +36,7 @@ class Poster:
     def __init__(self, what: str, advice: str) -> None:
         self._what, self._advice = what, advice
         self._waiting: queue.Queue[tuple[str, dict[str, Any], Headers] | None]
-        self._waiting = queue.Queue(MOST_WAITING)
+        self._waiting = queue.Queue(MAX_WAITING)
         self._has_failed = False
         self._thread = threading.Thread(target=self._work, name=f"stepscope-{what}", daemon=True)
         self._thread.start()

@@ -29,8 +29,8 @@ def post(
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Of http and https alone, and no redirects: an alert goes where it was told to go, and to no
-    file."""
+    """An opener of http and https alone, and no redirects: an alert goes where it was told to go,
+    and to no file."""
     opener = urllib.request.OpenerDirector()
     handlers = (
         urllib.request.ProxyHandler,

@@ -33,7 +33,7 @@ from stepscope.plan.report.words import gib, short_count
 from stepscope.plan.search import SearchResult, search
 from stepscope.plan.space import Space
 
-MOST_OF_FRONT = 6
+MAX_OF_FRONT = 6
 PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")
 ZERO = "zero"
 """In place of a layout to explain: every ZeRO stage."""
@@ -320,7 +320,7 @@ def smallest_of(job: TrainingJob, space: Space) -> Variant:
     free = replace(space, dp=None)
     smallest = what_if.smallest_cluster(job, free)
     if smallest is None:
-        return Variant(name=f"none of up to {what_if.MOST_NODES} nodes", num_devices=0, best=None)
+        return Variant(name=f"none of up to {what_if.MAX_NODES} nodes", num_devices=0, best=None)
     nodes = smallest.job.cluster.num_nodes
     name = (
         f"{smallest.num_devices} x {job.cluster.device.name}, in {nodes} "
@@ -346,10 +346,10 @@ def counts_of(result: SearchResult) -> dict[str, int]:
 def thinned(result: SearchResult) -> list[Choice]:
     """A few of the front, spread over its memory: neighbours differ by little."""
     front = [each for each in result.front if each.step_s <= SLOWEST * result.front[0].step_s]
-    if len(front) <= MOST_OF_FRONT:
+    if len(front) <= MAX_OF_FRONT:
         return front
-    step = (len(front) - 1) / (MOST_OF_FRONT - 1)
-    return [front[index] for index in sorted({round(i * step) for i in range(MOST_OF_FRONT)})]
+    step = (len(front) - 1) / (MAX_OF_FRONT - 1)
+    return [front[index] for index in sorted({round(i * step) for i in range(MAX_OF_FRONT)})]
 
 
 def assumed(options: Options, job: TrainingJob) -> list[str]:
@@ -382,7 +382,7 @@ def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
     lines += [f"It fits with this: {each}." for each in short.helps]
     if not any("smallest cluster" in each for each in short.helps):
         lines.append(
-            f"No cluster of up to {what_if.MOST_NODES} nodes of this device was found to hold it "
+            f"No cluster of up to {what_if.MAX_NODES} nodes of this device was found to hold it "
             f"with a batch of {job.global_batch}."
         )
     if any("offload" in each for each in short.helps):

@@ -16,9 +16,9 @@ from stepscope.pipeline.recording import measure
 from stepscope.plan.cluster import Cluster, Gemm
 from stepscope.plan.constants import DEFAULT
 
-LEAST_NS = 1_000_000
+MIN_NS = 1_000_000
 """Of kernels of a kind, to take a rate from them."""
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 """Of a collective, to take a bandwidth from it: smaller ones are latency."""
 
 
@@ -74,7 +74,7 @@ def products(kernels: Sequence[KernelRow], cluster: Cluster, source: str) -> dic
 
 def _rate(rows: list[KernelRow]) -> float | None:
     spent_ns = sum(row.total_ns for row in rows if row.flops)
-    if spent_ns < LEAST_NS:
+    if spent_ns < MIN_NS:
         return None
     return sum(row.flops for row in rows if row.flops) * 1e9 / spent_ns
 
@@ -95,7 +95,7 @@ def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier
             for row in rows
             if row.on_device
             and row.busbw_bytes_per_s
-            and (row.bytes or 0) >= LEAST_BYTES
+            and (row.bytes or 0) >= MIN_BYTES
             and row.crosses_nodes is (level > 0)
             and not row.includes_waits
         ]

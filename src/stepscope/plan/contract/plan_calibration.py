@@ -11,8 +11,8 @@ from stepscope.core.constraints import AboveZero, Count
 from stepscope.core.contract.codec import Contract
 
 MAX_BYTES = 1 << 20
-LEAST, MOST = 0.02, 50.0
-Factor = Annotated[float, Meta(ge=LEAST, le=MOST)]
+MIN_FACTOR, MAX_FACTOR = 0.02, 50.0
+Factor = Annotated[float, Meta(ge=MIN_FACTOR, le=MAX_FACTOR)]
 
 
 class Factors(Struct, frozen=True, kw_only=True):

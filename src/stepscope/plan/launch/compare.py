@@ -15,7 +15,7 @@ from stepscope.plan.search import SearchResult, least_memory, search
 from stepscope.plan.space import Space
 from stepscope.plan.validate import check_job, problems
 
-LEAST_TRIED = 20
+MIN_TRIED = 20
 """Layouts that are looked at for one that can be written."""
 NOTHING = SearchResult(num_layouts=0, num_fit=0, too_large={}, best=(), front=())
 
@@ -68,7 +68,7 @@ def _candidate(job: TrainingJob, space: Space, target: str, top: int) -> Candida
         check_job(candidate.job, candidate.space)
     except UsageError as problem:
         return replace(candidate, reason=str(problem))
-    found = search(candidate.job, candidate.space, top=max(top, LEAST_TRIED), num_workers=None)
+    found = search(candidate.job, candidate.space, top=max(top, MIN_TRIED), num_workers=None)
     reason = "nothing fits" if not found.best else refusal(candidate, found.best[0]) or ""
     return writable(candidate, found, top) or replace(
         candidate, found=replace(found, best=(), front=()), reason=reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.plan.launch.settings import MOST, Counts, Settings
+from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
 from stepscope.protocol.untrusted import as_object, whole
 
 KEYS = (
@@ -18,12 +18,12 @@ KEYS = (
     "fp16",
 )
 """One of them makes a JSON object a DeepSpeed configuration."""
-MOST_BUCKET = 10**13
+MAX_BUCKET = 10**13
 DEFAULT_BUCKET = 500_000_000
 """Elements, where the file does not say (deepspeed/runtime/zero/config.py)."""
 BATCHES = Counts(names=KEYS[:3], besides=(None, "auto"))
 STAGE = Counts(names=("stage",), low=0, high=3, besides=(None, "auto"))
-BUCKETS = Counts(names=("reduce_bucket_size",), high=MOST_BUCKET, besides=(None, "auto"))
+BUCKETS = Counts(names=("reduce_bucket_size",), high=MAX_BUCKET, besides=(None, "auto"))
 OPTIMIZERS = {
     "adam": "adam", "adamw": "adam", "onebitadam": "adam", "sgd": "sgd", "lion": "lion",
     "muon": "muon",
@@ -41,7 +41,7 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
     notes = [
         f"{key} is auto: the trainer fills it in" for key in KEYS[:3] if config.get(key) == "auto"
     ]
-    bucket = whole(zero.get("reduce_bucket_size"), 1, MOST_BUCKET)
+    bucket = whole(zero.get("reduce_bucket_size"), 1, MAX_BUCKET)
     if bucket is None and stage and "reduce_bucket_size" not in zero:
         bucket = DEFAULT_BUCKET
     tensor = as_object(config.get("tensor_parallel"))
@@ -49,12 +49,12 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
         kind="deepspeed",
         where=where,
         framework="deepspeed",
-        global_batch=whole(config.get("train_batch_size"), 1, MOST),
-        micro_batch=whole(config.get("train_micro_batch_size_per_gpu"), 1, MOST),
-        accumulation=whole(config.get("gradient_accumulation_steps"), 1, MOST),
-        tp=whole(tensor.get("autotp_size"), 1, MOST) or 1,
+        global_batch=whole(config.get("train_batch_size"), 1, MAX_COUNT),
+        micro_batch=whole(config.get("train_micro_batch_size_per_gpu"), 1, MAX_COUNT),
+        accumulation=whole(config.get("gradient_accumulation_steps"), 1, MAX_COUNT),
+        tp=whole(tensor.get("autotp_size"), 1, MAX_COUNT) or 1,
         zero_stage=stage,
-        shard=whole(zero.get("mics_shard_size"), 1, MOST) or 0,
+        shard=whole(zero.get("mics_shard_size"), 1, MAX_COUNT) or 0,
         offload=_offload(zero),
         precision=_precision(config),
         recompute="full" if _is_recomputed(config) else "none",
@@ -122,7 +122,7 @@ def _is_recomputed(config: Mapping[str, Any]) -> bool:
 def _recompute_layers(config: Mapping[str, Any]) -> int:
     """The checkpoints that it counts."""
     given = as_object(config.get("activation_checkpointing")).get("number_checkpoints")
-    return whole(given, 1, MOST) or 0
+    return whole(given, 1, MAX_COUNT) or 0
 
 
 def _overlap(zero: Mapping[str, Any], stage: int) -> bool | None:

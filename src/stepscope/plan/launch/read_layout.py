@@ -9,7 +9,7 @@ from msgspec import ValidationError, convert
 
 from stepscope.plan.framework import find_framework
 from stepscope.plan.job import PRECISIONS
-from stepscope.plan.launch.settings import MOST, Counts, Settings
+from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE
 from stepscope.plan.model import Model
 from stepscope.plan.optimizers import OPTIMIZERS
@@ -33,14 +33,14 @@ def read_layout(config: Mapping[str, Any], where: str) -> Settings:
         where=where,
         framework=LAUNCHERS[str(config["launcher"])] if named is None else named.name,
         model=model,
-        seq_len=whole(config.get("seq_len"), 1, MOST),
-        global_batch=whole(config.get("global_batch"), 1, MOST),
-        micro_batch=whole(config.get("micro_batch"), 1, MOST),
-        accumulation=whole(config.get("num_micro"), 1, MOST),
+        seq_len=whole(config.get("seq_len"), 1, MAX_COUNT),
+        global_batch=whole(config.get("global_batch"), 1, MAX_COUNT),
+        micro_batch=whole(config.get("micro_batch"), 1, MAX_COUNT),
+        accumulation=whole(config.get("num_micro"), 1, MAX_COUNT),
         zero_stage=whole(config.get("zero_stage"), 0, 3) or 0,
-        shard=whole(config.get("shard"), 0, MOST) or 0,
+        shard=whole(config.get("shard"), 0, MAX_COUNT) or 0,
         recompute=_word(config, "recompute", RECOMPUTE),
-        recompute_layers=whole(config.get("recompute_layers"), 0, MOST) or 0,
+        recompute_layers=whole(config.get("recompute_layers"), 0, MAX_COUNT) or 0,
         offload=_word(config, "offload", OFFLOAD),
         grads="bf16" if config.get("weights") == "bf16" else None,
         precision=_word(config, "precision", ("bf16", *PRECISIONS)),
@@ -58,7 +58,7 @@ def _word(config: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str:
 
 def _model(shape: Mapping[str, Any]) -> Model | None:
     numbers = [value for value in shape.values() if not isinstance(value, bool)]
-    if not all(isinstance(value, int) and 0 <= value <= MOST for value in numbers):
+    if not all(isinstance(value, int) and 0 <= value <= MAX_COUNT for value in numbers):
         return None
     try:
         model = convert({**shape, "name": "layout", "source": "the layout"}, Model)

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Mapping
 
 from stepscope.errors import InputError
-from stepscope.plan.launch.settings import MOST, Counts, Settings
+from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
 from stepscope.plan.model import Experts, Latent, Model
 from stepscope.protocol.untrusted import whole_text
 
-MOST_WORDS = 100_000
+MAX_WORDS = 100_000
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w{0,60})=([^\s;()]{0,200})\s*$")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60}|\d)(?::?-([^}]{0,60}))?\}?")
 Flags = dict[str, str | bool]
@@ -76,8 +76,8 @@ def _words(text: str, where: str) -> list[str]:
         words = [word.strip() for word in shlex.split(plain, comments=True)]
     except ValueError as problem:
         raise InputError(f"{where}: not a shell script: {problem}") from None
-    if len(words) > MOST_WORDS:
-        raise InputError(f"{where}: more than {MOST_WORDS} words are no launch script")
+    if len(words) > MAX_WORDS:
+        raise InputError(f"{where}: more than {MAX_WORDS} words are no launch script")
     # An assignment of several flags in quotes is one word to the shell.
     parts: list[str] = []
     for word in words:
@@ -147,7 +147,7 @@ def _optimizer(flags: Flags) -> str:
 
 def _count(flags: Flags, name: str) -> int | None:
     value = flags.get(name)
-    return whole_text(value, 1, MOST) if isinstance(value, str) else None
+    return whole_text(value, 1, MAX_COUNT) if isinstance(value, str) else None
 
 
 def _stage(flags: Flags) -> int:

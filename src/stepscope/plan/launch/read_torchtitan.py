@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.plan.catalog import find_model
-from stepscope.plan.launch.settings import MOST, Counts, Settings
+from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
 from stepscope.plan.launch.torchtitan import MODELS, SCHEDULES
 from stepscope.protocol.untrusted import as_object, whole
 
@@ -34,10 +34,10 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
     """What the tables say; what they leave out is torchtitan's default."""
     cuts, training = as_object(tables.get("parallelism")), as_object(tables.get("training"))
     notes: list[str] = []
-    shard = whole(cuts.get("data_parallel_shard_degree"), -1, MOST)
-    copies = whole(cuts.get("data_parallel_replicate_degree"), 1, MOST) or 1
+    shard = whole(cuts.get("data_parallel_shard_degree"), -1, MAX_COUNT)
+    copies = whole(cuts.get("data_parallel_replicate_degree"), 1, MAX_COUNT) or 1
     pp = _degree(cuts, "pipeline_parallel_degree")
-    local = whole(training.get("local_batch_size", training.get("batch_size")), 1, MOST)
+    local = whole(training.get("local_batch_size", training.get("batch_size")), 1, MAX_COUNT)
     micro, accumulation = local, None
     if pp > 1 and local is not None:
         micro = _degree(cuts, "pipeline_parallel_microbatch_size")
@@ -54,8 +54,8 @@ def read_torchtitan(tables: Mapping[str, Any], where: str) -> Settings:
         where=where,
         framework="torchtitan",
         model_word=word,
-        seq_len=whole(training.get("seq_len"), 1, MOST),
-        global_batch=whole(training.get("global_batch_size"), 1, MOST),
+        seq_len=whole(training.get("seq_len"), 1, MAX_COUNT),
+        global_batch=whole(training.get("global_batch_size"), 1, MAX_COUNT),
         micro_batch=micro,
         accumulation=accumulation,
         is_repeated=accumulation is not None,
@@ -107,7 +107,7 @@ def _number(text: str) -> int | None:
 
 
 def _degree(cuts: Mapping[str, Any], name: str) -> int:
-    return whole(cuts.get(name), 1, MOST) or 1
+    return whole(cuts.get(name), 1, MAX_COUNT) or 1
 
 
 def _recompute(tables: Mapping[str, Any]) -> str:
@@ -125,7 +125,7 @@ def _schedule(
 ) -> tuple[str, int]:
     given = str(cuts.get("pipeline_parallel_schedule", "1F1B"))[:40]
     ours = {name.casefold(): word for word, name in SCHEDULES.items()}
-    per_stage = whole(cuts.get("pipeline_parallel_layers_per_stage"), 1, MOST)
+    per_stage = whole(cuts.get("pipeline_parallel_layers_per_stage"), 1, MAX_COUNT)
     if given.casefold() == LOOPED and per_stage is not None and word is not None:
         return "1f1b", max(1, find_model(word).layers // (pp * per_stage))
     if given.casefold() == LOOPED:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from stepscope.plan.model import Model
 from stepscope.protocol.untrusted import whole, whole_text
 
-MOST = 10**9
+MAX_COUNT = 10**9
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -70,12 +70,12 @@ class Counts(Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...]
     low: int = 1
-    high: int = MOST
+    high: int = MAX_COUNT
     besides: tuple[object, ...] = (None,)
 
     def refused(self, table: Mapping[str, object], dashes: str = "") -> list[str]:
         """Those that are none."""
-        words = f"from {self.low} {'on' if self.high == MOST else f'to {self.high}'}"
+        words = f"from {self.low} {'on' if self.high == MAX_COUNT else f'to {self.high}'}"
         return [
             f"{dashes}{name} is {str(value)[:40]!a}, and must be a whole number {words}"
             for name in self.names

@@ -45,7 +45,7 @@ POLICY = Policy()
 DRAM = "dram"
 WORDINGS = {
     DRAM: Wording(
-        summary="{kernels} wait for the device's memory, which is near its peak.", action=ACTION
+        summary="Limited by the device's memory, which is near its peak: {kernels}.", action=ACTION
     )
 }
 

@@ -49,7 +49,7 @@ POLICY = Policy()
 IDLE = "idle"
 WORDINGS = {
     IDLE: Wording(
-        summary="{kernels} multiply matrices without the tensor cores.",
+        summary="Matrices multiplied without tensor cores (MFMA on AMD): {kernels}.",
         action=ACTION,
     )
 }

@@ -30,7 +30,7 @@ WAITS = "waits"
 RECORD_ALL = "ncu --set full records why"
 WORDINGS = {
     WAITS: Wording(
-        summary="{kernels} come near no limit of the device: they wait.",
+        summary="Near no limit of the device, so they wait: {kernels}.",
         action=f"{RECORD_ALL}; small grids want larger batches or fusion (torch.compile)",
     )
 }

@@ -11,7 +11,7 @@ from stepscope.core.experiments.comparison import (
     Changed,
     ComparedRun,
     Comparison,
-    Held,
+    PredictionOutcome,
     Speedup,
 )
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
@@ -251,7 +251,7 @@ def how_words(changed: Changed) -> str:
     return ", ".join(differences)
 
 
-def held_words(held: Held) -> str:
+def held_words(held: PredictionOutcome) -> str:
     if held.agrees is None:
         return "-"
     return "yes" if held.agrees else "no"

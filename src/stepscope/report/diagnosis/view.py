@@ -47,6 +47,10 @@ OTHER_TRAINING = "Changes the training"
 OF_TRAINING = "another batch or precision: what is learned may change"
 """Heading of the findings that stand last, and what it means."""
 
+UNEVEN = 2.0
+"""Times the median step that the mean is, from which both are told: then most of the time is in
+steps that most steps are not."""
+
 LEAST_RARE = 0.001
 """Of a usual step, from which what only some steps hold is told apart from it."""
 OF_THE_RUN = "of the run: a usual step stays as it is"
@@ -176,12 +180,24 @@ def time_words(diagnosis: Diagnosis) -> str:
     if step.ms is None:
         return "The step time was not measured."
     words = f"A step takes {ms(step.ms * 1e6)} ({source_words(diagnosis)}"
+    words += _uneven_words(diagnosis)
     usual_ms = unprofiled_ms(step, diagnosis.replay)
     if step.profiled_ms is not None and step.source != "trace":
         words += f"; {ms(step.profiled_ms * 1e6)} while profiled"
     elif usual_ms is not None and diagnosis.findings:
         words += f"; about {ms(usual_ms * 1e6)} without the profiler, and gains are of that"
     return f"{words})."
+
+
+def _uneven_words(diagnosis: Diagnosis) -> str:
+    """What half of the steps take at most, where a few long ones make up most of the mean."""
+    run = diagnosis.facts.run
+    steps = None if run is None else next((rank.steps for rank in run.ranks if rank.steps), None)
+    if diagnosis.step.source != "measured" or steps is None or not steps.median_ns:
+        return ""
+    if steps.step_ns < UNEVEN * steps.median_ns:
+        return ""
+    return f", the mean; half of them take {ms(steps.median_ns)} at most"
 
 
 def unprofiled_ms(step: StepTime, replay: ReplayCheck | None) -> float | None:

@@ -11,14 +11,19 @@ moving.
 
 What to do: let the exchange begin earlier and run beside the backward pass (DDP's buckets with
 gradient_as_bucket_view=True, FSDP's prefetch); fewer bytes (bf16 gradients, a compression hook);
-more compute per exchange (a larger batch, accumulation with no_sync). The gain is what perfect
-overlap would give: a step no longer than its compute or its communication, the longer of them.
+more compute per exchange (a larger batch, accumulation with no_sync). Where most of it is sends of
+a pipeline, more micro-batches or another schedule; where it is an expert exchange, two
+micro-batches in turns; where layers are cut (tensor parallelism), sequence parallel and async TP,
+or a lower degree inside one node. The gain is what perfect overlap would give: a step no longer
+than its compute or its communication, the longer of them.
 
 Example: a two-rank DDP step over a socket spent 114 of 121 ms in all-reduces; overlap hides no more
 than the 6 ms of compute.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 from msgspec import Struct
@@ -37,6 +42,33 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
+GRADIENTS = (
+    "Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send "
+    "fewer bytes (bf16 gradients); or more compute per exchange (larger batch, accumulation with "
+    "no_sync)"
+)
+PIPELINE = (
+    "Send beside compute: more micro-batches, an interleaved or zero-bubble schedule "
+    "(torch.distributed.pipelining), isend and irecv posted before the work they go beside; "
+    "neighbouring stages inside a node"
+)
+EXPERTS = (
+    "Exchange tokens beside compute: two micro-batches in turns, or shared experts, while the "
+    "all-to-all runs; expert groups inside a node; fewer bytes (bf16 or fp8 tokens, a lower "
+    "capacity factor)"
+)
+SHARDS = (
+    "Overlap them: FSDP's prefetch (set_modules_to_forward_prefetch, backward_prefetch), "
+    "reshard_after_forward=False where memory allows, larger groups of layers; for tensor "
+    "parallelism sequence parallel and async TP (torch._inductor.config._micro_pipeline_tp), or a "
+    "lower degree"
+)
+OF_KIND = {
+    **dict.fromkeys(("send", "recv", "sendrecv"), PIPELINE),
+    **dict.fromkeys(("all_to_all",), EXPERTS),
+    **dict.fromkeys(("all_gather", "reduce_scatter"), SHARDS),
+}
+"""By the collective, what can be done about its time; of any other, as for gradients."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -55,9 +87,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     left = max(1.0 - hidden / moving, 0.0)
     return JobProposal(
         summary=f"Collectives {_doing(job)} for {exposed:.1f} ms of a step with no kernel running.",
-        action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's "
-        "prefetch; send fewer bytes (bf16"
-        " gradients); or more compute per exchange (larger batch, accumulation with no_sync)",
+        action=_action(job),
         evidence=(
             f"{moving:.1f} ms a step of moving bytes, {exposed:.1f} ms of it exposed",
             (
@@ -68,6 +98,16 @@ def propose_job(job: JobCase) -> JobProposal | None:
         change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * left),
         cautious=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * (1 + left) / 2),
     )
+
+
+def _action(job: JobCase) -> str:
+    """By what most of the time in collectives is spent on."""
+    spent: Counter[str] = Counter()
+    for records in job.rank_records:
+        took = (records.end_ns - records.start_ns).tolist()
+        for kind, ns in zip(records.kind.tolist(), took, strict=True):
+            spent[OF_KIND.get(records.kinds[kind].op, GRADIENTS)] += ns
+    return max(spent, key=lambda action: spent[action], default=GRADIENTS)
 
 
 def _doing(job: JobCase) -> str:

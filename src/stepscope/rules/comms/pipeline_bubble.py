@@ -63,7 +63,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     formula = (num_stages - 1) / (num + num_stages - 1)
     return JobProposal(
         summary=f"{num_stages} stages with {num} micro-batches: every stage waits "
-        f"{bubble / 1e6:.1f} ms a step or longer.",
+        f"{bubble / 1e6:.1f} ms a step or longer, {bubble / job.step_interval_ns:.0%} of it on the "
+        f"busiest stage, where (p - 1) / (m + p - 1) makes {formula:.0%}.",
         action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or "
         "zero-bubble schedule",
         evidence=(

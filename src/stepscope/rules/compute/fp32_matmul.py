@@ -51,6 +51,10 @@ from stepscope.rules.task_table import per_step_ms
 CODE = "fp32-matmul"
 BOUND = "compute"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+SCALED = (
+    ", with torch.amp.GradScaler('cuda') around backward and step: small gradients are zero in "
+    "fp16 without it, and this device has no bf16"
+)
 ALONE = (
     "torch.autocast('cuda', enabled=False) around these modules, with their input in fp32: TF32 "
     "has kernels for the tensor cores; or try torch.backends.cudnn.benchmark = True"
@@ -78,7 +82,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         if not mostly_tf32
         else f"{tf32_ms:.1f} ms of matrix products a step run in TF32, {slow_ms:.1f} ms without "
         "tensor cores.",
-        action=f"torch.autocast('cuda', dtype=torch.{DTYPES[half]}) around forward and loss",
+        action=f"torch.autocast('cuda', dtype=torch.{DTYPES[half]}) around forward and loss"
+        f"{SCALED if half == 'fp16' else ''}",
         evidence=(
             products.evidence,
             *timed_line(share, half),

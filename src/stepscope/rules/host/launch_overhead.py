@@ -10,7 +10,18 @@ Evidence it needs: runtime calls and the kernels they launched.
 
 What to do: `torch.compile(model, mode="reduce-overhead")`, or `torch.cuda.make_graphed_callables` /
 `torch.cuda.CUDAGraph` around the step: shapes must hold still and nothing inside may wait for the
-device. Fewer, larger kernels help too: fused modules (a cuDNN RNN in place of a loop of cells), a
+device. A graph of one's own is recorded as: a few steps on a side stream
+(`torch.cuda.stream(s)`), then `with torch.cuda.graph(g): loss = step(static_x, static_y)`; each
+step copies its batch into `static_x.copy_(x)` and calls `g.replay()`. What it reads and writes must
+keep its memory: optimizers with `capturable=True`, `zero_grad(set_to_none=True)` before the
+recording, no new sizes, no `.item()` inside. Which mode of torch.compile: `default` for a first try
+and where sizes change; `reduce-overhead` for short kernels and sizes that hold still, as here;
+`max-autotune` for long training of large products, where minutes of compiling are paid back: it
+times Triton's kernels against the libraries', and `stepscope tune --knob
+compile_mode=off,default,max-autotune` says what that gives here. Where the model is many equal
+blocks, compile one (`block.compile()` in a loop): it is compiled once. A kernel of one's own comes
+last, as `torch.library.custom_op` so that compiling goes on around it. Fewer, larger kernels help
+too: fused modules (a cuDNN RNN in place of a loop of cells), a
 larger batch. What compiling does not reach is left in the gain: the optimizer, what the loop
 launches and reads between a backward and the next forward, and around the graphs entering them, the
 parameters' checks and gradients, and each tensor that the forward leaves for the backward.

@@ -20,12 +20,13 @@ products take 1.5 times as long, and seven devices wait for a third of every ste
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import FAULT, HEAT, POWER, DeviceSeries
@@ -58,6 +59,20 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
+CLOCKS = "nvidia-smi -q -d CLOCK,POWER,PERFORMANCE"
+AMD_CLOCKS = "amd-smi metric --clock --power --temperature"
+RAISE = {
+    CLOCKS: "nvidia-smi -q -d POWER: raise the limit (nvidia-smi -pl)",
+    AMD_CLOCKS: "amd-smi static --limit: raise the limit (amd-smi set --power-cap)",
+}
+AMD = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI\d{2,3}\w?\b", re.IGNORECASE)
+AMD_FORMATS = ("rocm-smi",)
+"""Monitors of AMD's devices, which need not name them."""
+
+
+def clocks_of(name: str | None) -> str:
+    """The command that says why a device's clock is low, by the device's name."""
+    return AMD_CLOCKS if name is not None and AMD.search(name) else CLOCKS
 
 
 def propose(case: Case) -> Proposal | Remark | None:
@@ -86,8 +101,7 @@ def propose(case: Case) -> Proposal | Remark | None:
     return Proposal(
         bound="compute",
         summary=f"The device's clock is held down: {clocks}.",
-        action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other processes; "
-        "or another node",
+        action=f"{clocks_of(_name(case))}: cooling, power supply, other processes; or another node",
         evidence=(
             clocks,
             *(() if device.temperature_c is None else (f"{device.temperature_c:.0f} C",)),
@@ -96,6 +110,10 @@ def propose(case: Case) -> Proposal | Remark | None:
             graph, task_ns=np.where(slowed, graph.task_ns * factor, graph.task_ns)
         ),
     )
+
+
+def _name(case: Case) -> str | None:
+    return None if case.context.device is None else case.context.device.name
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -108,8 +126,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         summary=f"Rank {rank}'s device takes {slowdown.factor:.2f} times as long as the others for "
         "the same kernels.",
-        action=f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on rank {rank}'s node: cooling, power "
-        "limit, other processes",
+        action=f"{clocks_of(_name(job.cases[index]))} on rank {rank}'s node: cooling, power limit, "
+        "other processes",
         evidence=(
             (
                 f"{slowdown.num_kernels} kinds of kernels, launched alike on all ranks, take "
@@ -147,13 +165,18 @@ def _at_rate(job: JobCase, job_graph: JobGraph, index: int, factor: float) -> Jo
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """By monitors' samples: reasons that the driver gave while the device was at work, and clocks
     against the peers'."""
-    devices = () if auxiliary.system is None else auxiliary.system.devices
+    recordings = () if auxiliary.system is None else auxiliary.system.recordings
     judged = [
-        device
-        for device in devices
+        _named_amd(device) if recording.format in AMD_FORMATS else device
+        for recording in recordings
+        for device in recording.devices
         if device.num_working is not None and device.num_working >= POLICY.least_working
     ]
     return [*_throttled(judged), *_behind_peers(judged)]
+
+
+def _named_amd(device: DeviceSeries) -> DeviceSeries:
+    return device if device.name else structs.replace(device, name="AMD")
 
 
 def _throttled(devices: Sequence[DeviceSeries]) -> list[Advice]:
@@ -176,8 +199,7 @@ def _throttled(devices: Sequence[DeviceSeries]) -> list[Advice]:
                 faults,
                 f"The clock of {_named(faults)} is held down by heat or by the supply while at "
                 "work.",
-                "nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other "
-                "processes; or another node",
+                f"{_clocks(faults)}: cooling, power supply, other processes; or another node",
             )
         )
     if limits:
@@ -185,8 +207,7 @@ def _throttled(devices: Sequence[DeviceSeries]) -> list[Advice]:
             _advice(
                 limits,
                 f"The power limit holds the clock of {_named(limits)} down while at work.",
-                "nvidia-smi -q -d POWER: raise the limit (nvidia-smi -pl) where the site allows; "
-                "else it gives no more",
+                f"{RAISE[_clocks(limits)]} where the site allows; else it gives no more",
             )
         )
     return advice
@@ -212,8 +233,8 @@ def _behind_peers(devices: Sequence[DeviceSeries]) -> list[Advice]:
                 bound=BOUND,
                 summary=f"{device.label[0].upper()}{device.label[1:]} runs at {clock.median:.0f} "
                 f"MHz, its peers at {median(peers):.0f}.",
-                action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on that node: cooling, power "
-                "limit, other processes",
+                action=f"{clocks_of(device.name)} on that node: cooling, power limit, other "
+                "processes",
                 evidence=(_evidence(device),),
                 weight=1 - clock.median / median(peers),
                 weight_of="the peers' clock",
@@ -232,6 +253,10 @@ def _advice(devices: Sequence[tuple[float, DeviceSeries]], summary: str, action:
         weight=max(share for share, _ in devices),
         weight_of="the samples at work",
     )
+
+
+def _clocks(devices: Sequence[tuple[float, DeviceSeries]]) -> str:
+    return clocks_of(next((device.name for _, device in devices if device.name), None))
 
 
 def _share(device: DeviceSeries, reasons: Sequence[str]) -> float:

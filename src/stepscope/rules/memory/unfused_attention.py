@@ -13,7 +13,13 @@ Evidence it needs: shapes (`record_shapes=True`).
 
 What to do: `F.scaled_dot_product_attention(q, k, v, is_causal=True)`; `attn_implementation="sdpa"`
 in transformers; `flex_attention` for masks of your own. An explicit mask tensor keeps the flash
-kernels away: say `is_causal` where that is meant.
+kernels away: say `is_causal` where that is meant. `with sdpa_kernel(SDPBackend.FLASH_ATTENTION):`
+(torch.nn.attention) around a call makes it fail, with the reason, where the flash kernel cannot be
+taken: that is how to check which one runs. Which form when: sdpa for full and causal attention;
+`flex_attention` for any mask or bias that a function of positions gives; its decoding kernel
+(FlexDecoding, chosen by itself where queries are few) for generation; context parallelism
+(`torch.distributed.tensor.experimental.context_parallel`, `stepscope plan --cp N`) where one
+sequence is too long for a device.
 
 Example: a hand-written causal attention at 2048 tokens took 123 ms a step, 33 ms as
 scaled_dot_product_attention.

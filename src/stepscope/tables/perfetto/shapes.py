@@ -10,7 +10,7 @@ from msgspec import Struct
 from stepscope.core.trace import DeviceProperties, Float64, Int64
 
 MAX_CHARS = 2000
-"""Of one name: a stranger's file may hold one of a megabyte."""
+"""Characters of one name: a stranger's file may hold one of a megabyte."""
 Value = str | int | float
 SHAPES = "Input Dims"
 """As PyTorch's profiler calls them."""

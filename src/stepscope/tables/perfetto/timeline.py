@@ -13,8 +13,48 @@ from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.trace import NONE, Bool, Detail, Int64, Kind, OpInputs, Trace
 from stepscope.protocol.json_text import json_text
 from stepscope.tables.perfetto.shapes import MAX_CHARS, SHAPES, Arg, Slices, Value, Writer
-from stepscope.tables.timeline.nesting import nest
 from stepscope.tables.timeline.tracks import Series, Spans
+
+MAX_LANES = 64
+"""Lanes of one track. What overlaps deeper is left out: nobody could read it, and a damaged file
+could ask for millions."""
+
+
+class Nested(Struct, frozen=True, kw_only=True):
+    """Each slice's lane, and the order in which slices open and close."""
+
+    lane: Int64
+    """NONE: no lane was left."""
+    order: Int64
+    """`i` where slice i opens, `~i` where it closes:
+    on every lane in the order of time, the inner closing before the outer."""
+
+
+def nest(start_ns: Int64, end_ns: Int64) -> Nested:
+    """Assign slices to lanes. They come sorted by start and, at one start, the longest first."""
+    lane = np.full(len(start_ns), NONE, np.int64)
+    order: list[int] = []
+    placed: list[int] = [NONE] * len(lane)
+    lanes: list[list[tuple[int, int]]] = [[]]
+    for i, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        for number, open_ones in enumerate(lanes):  # noqa: B007 - the lane that was found
+            while open_ones and open_ones[-1][0] <= start:
+                order.append(~open_ones.pop()[1])
+            if not open_ones or open_ones[-1][0] >= end:
+                break
+        else:
+            if len(lanes) == MAX_LANES:
+                continue
+            number, open_ones = len(lanes), []
+            lanes.append(open_ones)
+        open_ones.append((end, i))
+        order.append(i)
+        placed[i] = number
+    for open_ones in lanes:
+        order.extend(~i for _, i in reversed(open_ones))
+    lane[:] = placed
+    return Nested(lane=lane, order=np.array(order, np.int64))
+
 
 CATEGORIES = {
     Kind.OP: "cpu_op",
@@ -176,7 +216,8 @@ class Timeline:
             events = np.flatnonzero(group == key)
             index, side = divmod(key, len(BESIDE) + 1)
             thread, is_stream = trace.threads[index], bool(on_device[events[0]])
-            name = _stream_name(thread.pid, thread.tid, thread.name, len(devices) > 1)
+            stream = (thread.name or "").strip() or f"stream {thread.tid}"
+            name = f"device {thread.pid} {stream}" if len(devices) > 1 else stream
             if not is_stream:
                 name = (
                     thread.name or f"thread {thread.tid}" if thread.tid.isdecimal() else thread.tid
@@ -215,11 +256,6 @@ class Timeline:
         to[ends] = number
         by_launch = np.argsort(launch[ends], kind="stable")
         return to, (launch[ends][by_launch], number[by_launch])
-
-
-def _stream_name(pid: str, tid: str, name: str | None, several: bool) -> str:
-    stream = (name or "").strip() or f"stream {tid}"
-    return f"device {pid} {stream}" if several else stream
 
 
 def _args(rank: RankTracks) -> tuple[Arg, ...]:

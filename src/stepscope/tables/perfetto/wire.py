@@ -19,7 +19,7 @@ from stepscope.core.trace import Float64, Int64, UInt8
 VARINT, FIXED64, BYTES = 0, 1, 2
 
 Piece = bytes | UInt8
-"""Of a layout: the same bytes in every message, or one row of bytes for each."""
+"""A part of a layout: the same bytes in every message, or one row of bytes for each."""
 
 
 def varint(value: int) -> bytes:

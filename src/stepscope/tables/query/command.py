@@ -175,11 +175,11 @@ def _write(answer: Table, path: Path, to: str) -> None:
 def _print(answer: Table, options: Options) -> None:
     import shutil
 
-    from stepscope.tables.text import MOST_ROWS, to_json, to_text
+    from stepscope.tables.text import MAX_ROWS, to_json, to_text
 
     rows = answer.to_arrow()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
-    most = MOST_ROWS if options.rows is None else options.rows
+    most = MAX_ROWS if options.rows is None else options.rows
     put(to_json(rows) if options.format == "json" else to_text(rows, width, most))
 
 

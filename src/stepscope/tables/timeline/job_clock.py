@@ -17,7 +17,7 @@ class RankClock(Struct, frozen=True, kw_only=True):
     base_ns: int
     first_ns: int
     last_ns: int
-    """Of its events, by its own clock from its base."""
+    """The last of its events, by its own clock from its base."""
     collective_records: CollectiveRecords | None
 
 

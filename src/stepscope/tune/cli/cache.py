@@ -10,8 +10,7 @@ from stepscope.cli.printing import print_document, put
 from stepscope.errors import UsageError
 from stepscope.tune.cache import TuningCache
 from stepscope.tune.cli.options import CACHE_VARIABLE, cache_path
-from stepscope.tune.contract.tuning_cache import CacheEntry
-from stepscope.tune.report.cache import cache_document, cache_json
+from stepscope.tune.report.cache import CacheEntry, cache_document, cache_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,8 +227,7 @@ def keep(tuning: KernelTuning, path: str) -> int:
 
 
 def _plan(options: Options, described: Described) -> Plan:
-    from stepscope.tune.kernels.floor import datasheet_roofs
-    from stepscope.tune.kernels.tuner import Plan
+    from stepscope.tune.kernels.tuner import Plan, datasheet_roofs
 
     opening = options.opening
     configs, has_baseline = _configs(described, options.configs)

@@ -25,15 +25,15 @@ from stepscope.tune.kernels.call import (
     named_tensors,
     poison,
 )
-from stepscope.tune.kernels.checking import check_outputs
-from stepscope.tune.kernels.errors import compare, rounding, times, widest
-from stepscope.tune.kernels.execution import Built, ExecutionSettings, split
-from stepscope.tune.kernels.results import (
+from stepscope.tune.kernels.checking import (
     CheckResult,
     ReferenceOutputs,
     ReferenceResult,
     SampleResult,
+    check_outputs,
 )
+from stepscope.tune.kernels.errors import compare, rounding, times, widest
+from stepscope.tune.kernels.execution import Built, ExecutionSettings, split
 from stepscope.tune.kernels.space import Settings
 from stepscope.tune.kernels.target import Inputs, Target, make_inputs
 from stepscope.tune.kernels.timer import KernelTimer
@@ -41,11 +41,11 @@ from stepscope.tune.shapes.kernel_tuning import Case, Error
 
 SEED = 20_240_229
 KEPT_BYTES = 4 << 30
-"""Of references' outputs; beyond, they are computed again for each configuration."""
+"""Bytes of references' outputs; beyond, they are computed again for each configuration."""
 UNKNOWN = 8.0
 """Roundings that a reference is taken to have where nothing more precise can be had to measure its
 error with."""
-LONGEST_WHY = 600
+MAX_WHY = 600
 
 
 class KernelBench:
@@ -364,4 +364,4 @@ def _words(problem: BaseException) -> str:
     text = str(problem).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     summary = " ".join(lines[:2] if len(lines) < 4 else [lines[0], lines[-1]])
-    return f"{type(problem).__name__}: {summary}"[:LONGEST_WHY]
+    return f"{type(problem).__name__}: {summary}"[:MAX_WHY]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from stepscope.errors import UsageError
 from stepscope.tune.shapes.kernel_tuning import Case, Shapes
 
-MOST_ELEMENTS = 1 << 34
-MOST_CASES = 64
+MAX_ELEMENTS = 1 << 34
+MAX_CASES = 64
 SHAPE = re.compile(r"\d{1,10}(x\d{1,10})*")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 SHORT = {
@@ -124,9 +124,9 @@ def make_cases(
         Case(shapes=shapes, dtype=dtype, is_timed=True) for shapes in timed for dtype in dtypes
     ]
     cases = list(dict.fromkeys(cases))
-    if len(cases) > MOST_CASES:
+    if len(cases) > MAX_CASES:
         raise UsageError(
-            f"{len(cases)} cases of shapes and dtypes are more than {MOST_CASES}: give fewer "
+            f"{len(cases)} cases of shapes and dtypes are more than {MAX_CASES}: give fewer "
             "--shapes or --dtypes"
         )
     return tuple(cases)
@@ -138,8 +138,8 @@ def _sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
         if size < 1 or isinstance(size, bool):
             raise UsageError(f"{where}: a size of {size} is not possible; sizes are 1 or more")
         total *= size
-    if total > MOST_ELEMENTS:
+    if total > MAX_ELEMENTS:
         raise UsageError(
-            f"{where}: {'x'.join(map(str, sizes))} has more than {MOST_ELEMENTS} elements"
+            f"{where}: {'x'.join(map(str, sizes))} has more than {MAX_ELEMENTS} elements"
         )
     return tuple(sizes)

@@ -6,10 +6,56 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from stepscope.tune.kernels.call import CallResult
 from stepscope.tune.kernels.errors import OutputCheck, compare, judge
-from stepscope.tune.kernels.results import CheckResult, ReferenceOutputs
 from stepscope.tune.shapes.kernel_tuning import Error
+
+
+class ReferenceResult(Struct, frozen=True, kw_only=True):
+    """What the reference is in one case."""
+
+    problem: str | None
+    """Why the reference cannot be had there."""
+    error: Error | None = None
+    """Error of the reference in the case's precision against the more precise one; one rounding at
+    least."""
+    truth: str = ""
+    """The precision of the truth."""
+    is_differentiable: bool = False
+    bytes_moved: int = 0
+    flops: float | None = None
+
+
+class CheckResult(Struct, frozen=True, kw_only=True):
+    """One configuration in one case."""
+
+    why: str | None
+    """What was raised, if anything."""
+    is_broken: bool = False
+    """Whether the device was left unusable: this process must end."""
+    output: str = ""
+    error: float | None = None
+    allowed: float | None = None
+    measure: str = ""
+    is_right: bool = False
+    num_checks: int = 0
+    has_gradients: bool = False
+
+
+class SampleResult(Struct, frozen=True, kw_only=True):
+    ns: float | None
+    why: str | None = None
+    is_broken: bool = False
+
+
+class ReferenceOutputs(Struct, frozen=True, kw_only=True):
+    """What the reference computes in one case: in its precision, and more precisely."""
+
+    same: CallResult
+    truth: CallResult
+    size_bytes: int
 
 
 def check_outputs(
@@ -46,7 +92,7 @@ def _outputs(torch: Any, reference: ReferenceOutputs, called: CallResult) -> lis
     same, truth = reference.same.outputs, reference.truth.outputs
     if set(called.outputs) != set(same):
         counts = f"{len(called.outputs)} tensors came back, {len(same)} from the reference"
-        return [OutputCheck(name="output", error=None, problem=counts)]
+        return [OutputCheck("output", error=None, problem=counts)]
     return [
         compare(torch, name, called.outputs[name], output, truth[name])
         for name, output in same.items()
@@ -60,7 +106,7 @@ def _gradients(torch: Any, reference: ReferenceOutputs, called: CallResult) -> l
             truth = reference.truth.gradients[name]
             checks.append(compare(torch, name, called.gradients[name], gradient, truth))
         else:
-            checks.append(OutputCheck(name=name, error=None, problem="is missing"))
+            checks.append(OutputCheck(name, error=None, problem="is missing"))
     return checks
 
 
@@ -78,7 +124,7 @@ def _inputs(
             checks.append(compare(torch, f"{name}, afterwards", mine, theirs, truth))
         elif not _equal(mine, original):
             problem = "was written to; the reference leaves it as it is"
-            checks.append(OutputCheck(name=name, error=None, problem=problem))
+            checks.append(OutputCheck(name, error=None, problem=problem))
     return checks
 
 

@@ -22,7 +22,7 @@ UNIFORM = 3.0**-0.5
 """The rms of an error that is anywhere between plus and minus one, equally."""
 
 
-class OutputCheck(Struct, frozen=True, kw_only=True):
+class OutputCheck(Struct, frozen=True):
     """One output compared: numbers, or words for what has none."""
 
     name: str
@@ -48,18 +48,18 @@ def compare(torch: Any, name: str, output: Any, same: Any, truth: Any) -> Output
     """`same` is the reference's output in the same precision,
     `truth` the one that is more precise."""
     if not isinstance(output, torch.Tensor):
-        return OutputCheck(name=name, problem=f"is {type(output).__name__}, not a tensor")
+        return OutputCheck(name, problem=f"is {type(output).__name__}, not a tensor")
     if tuple(output.shape) != tuple(same.shape):
         problem = f"has the shape {_shape(output)}, the reference {_shape(same)}"
-        return OutputCheck(name=name, problem=problem)
+        return OutputCheck(name, problem=problem)
     if output.dtype != same.dtype:
         problem = f"is {_dtype(output)}, the reference {_dtype(same)}"
-        return OutputCheck(name=name, problem=problem)
+        return OutputCheck(name, problem=problem)
     if not output.is_floating_point():
         if num := int((output != same).sum()):
             problem = f"differs in {num} of {output.numel()} elements"
-            return OutputCheck(name=name, problem=problem)
-        return OutputCheck(name=name, error=Error(worst=0.0, rms=0.0))
+            return OutputCheck(name, problem=problem)
+        return OutputCheck(name, error=Error(worst=0.0, rms=0.0))
     return _floats(torch, name, output.detach(), same.detach(), truth.detach())
 
 
@@ -73,20 +73,20 @@ def _floats(torch: Any, name: str, output: Any, same: Any, truth: Any) -> Output
         if int(lost.sum()):
             difference = "NaN or infinite where the reference is not"
         problem = f"is {difference}, in {num} of {output.numel()} elements"
-        return OutputCheck(name=name, problem=problem)
+        return OutputCheck(name, problem=problem)
     good = finite & torch.isfinite(truth)
     exact = torch.where(good, truth, 0).double()
     off = (torch.where(good, output, 0).double() - exact).abs()
     count = int(good.sum())
     if not count:
-        return OutputCheck(name=name, error=Error(worst=0.0, rms=0.0))
+        return OutputCheck(name, error=Error(worst=0.0, rms=0.0))
     scale = float((exact.square().sum() / count).sqrt())
     rms = float((off.square().sum() / count).sqrt())
     if scale == 0:
         # Where all should be zero there is no scale but one.
-        return OutputCheck(name=name, error=Error(worst=float(off.max()), rms=rms))
+        return OutputCheck(name, error=Error(worst=float(off.max()), rms=rms))
     worst = float((off / (exact.abs() + scale)).max())
-    return OutputCheck(name=name, error=Error(worst=worst, rms=rms / scale))
+    return OutputCheck(name, error=Error(worst=worst, rms=rms / scale))
 
 
 def judge(check: OutputCheck, allowed: Error) -> tuple[float | None, float | None, str]:

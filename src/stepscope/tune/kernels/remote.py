@@ -20,7 +20,7 @@ import msgspec
 from stepscope.errors import InputError, UsageError
 from stepscope.process.isolation import isolated_python, tool_environment, trusted_path
 from stepscope.process.job import OwnedJob
-from stepscope.tune.kernels.results import CheckResult, ReferenceResult, SampleResult
+from stepscope.tune.kernels.checking import CheckResult, ReferenceResult, SampleResult
 from stepscope.tune.kernels.space import Settings, process_of
 from stepscope.tune.kernels.worker import Answer, Described, Opening, Request
 from stepscope.tune.shapes.kernel_tuning import Case, Error

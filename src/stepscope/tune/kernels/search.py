@@ -17,7 +17,7 @@ from stepscope.core.experiments.trials import Value
 from stepscope.tune.kernels.space import Settings
 from stepscope.tune.parameters import import_optuna
 
-LEAST_FIRST = 20
+MIN_FIRST = 20
 FIRST_SHARE = 0.1
 """Of the trials, by chance, before the model is asked."""
 MAX_ASKS = 8
@@ -37,7 +37,7 @@ class KernelSearch:
         self._generator = random.Random(SEED)  # noqa: S311 - which are tried is no secret
         self._slowest: float | None = None
         self._optuna = import_optuna()
-        first = max(LEAST_FIRST, round(FIRST_SHARE * trials))
+        first = max(MIN_FIRST, round(FIRST_SHARE * trials))
         with warnings.catch_warnings():
             # Several parameters together are an experiment of Optuna's since version 2.
             warnings.simplefilter("ignore")

@@ -15,9 +15,9 @@ from stepscope.errors import UsageError
 
 Settings = Mapping[str, Value]
 
-MOST_SWEPT = 512
+MAX_SWEPT = 512
 """Configurations of one sweep; of more, some are chosen by what was timed."""
-MOST = 100_000
+MAX_CONFIGS = 100_000
 """Of which any are chosen."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -93,11 +93,11 @@ def product(axes: Mapping[str, Sequence[Value]]) -> tuple[Settings, ...]:
     count = 1
     for values in axes.values():
         count *= len(values)
-    if count > MOST:
+    if count > MAX_CONFIGS:
         sizes = " x ".join(f"{len(values)} {name}" for name, values in axes.items())
         raise UsageError(
-            f"{sizes} are {count:,} configurations, more than {MOST:,}: give fewer values, or a "
-            "list of them"
+            f"{sizes} are {count:,} configurations, more than {MAX_CONFIGS:,}: give fewer values, "
+            "or a list of them"
         )
     return distinct(
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())

@@ -47,7 +47,7 @@ class Target(Struct, frozen=True, kw_only=True):
     parameters: tuple[str, ...]
     """What a call may name."""
     required: tuple[str, ...]
-    """Of these, what has no default and is no setting."""
+    """Those of them that have no default and is no setting."""
     unset: tuple[str, ...]
     """Settings without a default."""
     source: str | None

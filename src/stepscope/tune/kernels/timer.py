@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 CYCLES_PER_S = 2e9
-"""Of a GPU, about: for how long it is kept busy while calls are queued behind."""
-LONGEST_HOLD_S = 0.05
-MOST_QUEUED = 100
+"""A GPU's clock, about: for how long it is kept busy while calls are queued behind."""
+MAX_HOLD_S = 0.05
+MAX_QUEUED = 100
 """Calls behind a hold; a GPU queues about a thousand launches before the host has to wait."""
 COLD_CALLS = 20
 """Most calls of a sample with cold caches: each is flushed for and timed alone."""
@@ -42,7 +42,7 @@ class KernelTimer:
         if self._flush is not None:
             return self._cold(call, min(inner, COLD_CALLS))
         if self._on_gpu and self._by == "device":
-            return self._held(call, min(inner, MOST_QUEUED))
+            return self._held(call, min(inner, MAX_QUEUED))
         return self._called(call, inner)
 
     def _called(self, call: Call, inner: int) -> float:
@@ -66,7 +66,7 @@ class KernelTimer:
         first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         cuda.synchronize()
         if hold is not None:
-            hold(int(min(1.5 * inner * queue_s + 50e-6, LONGEST_HOLD_S) * CYCLES_PER_S))
+            hold(int(min(1.5 * inner * queue_s + 50e-6, MAX_HOLD_S) * CYCLES_PER_S))
         first.record()
         for _ in range(inner):
             call()

@@ -18,16 +18,16 @@ from typing import Protocol
 from msgspec import Struct
 
 from stepscope.core.progress import Advance, followed
-from stepscope.tune.kernels.results import SampleResult
+from stepscope.tune.kernels.checking import SampleResult
 from stepscope.tune.kernels.space import Settings
 from stepscope.tune.shapes.kernel_tuning import Case, Gain, Timed
 
 WARM_SAMPLES = 2
-SCREEN_ROUNDS, LEAST_SCREEN = 7, 2
-FINAL_ROUNDS, LEAST_FINAL = 15, 3
-PAIRS, LEAST_PAIRS = 31, 7
+SCREEN_ROUNDS, MIN_SCREEN = 7, 2
+FINAL_ROUNDS, MIN_FINAL = 15, 3
+PAIRS, MIN_PAIRS = 31, 7
 FINALISTS = 4
-MOST_INNER = 200
+MAX_INNER = 200
 REFERENCE = -1
 """The reference's place among the configurations."""
 
@@ -71,9 +71,9 @@ class Race:
         left_s = max(self.deadline - start, 0.0)
         running = [*self.settings, *([REFERENCE] if self.has_reference else [])]
         running = [number for number in running if self._warm(number)]
-        self._rounds(running, SCREEN_ROUNDS, LEAST_SCREEN, start + left_s * 0.5, generator)
+        self._rounds(running, SCREEN_ROUNDS, MIN_SCREEN, start + left_s * 0.5, generator)
         finalists = self._finalists()
-        final = self._rounds(finalists, FINAL_ROUNDS, LEAST_FINAL, start + left_s * 0.75, generator)
+        final = self._rounds(finalists, FINAL_ROUNDS, MIN_FINAL, start + left_s * 0.75, generator)
         best = self._best(finalists)
         if best is None:
             return self._raced(None, None, ())
@@ -96,7 +96,7 @@ class Race:
         took = self._sample(number, 1)
         if took is None:
             return False
-        self.inner[number] = min(max(int(self.sample_s * 1e9 / max(took, 1.0)), 1), MOST_INNER)
+        self.inner[number] = min(max(int(self.sample_s * 1e9 / max(took, 1.0)), 1), MAX_INNER)
         self.samples[number] = []
         return True
 
@@ -138,7 +138,7 @@ class Race:
         first: list[float] = []
         second: list[float] = []
         for num_done in range(PAIRS):
-            if num_done >= LEAST_PAIRS and self.now() > self.deadline:
+            if num_done >= MIN_PAIRS and self.now() > self.deadline:
                 break
             for number in (before, after) if num_done % 2 == 0 else (after, before):
                 ns = self._sample(number, self.inner[number])
@@ -199,7 +199,7 @@ class RaceResult(Struct, frozen=True, kw_only=True):
 
 
 def most_samples(num: int) -> int:
-    """Of a race between so many, the reference among them."""
+    """Samples of a race between so many, the reference among them."""
     screened = num * (WARM_SAMPLES + SCREEN_ROUNDS)
     return screened + FINAL_ROUNDS * min(num, FINALISTS + 2) + 2 * PAIRS
 

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from stepscope.core.hardware import DeviceRates
 from stepscope.core.progress import counted, followed
 from stepscope.errors import UsageError
+from stepscope.hardware.lookup import find_spec_by_key
+from stepscope.tune.kernels.checking import CheckResult, ReferenceResult
 from stepscope.tune.kernels.errors import FACTOR, times, widest
-from stepscope.tune.kernels.floor import floor_of
-from stepscope.tune.kernels.results import CheckResult, ReferenceResult
 from stepscope.tune.kernels.search import KernelSearch
-from stepscope.tune.kernels.space import MOST_SWEPT, Settings
-from stepscope.tune.kernels.timing import MOST_INNER, REFERENCE, Race, Sampler
+from stepscope.tune.kernels.space import MAX_SWEPT, Settings
+from stepscope.tune.kernels.timing import MAX_INNER, REFERENCE, Race, Sampler
 from stepscope.tune.kernels.worker import Described
 from stepscope.tune.shapes.kernel_tuning import (
     FAILED,
@@ -36,23 +36,66 @@ from stepscope.tune.shapes.kernel_tuning import (
     Deviation,
     Device,
     Error,
+    Floor,
     KernelTuning,
     Timing,
     Trying,
     best_overall,
 )
 
+PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+
+
+def datasheet_roofs(key: str | None) -> DeviceRates | None:
+    """By the datasheet, where the device is surely known."""
+    spec = None if key is None else find_spec_by_key(key)
+    return None if spec is None else spec.rates(f"datasheet of {spec.name}")
+
+
+def floor_of(
+    roofs: DeviceRates | None,
+    dtype: str,
+    bytes_moved: int,
+    flops: float | None,
+    *,
+    cache_bytes: int,
+    allows_tf32: bool,
+) -> Floor:
+    fits = bytes_moved <= cache_bytes
+    if roofs is None:
+        return Floor(bytes_moved=bytes_moved, flops=flops, ns=None, bound=None, fits_cache=fits)
+    memory_ns = bytes_moved / roofs.bandwidth_bytes_per_s * 1e9
+    peak = _peak(roofs, dtype, allows_tf32)
+    arithmetic_ns = flops / peak * 1e9 if flops and peak else 0.0
+    bound = "arithmetic" if arithmetic_ns > memory_ns else "memory"
+    return Floor(
+        bytes_moved=bytes_moved,
+        flops=flops,
+        ns=max(memory_ns, arithmetic_ns),
+        bound=bound,
+        fits_cache=fits,
+    )
+
+
+def _peak(roofs: DeviceRates, dtype: str, allows_tf32: bool) -> float | None:
+    """The best unit for this precision: TF32 only where the process allows it."""
+    name = PRECISIONS.get(dtype, dtype)
+    names = [name, f"{name}_tensor"] + (["tf32"] if name == "fp32" and allows_tf32 else [])
+    peaks = [roofs.peak_flops[unit] for unit in names if unit in roofs.peak_flops]
+    return max(peaks) if peaks else None
+
+
 CHECKING = 0.7
-"""Of the budget, before the rest of the configurations is left untried:
-there must be time to time those that were checked."""
+"""Share of the budget, before the rest of the configurations is left untried: there must be time to
+time those that were checked."""
 
 
 QUICK_SAMPLES = 3
 """Of a configuration that is one of many, in each case, after one that warms it up."""
-MOST_RACED = 32
+MAX_RACED = 32
 """Of many, those that run the race: the first few samples are no choice between the fastest."""
 NOISY = 0.3
-"""Of the median, between the tenth and the ninetieth percentile of a configuration's samples:
+"""Share of the median, between the tenth and the ninetieth percentile of a configuration's samples:
 half of all have more."""
 
 
@@ -123,7 +166,7 @@ class _Sweep:
         allowed = _allowed(referred, policy.tolerance)
         notes += _truth_notes(referred)
         timed_cases = [case for case in cases if case.is_timed]
-        if len(plan.configs) > MOST_SWEPT:
+        if len(plan.configs) > MAX_SWEPT:
             self._search(cases, timed_cases, allowed, start)
         else:
             self._check_all(cases, allowed, start)
@@ -194,7 +237,7 @@ class _Sweep:
                 search.tell(settings, ns)
                 self.tryings.append(trying)
                 advance(len(self.tryings))
-        self.kept = frozenset({0, *sorted(taken, key=lambda index: taken[index])[:MOST_RACED]})
+        self.kept = frozenset({0, *sorted(taken, key=lambda index: taken[index])[:MAX_RACED]})
 
     def _quick_ns(self, settings: Settings, cases: Sequence[Case]) -> float | None:
         """The geometric mean over the cases of a few samples each; None where one fails."""
@@ -209,7 +252,7 @@ class _Sweep:
                 if number:
                     samples.append(sample.ns)
                 inner = min(
-                    max(int(self.policy.sample_s * 1e9 / max(sample.ns, 1.0)), 1), MOST_INNER
+                    max(int(self.policy.sample_s * 1e9 / max(sample.ns, 1.0)), 1), MAX_INNER
                 )
             logs.append(math.log(max(median(samples), 1e-9)))
         return math.exp(sum(logs) / len(logs)) if logs else None
@@ -400,10 +443,10 @@ def _notes(
             "the samples spread widely: something else runs on this machine, and small gains "
             "could not be shown"
         )
-    if len(plan.configs) > MOST_SWEPT:
+    if len(plan.configs) > MAX_SWEPT:
         notes.append(
             f"of {len(plan.configs):,} configurations {len(tryings):,} were tried, chosen by what "
-            f"was timed (Optuna), and the fastest {MOST_RACED} raced: more of them with --trials "
+            f"was timed (Optuna), and the fastest {MAX_RACED} raced: more of them with --trials "
             "and --budget"
         )
     skipped = sum(item.outcome == NOT_TRIED for item in tryings)

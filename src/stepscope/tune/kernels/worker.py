@@ -22,7 +22,7 @@ from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
 from stepscope.process.isolation import find_tool
 from stepscope.tune.kernels.bench import KernelBench
-from stepscope.tune.kernels.results import CheckResult, ReferenceResult, SampleResult
+from stepscope.tune.kernels.checking import CheckResult, ReferenceResult, SampleResult
 from stepscope.tune.kernels.space import Settings, default_options
 from stepscope.tune.shapes.kernel_tuning import Case, Error
 

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from stepscope.core.contract.codec import encode
+from msgspec import Struct
+
+from stepscope.core.contract.codec import Contract, encode
+from stepscope.core.experiments.trials import Value
 from stepscope.report.document.blocks import Block, Headline, Prose, Section, as_document
 from stepscope.report.units import plural, short_time
-from stepscope.tune.contract.tuning_cache import CacheEntry, TuningCacheContract
-from stepscope.tune.report.words import setting_words
+from stepscope.tune.report.view import setting_words
+
+
+class CacheEntry(Struct, frozen=True, kw_only=True):
+    """One setting that is kept."""
+
+    what: str
+    shapes: str
+    dtype: str
+    device: str
+    versions: Mapping[str, str]
+    settings: Mapping[str, Value]
+    ns: float
+    baseline_ns: float | None
+    at: str
+    checked: bool
+
+
+class TuningCacheContract(Contract, frozen=True, kw_only=True, tag="stepscope.tuning-cache/1"):
+    unread_lines: int
+    entries: tuple[CacheEntry, ...]
 
 
 def cache_json(entries: Sequence[CacheEntry], unread: int) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from stepscope.core.experiments.trials import Value
 from stepscope.report.document.blocks import (
     Block,
     Column,
@@ -18,18 +19,126 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import NBSP, percent, plural
-from stepscope.tune.report.words import (
-    aside_words,
-    budget_words,
-    check_words,
-    gain_words,
-    ordered,
-    summary_words,
-    time_words,
-    value_words,
+from stepscope.report.units import NBSP, capital, percent, plural, short_time
+from stepscope.tune.shapes.tuning import (
+    AGAIN,
+    CACHE,
+    DIAGNOSIS,
+    MEASURED,
+    NOT_MEASURED,
+    NOT_PROVEN,
+    NOTHING_FASTER,
+    PROVEN,
+    REFUSED,
+    Spent,
+    Tried,
+    Tuning,
 )
-from stepscope.tune.shapes.tuning import PROVEN, REFUSED, Tuning
+
+HEADS = {
+    PROVEN: "Proven",
+    NOT_PROVEN: "Not proven",
+    NOTHING_FASTER: "Nothing faster",
+    REFUSED: "Refused",
+    NOT_MEASURED: "Nothing measured",
+}
+ORIGINS = {DIAGNOSIS: "from the diagnosis", CACHE: "from the cache", AGAIN: "a second look"}
+
+
+def value_words(value: Value) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def setting_words(settings: Mapping[str, Value]) -> str:
+    """`num_workers=4 compile_mode=off`."""
+    return (
+        " ".join(f"{name}={value_words(value)}" for name, value in settings.items())
+        or "as it was given"
+    )
+
+
+def summary_words(tuning: Tuning) -> str:
+    """The verdict in a sentence or two."""
+    head, winner = HEADS[tuning.verdict], tuning.winner
+    if winner is None:
+        return f"{head}: {tuning.because}. The command stays as it was given."
+    setting = setting_words(winner.settings)
+    if (
+        tuning.verdict == PROVEN
+        and tuning.verified is not None
+        and tuning.verified.speedup is not None
+    ):
+        gain = tuning.verified.speedup
+        return (
+            f"{head}: {setting} is {gain.value:.2f}x as fast as the command as it was given "
+            f"({gain.lowest:.2f}-{gain.highest:.2f})."
+        )
+    seen = ""
+    if winner.speedup is not None:
+        seen = f" looked {winner.speedup:.2f}x as fast in its trial, but that is not proven"
+    if tuning.verdict == REFUSED:
+        return (
+            f"{head}: {setting} changes what is computed. {capital(tuning.because)}. The command "
+            "stays as it was given."
+        )
+    return f"{head}: {setting}{seen}. {capital(tuning.because)}. The command stays as it was given."
+
+
+def check_words(tuning: Tuning) -> str:
+    """What is known of the numbers that the winner computes."""
+    if tuning.check is None:
+        return "What it computes was not compared with the baseline."
+    return f"What it computes against the baseline: {tuning.check.verdict}; {tuning.check.because}."
+
+
+def budget_words(spent: Spent) -> str:
+    """How the time that was given was divided, and what it went to."""
+    rounds = "one round" if spent.num_rounds == 1 else f"{spent.num_rounds} rounds"
+    kept = "nothing was kept for a proof"
+    if spent.num_rounds:
+        kept = (
+            f"{spent.kept_s:.0f} s were kept for check and proof ({rounds}, a run takes about "
+            f"{spent.run_s:.1f} s)"
+        )
+    proof = f", check and proof {spent.proof_s:.0f} s" if spent.proof_s >= 1 else ""
+    return (
+        f"of the budget of {spent.total_s:.0f} s, {kept}; the search took {spent.search_s:.0f} "
+        f"s{proof}"
+    )
+
+
+def ordered(tuning: Tuning) -> list[Tried]:
+    """The trials as a table has them: measured ones first, the fastest on top; then the rest in
+    order."""
+    measured = [
+        tried for tried in tuning.trials if tried.state == MEASURED and tried.ms is not None
+    ]
+    rest = [tried for tried in tuning.trials if tried not in measured]
+    return sorted(measured, key=lambda tried: tried.ms or 0.0) + rest
+
+
+def time_words(tried: Tried) -> str:
+    return "-" if tried.ms is None else short_time(tried.ms * 1e6)
+
+
+def gain_words(tuning: Tuning, tried: Tried) -> str:
+    if tried.ms is None or tuning.baseline.ms is None:
+        return "-"
+    return f"{tuning.baseline.ms / tried.ms:.2f}x"
+
+
+def aside_words(tried: Tried) -> str:
+    """Where it came from, and why it does not count."""
+    state = ""
+    if tried.state != MEASURED:
+        state = f"{tried.state}: {tried.why}" if tried.why else tried.state
+    idle = f"{', '.join(tried.not_taken)} never took hold" if tried.not_taken else ""
+    return "; ".join(word for word in (state, ORIGINS.get(tried.origin, ""), idle) if word)
+
 
 TONES: dict[str, Tone] = {PROVEN: "good", REFUSED: "bad"}
 MAX_ROWS = 60

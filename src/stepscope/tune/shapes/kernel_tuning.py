@@ -67,7 +67,7 @@ class Deviation(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Of what is allowed; above 1 is wrong."""
+        """Share of what is allowed; above 1 is wrong."""
         if self.error is None or not self.allowed:
             return float("inf")
         return self.error / self.allowed
@@ -85,7 +85,7 @@ class Trying(Struct, frozen=True, kw_only=True):
     """Empty: as the function runs when nothing is said."""
     outcome: str
     why: str | None = None
-    """Of a failure: what was raised, or what ended it."""
+    """For a failure: what was raised, or what ended it."""
     failed_at: Case | None = None
     worst: Deviation | None = None
     """The comparison nearest to, or farthest over, what is allowed."""
@@ -117,7 +117,8 @@ class Floor(Struct, frozen=True, kw_only=True, rename={"bytes_moved": "bytes"}):
 
     bytes_moved: int
     flops: float | None
-    """Of matrix products, convolutions and attention; None where they could not be counted."""
+    """FLOPs of matrix products, convolutions and attention; None where they could not be
+    counted."""
     ns: float | None
     """None where the device's roofs are not known."""
     bound: str | None
@@ -142,9 +143,10 @@ class CaseResult(Struct, frozen=True, kw_only=True, rename={"gain": "speedup"}):
     settings: Mapping[str, Value] | None = None
     """The winner's."""
     gain: Gain | None = None
-    """Of the winner over the baseline; null where the winner is the baseline, or that was wrong."""
+    """Gain of the winner over the baseline; null where the winner is the baseline, or that was
+    wrong."""
     share_of_floor: float | None = None
-    """Of the floor's speed, what the winner reaches; above 1 where the data never leave the
+    """Share of the floor's speed that the winner reaches; above 1 where the data never leave the
     cache."""
     ties: tuple[int, ...] = ()
     """Configurations that these samples do not tell from the winner."""

@@ -138,7 +138,7 @@ class Tuning(
     """The best that was measured, proven or not; null where nothing beat the baseline."""
     trials: tuple[Tried, ...]
     importance: Mapping[str, Share] | None = None
-    """Of each knob, adding up to 1; null where too few trials tell."""
+    """Share of each knob, adding up to 1; null where too few trials tell."""
     check: NumericsCheck | None = None
     """Whether the best setting computes the same."""
     verified: Verified | None = None
@@ -150,9 +150,12 @@ class Tuning(
     """Null without a budget."""
     device: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of the baseline."""
+    """The baseline's."""
     notes: tuple[str, ...] = ()
 
     @property
     def is_proven(self) -> bool:
         return self.verdict == PROVEN
+
+
+DOCUMENTS: tuple[type[Contract], ...] = (Tuning,)

@@ -13,7 +13,7 @@ from stepscope.core.json_decode import convert_value
 from stepscope.live.shapes.alert import Alert
 
 PLAIN = re.compile(r"[a-z][a-z-]{0,40}")
-"""Of a kind, which a later version may have more of: it becomes a label of metrics."""
+"""Pattern of a kind, which a later version may have more of: it becomes a label of metrics."""
 
 
 def alert_json(alert: Alert, run: str | None = None) -> dict[str, Any]:

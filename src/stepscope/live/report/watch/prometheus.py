@@ -18,7 +18,7 @@ class Metric(Struct, frozen=True):
 
     name: str
     field: str
-    """Of RankLive."""
+    """The field of RankLive."""
     text: str
     kind: str = "gauge"
 

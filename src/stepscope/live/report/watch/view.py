@@ -142,7 +142,7 @@ def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
 
 
 def _state_of(group: RankGroup) -> str:
-    """Of ranks that do not run as they should, or not as the others do."""
+    """State of ranks that do not run as they should, or not as the others do."""
     rank = group.typical
     who = f"rank {rank.rank}" if len(group.ranks) == 1 else f"ranks {number_ranges(group.ranks)}"
     if rank.state == RUNS:

@@ -1,1 +1,0 @@
-"""The JSON of `stepscope tune`, and of what it keeps."""
