@@ -30,7 +30,7 @@ from stepscope.report.diagnosis.whole_run import (
 from stepscope.report.document.terminal import to_text
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of, page_of_document
-from stepscope.rules.whole_run import with_whole_run
+from stepscope.rules.whole_run import advised
 from stepscope.rules.without_trace import diagnose_without_trace
 from tests.wording import mentions
 
@@ -63,7 +63,7 @@ def diagnosed() -> Diagnosis:
     facts = RunFacts(
         path="run", command=("train",), exit_code=0, ranks=(RankMetadata(rank=0, loader=loader),)
     )
-    return with_whole_run(diagnose_without_trace(facts), RUN)
+    return diagnose_without_trace(facts, whole_run=advised(RUN, facts))
 
 
 def test_the_line_has_steady_steps_first_and_then_the_most() -> None:
@@ -123,8 +123,7 @@ def test_idle_is_shown_with_its_line_and_no_rate_where_it_came_once() -> None:
     idle = RunPart(what="idle", seconds=6, share=0.3, num=1, of_it={"<b>.py(9)": 6})
     rested = replace(RUN, parts=(*RUN.parts[:-1], idle), stalls=())
     facts = RunFacts(path="run", command=("train",), exit_code=0, ranks=())
-    whole = with_whole_run(diagnose_without_trace(facts), rested).facts.whole_run
-    assert whole is not None
+    whole = advised(rested, facts)
     assert [(each.what, each.hours_a_day) for each in whole.advice][:1] == [("idle", None)]
     assert "idle 30 %" in whole_run_words(whole).replace("\u00a0", " ")
     assert part_note(whole, whole.parts[-1]).endswith(", seen at <b>.py(9)")

@@ -15,8 +15,7 @@ from stepscope.core.run import (
     WholeRun,
 )
 from stepscope.rules.run_prices import POLICY, price_of_kept_workers, price_of_saves
-from stepscope.rules.whole_run import with_whole_run
-from stepscope.rules.without_trace import diagnose_without_trace
+from stepscope.rules.whole_run import advised
 from tests.rules.timed import timed_steps
 
 MS = 1_000_000
@@ -85,8 +84,7 @@ def test_saves_that_a_full_machine_has_no_core_for_are_to_be_fewer() -> None:
         saves = replace(SAVES, once_ns=100 * MS, cpu_ns=390 * MS)
         mine = replace(ROOMY, cores_used=cores_used, saves=saves)
         facts = RunFacts(path="run", command=("train",), exit_code=0, ranks=(mine,))
-        whole = with_whole_run(diagnose_without_trace(facts), RUN).facts.whole_run
-        assert whole is not None
+        whole = advised(RUN, facts)
         (advice,) = whole.advice
         assert ("async_save" in advice.action, advice.likely is not None) == (is_beside, is_beside)
         assert "less often" in advice.action

@@ -28,7 +28,7 @@ import stepscope
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Auxiliary
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RunFacts, WholeRun
 from stepscope.pipeline.workers import text_bytes
 from stepscope.protocol.untrusted import MAX_JSON_BYTES
 from stepscope.readers import cache
@@ -50,6 +50,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     inputs: FoundSources
     auxiliary: Auxiliary | None
     run: RunFacts | None
+    whole_run: WholeRun | None
     hardware: Calibrated | None
     step_ms: float | None
     all_findings: bool
@@ -77,7 +78,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         if code is None or None in identities:
             return None
         asked = (self.hardware, self.step_ms, self.all_findings, kept_files())
-        beside = (self.auxiliary, self.run, *asked)
+        beside = (self.auxiliary, self.run, self.whole_run, *asked)
         try:
             text = msgspec.json.encode((code, identities, self.inputs.notes, beside))
         except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):

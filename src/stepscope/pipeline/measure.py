@@ -26,9 +26,10 @@ from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.numbers import number_ranges
+from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RunFacts, WholeRun
 from stepscope.core.timings import stage
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
@@ -106,6 +107,7 @@ def measure_job(
     logs: Sequence[Source] = (),
     auxiliary: Auxiliary | None = None,
     run: RunFacts | None = None,
+    whole_run: WholeRun | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,
     contexts: RankContexts | None = None,
@@ -151,8 +153,10 @@ def measure_job(
                 is_step_logged=step.is_logged,
                 auxiliary=auxiliary,
                 run=run,
+                whole_run=whole_run,
                 nccl=nccl,
                 comms=exchanged.comms,
+                out_of_memory=_out_of_memory(run, auxiliary, len(exchanged.facts)),
             )
         ),
         notes=(
@@ -169,6 +173,16 @@ def measure_job(
         lateness=exchanged.lateness,
         case_of=_case_maker(ranks, contexts),
     )
+
+
+def _out_of_memory(
+    run: RunFacts | None, auxiliary: Auxiliary | None, num_ranks: int
+) -> tuple[OutOfMemoryReport, ...]:
+    if run is None and auxiliary is None:
+        return ()
+    from stepscope.analyses.memory.ways_out import out_of_memory
+
+    return out_of_memory(run, auxiliary, num_ranks)
 
 
 def _strangers(ranks: Sequence[_Rank], metas: Sequence[TraceMeta]) -> Iterator[str]:

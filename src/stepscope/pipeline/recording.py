@@ -10,13 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Auxiliary
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RunFacts, WholeRun
 from stepscope.core.timings import stage
 from stepscope.errors import InputError
 from stepscope.pipeline import kept
@@ -98,6 +96,17 @@ class Recording:
         ]
         return named[0] if len(named) == 1 else None
 
+    @cached_property
+    def whole_run(self) -> WholeRun | None:
+        """Where the recorded run's time went, with advice on it."""
+        if self.inputs.run is None or self.run is None:
+            return None
+        from stepscope.analyses.run.whole_run import whole_run
+        from stepscope.rules.whole_run import advised
+
+        whole = whole_run(self.inputs.run, self.run)
+        return None if whole is None else advised(whole, self.run)
+
     @property
     def step_ns(self) -> int | None:
         """The unprofiled step: as it was given, else as the run's own clock measured it."""
@@ -123,6 +132,7 @@ class Recording:
                 logs=inputs.logs,
                 auxiliary=self.auxiliary,
                 run=self.run,
+                whole_run=self.whole_run,
                 workers=workers,
                 step_ns=options.step_ns,
                 contexts=self.contexts,
@@ -135,23 +145,11 @@ class Recording:
     def diagnosis(self) -> Diagnosis:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
         judged = self._judged()
-        if self.run is None and self.auxiliary is None:
-            return judged
-        from stepscope.analyses.memory.ways_out import out_of_memory
-
-        failures = out_of_memory(judged.facts)
-        if failures:
-            judged = structs.replace(
-                judged, facts=structs.replace(judged.facts, out_of_memory=failures)
-            )
         if self.inputs.run is None or self.run is None:
             return judged
-        from stepscope.analyses.run.whole_run import whole_run
         from stepscope.pipeline.code_changes import with_code_changes
-        from stepscope.rules.whole_run import with_whole_run
 
-        judged = with_code_changes(judged, self.inputs.run)
-        return with_whole_run(judged, whole_run(self.inputs.run, self.run))
+        return with_code_changes(judged, self.inputs.run)
 
     def _judged(self) -> Diagnosis:
         inputs, work = self.inputs, self.options.work
@@ -162,7 +160,7 @@ class Recording:
         from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 
         if self.run is not None:
-            return diagnose_without_trace(self.run, inputs.notes, self.auxiliary)
+            return diagnose_without_trace(self.run, inputs.notes, self.auxiliary, self.whole_run)
         auxiliary = self.auxiliary or Auxiliary()
         nccl = read_nccl_logs(inputs.logs)
         if not auxiliary.recordings and nccl is None:
@@ -178,6 +176,7 @@ class Recording:
             inputs=self.inputs,
             auxiliary=self.auxiliary,
             run=self.run,
+            whole_run=self.whole_run,
             hardware=self.hardware,
             step_ms=options.step_ms,
             all_findings=options.all_findings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct, field
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.grouping import distinct
+from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import FIXES, Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
 from stepscope.core.progress import counted
@@ -36,8 +37,6 @@ class Judged(Struct, frozen=True, kw_only=True):
 
     judgement: Judgement
     facts: Facts
-    replayed_ranks: tuple[int, ...] = ()
-    """Those that were replayed together."""
     notes: tuple[str, ...] = ()
 
 
@@ -146,8 +145,11 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
         )
     return Judged(
         judgement=judgement,
-        facts=replace(facts, ranks=tuple(replace(rank, replayed=played) for rank in facts.ranks)),
-        replayed_ranks=tuple(case.facts.rank for case in usable),
+        facts=replace(
+            facts,
+            ranks=tuple(replace(rank, replayed=played) for rank in facts.ranks),
+            comms=_with_replayed(facts.comms, [case.facts.rank for case in usable]),
+        ),
         notes=notes,
     )
 
@@ -170,7 +172,16 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
     findings = tuple(_with_ranks(finding, judgements, numbers) for finding in judgement.findings)
     return Judged(
         judgement=replace(judgement, findings=findings),
-        facts=replace(facts, ranks=tuple(ranks)),
+        facts=replace(facts, ranks=tuple(ranks), comms=_with_replayed(facts.comms, ())),
+    )
+
+
+def _with_replayed(comms: CommsFacts | None, ranks: Collection[int]) -> CommsFacts | None:
+    """Which ranks were replayed together."""
+    if comms is None:
+        return None
+    return replace(
+        comms, ranks=tuple(replace(row, replayed=row.rank in ranks) for row in comms.ranks)
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from msgspec.structs import replace
 
-from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import (
     SHARE,
     Abstention,
@@ -71,8 +68,6 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     nothing."""
     judged = judge_job(job)
     facts, judgement = judged.facts, judged.judgement
-    if facts.comms is not None:
-        facts = replace(facts, comms=_with_replayed(facts.comms, judged.replayed_ranks))
     rank = facts.median_rank
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     findings, advice = joined(findings, _advice(facts))
@@ -117,13 +112,6 @@ def _advice(facts: Facts) -> tuple[Advice, ...]:
     """What other recordings show, and the run's own clocks."""
     of_tools = () if facts.auxiliary is None else advise(weighed(facts.auxiliary, facts))
     return (*(() if facts.run is None else advise_run(facts.run)), *of_tools)
-
-
-def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:
-    """Which ranks were replayed together."""
-    return replace(
-        comms, ranks=tuple(replace(row, replayed=row.rank in ranks) for row in comms.ranks)
-    )
 
 
 def _verdict(

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.numbers import ordinal
 from stepscope.core.run import (
     LoaderKnobs,
@@ -37,16 +36,10 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-def with_whole_run(diagnosis: Diagnosis, run: WholeRun | None) -> Diagnosis:
-    """The diagnosis with where the run's time went, and advice on it."""
-    if run is None:
-        return diagnosis
-    advice = tuple(
-        sorted(
-            _advice(run, diagnosis.facts.run), key=lambda each: each.likely_seconds, reverse=True
-        )
-    )
-    return replace(diagnosis, facts=replace(diagnosis.facts, whole_run=replace(run, advice=advice)))
+def advised(run: WholeRun, facts: RunFacts | None) -> WholeRun:
+    """Where the run's time went, with advice on it."""
+    advice = sorted(_advice(run, facts), key=lambda each: each.likely_seconds, reverse=True)
+    return replace(run, advice=tuple(advice))
 
 
 def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from signal import Signals
 
+from stepscope.analyses.memory.ways_out import out_of_memory
 from stepscope.analyses.peak_waterfall import log_waterfall
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
@@ -11,7 +12,7 @@ from stepscope.core.peak import GivenWork, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.training_log import TrainingLog
-from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
+from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps, WholeRun
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.accuracy import POLICY, is_crowded
 from stepscope.rules.advice import abstentions, advise, advise_run
@@ -32,7 +33,10 @@ SIGNAL_CODE = 128
 
 
 def diagnose_without_trace(
-    run: RunFacts, notes: tuple[str, ...] = (), auxiliary: Auxiliary | None = None
+    run: RunFacts,
+    notes: tuple[str, ...] = (),
+    auxiliary: Auxiliary | None = None,
+    whole_run: WholeRun | None = None,
 ) -> Diagnosis:
     """A verdict from steps timed with no profiler, where they are enough for one."""
     rank = next((rank for rank in run.ranks if rank.steps is not None), None)
@@ -47,7 +51,9 @@ def diagnose_without_trace(
             run=run,
             given_step_ns=run.step_ns,
             is_step_measured=run.step_ns is not None,
+            whole_run=whole_run,
             auxiliary=auxiliary,
+            out_of_memory=out_of_memory(run, auxiliary),
         ),
         notes=(
             *notes,
@@ -278,6 +284,7 @@ def diagnose_auxiliary(
             given_step_ns=step_ns,
             is_step_logged=step_ns is not None and not is_given,
             nccl=nccl,
+            out_of_memory=out_of_memory(None, auxiliary),
             peak_waterfall=waterfall,
         ),
         notes=(

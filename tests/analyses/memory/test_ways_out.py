@@ -6,7 +6,6 @@ import pytest
 
 from stepscope.analyses.memory.step_needs import chunked_loss_longer
 from stepscope.analyses.memory.ways_out import SPARE, out_of_memory, ways_out
-from stepscope.core.facts import Facts
 from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord, MemoryReport, memory_recording
@@ -104,7 +103,7 @@ def recorded(**fields: object) -> OutOfMemoryReport:
     }
     failure = RecordedFailure(**(values | fields))  # type: ignore[arg-type]
     run = RunFacts(path="run", command=(), exit_code=1, ranks=(), failures=(failure,))
-    (report,) = out_of_memory(Facts(ranks=(), run=run))
+    (report,) = out_of_memory(run, None)
     return report
 
 
@@ -217,7 +216,7 @@ def test_a_process_that_limits_itself_has_nothing_of_the_others() -> None:
         sizes={"weights": GIB},
     )
     run = RunFacts(path="run", command=(), exit_code=1, ranks=(), failures=(failure,))
-    (report,) = out_of_memory(Facts(ranks=(), run=run))
+    (report,) = out_of_memory(run, None)
     assert report.others_bytes is None
     assert all("other processes" not in way.action for way in report.ways)
 
@@ -323,7 +322,7 @@ def test_what_the_capture_wrote_is_explained() -> None:
         sizes={"weights": 10 << 30, "optimizer": 20 << 30},
     )
     run = RunFacts(path="run", command=(), exit_code=1, ranks=(), failures=(failure,))
-    (report,) = out_of_memory(Facts(ranks=(), run=run))
+    (report,) = out_of_memory(run, None)
     assert report.asked_bytes == 2 << 30
     assert report.kinds == {
         "weights": 10 << 30,
@@ -348,7 +347,7 @@ def test_what_torch_says_of_the_moment_outweighs_what_was_held_later() -> None:
         sizes={"weights": 866890752, "optimizer": 1733782092},
     )
     run = RunFacts(path="run", command=(), exit_code=1, ranks=(), failures=(failure,))
-    (report,) = out_of_memory(Facts(ranks=(), run=run))
+    (report,) = out_of_memory(run, None)
     gib = 1 << 30
     assert report.held_bytes == round(18.89 * gib)
     assert report.cache_bytes == round(531.53 * (1 << 20))
@@ -369,6 +368,6 @@ def test_a_limit_of_the_process_is_seen_where_the_driver_had_enough() -> None:
         capacity_bytes=140 * GB,
     )
     memory = MemoryReport(recordings=(memory_recording(record),))
-    (report,) = out_of_memory(Facts(ranks=(), auxiliary=Auxiliary(memory=memory)))
+    (report,) = out_of_memory(None, Auxiliary(memory=memory))
     assert (report.capacity_bytes, report.free_bytes) == (11 * GB, 0)
     assert report.missing_bytes == 2 * GB

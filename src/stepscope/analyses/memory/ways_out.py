@@ -16,10 +16,10 @@ from stepscope.analyses.memory.step_needs import (
     is_of_loss,
     moments_of,
 )
-from stepscope.core.facts import Facts
 from stepscope.core.numbers import size_words
 from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
 from stepscope.core.recordings.allocator_message import FAILED, failure_figures
+from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.job_output import OutOfMemory
 from stepscope.core.recordings.memory import (
     ACTIVATIONS,
@@ -30,6 +30,7 @@ from stepscope.core.recordings.memory import (
     WEIGHTS,
     MemoryRecord,
 )
+from stepscope.core.run import RunFacts
 
 MOST_WAYS = 3
 FORWARD_SHARE = 1 / 3
@@ -96,11 +97,13 @@ class _Shortage(Struct, frozen=True, kw_only=True):
         return max(moment.size_bytes - frees(moment) for moment in self.moments)
 
 
-def out_of_memory(facts: Facts) -> tuple[OutOfMemoryReport, ...]:
+def out_of_memory(
+    run: RunFacts | None, auxiliary: Auxiliary | None, num_ranks: int = 1
+) -> tuple[OutOfMemoryReport, ...]:
     """Every failure that was recorded: by the capture, in snapshots, in logs. What one recording
     says beyond another is not joined: they may be of different ranks."""
-    num_ranks = max((len(facts.run.ranks) if facts.run else 0, len(facts.ranks), 1))
-    reports = [*_of_run(facts), *((report, None) for report in _of_others(facts))]
+    num_ranks = max(len(run.ranks) if run else 0, num_ranks)
+    reports = [*_of_run(run), *((report, None) for report in _of_others(auxiliary))]
     return tuple(_with_ways(report, moments, num_ranks) for report, moments in reports)
 
 
@@ -324,9 +327,11 @@ def _in_general() -> Iterator[WayOut]:
         yield WayOut(action=action, frees_bytes=None, is_enough=None, cost=cost, step_longer=longer)
 
 
-def _of_run(facts: Facts) -> Iterator[tuple[OutOfMemoryReport, tuple[Moment, ...] | None]]:
-    for failure in () if facts.run is None else facts.run.failures:
-        yield explained(failure, facts.run.path if facts.run else "")
+def _of_run(
+    run: RunFacts | None,
+) -> Iterator[tuple[OutOfMemoryReport, tuple[Moment, ...] | None]]:
+    for failure in () if run is None else run.failures:
+        yield explained(failure, run.path if run else "")
 
 
 def explained(
@@ -339,9 +344,10 @@ def explained(
     return report, moments_of(failure, report.kinds, report.asked_bytes)
 
 
-def _of_others(facts: Facts) -> Iterator[OutOfMemoryReport]:
-    yield from _of_snapshots(facts)
-    yield from _of_logs(facts)
+def _of_others(auxiliary: Auxiliary | None) -> Iterator[OutOfMemoryReport]:
+    if auxiliary is not None:
+        yield from _of_snapshots(auxiliary)
+        yield from _of_logs(auxiliary)
 
 
 def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
@@ -387,10 +393,8 @@ def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
     )
 
 
-def _of_snapshots(facts: Facts) -> Iterator[OutOfMemoryReport]:
-    auxiliary = facts.auxiliary
-    report = None if auxiliary is None else auxiliary.memory
-    for record in () if report is None else report.records:
+def _of_snapshots(auxiliary: Auxiliary) -> Iterator[OutOfMemoryReport]:
+    for record in () if auxiliary.memory is None else auxiliary.memory.records:
         if record.num_ooms and record.oom_bytes is not None:
             yield _snapshot(record)
 
@@ -425,9 +429,8 @@ def _snapshot(record: MemoryRecord) -> OutOfMemoryReport:
     )
 
 
-def _of_logs(facts: Facts) -> Iterator[OutOfMemoryReport]:
-    training = None if facts.auxiliary is None else facts.auxiliary.training
-    for output in () if training is None else training.outputs:
+def _of_logs(auxiliary: Auxiliary) -> Iterator[OutOfMemoryReport]:
+    for output in () if auxiliary.training is None else auxiliary.training.outputs:
         for failure in output.failures:
             yield _logged(f"{output.path}:{failure.line}", failure)
 
