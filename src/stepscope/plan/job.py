@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.plan.cluster import Cluster
+from stepscope.plan.compression import Compression
 from stepscope.plan.constants import DEFAULT, Constants
 from stepscope.plan.framework import MEGATRON_CORE, Framework
 from stepscope.plan.model import Model
@@ -31,6 +32,8 @@ class TrainingJob:
     (LoRA)."""
     grads: str | None = None
     """That gradients were asked to be kept in, bf16 or fp32; `framework` has it already."""
+    compression: Compression | None = None
+    """Of gradients that all data ranks keep whole."""
     constants: Constants = DEFAULT
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.plan.compression import KEPT_BYTES
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layer_time import is_host_ahead
 from stepscope.plan.layout import FEW, OFFLOAD, SCHEDULES, Layouts, alike
@@ -132,6 +133,9 @@ def memory(
         buffers = buffers + np.where(
             (layouts.dp > 1) & ~is_whole, local * framework.bucket_bytes, 0.0
         )
+    if job.compression is not None:
+        kept = local * KEPT_BYTES[job.compression.kind]
+        buffers = buffers + np.where((layouts.dp > 1) & (stage == 0), kept, 0.0)
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
     all_grads = grads
     if framework.frees_grads:

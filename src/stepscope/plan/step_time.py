@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.plan.compression import exchange_s, passed_bytes
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layer_time import LayerTime, has_far_stages, layer_time
 from stepscope.plan.layout import FEW, OFFLOAD, SCHEDULES, Layouts, alike
@@ -106,6 +107,8 @@ def step_times(
     if not job.is_adapter:
         hides = (layers.forward * share, layers.backward * share)
         data = _data_comms(job, layouts, network, parameters, hides)
+        if job.compression is not None:
+            data = data + _compressing_s(job, layouts, rates, parameters)
         optimizer, accumulate = _optimizer(job, layouts, rates, parameters)
     offload = _offload(job, layouts, parameters, layers_there * num_micro)
     # Stages may keep what they gathered, and scatter it once.
@@ -358,6 +361,8 @@ def _data_wire_each(
     ):
         grads, weights = params * framework.comm_grad_bytes, params * framework.weight_bytes
         whole = network.reduce_s(group, grads, np.ceil(grads / BUCKET_BYTES))
+        if job.compression is not None:
+            whole = exchange_s(job.compression, job.model, network, group, params, BUCKET_BYTES)
         split = network.gather_s(group, grads, np.ceil(grads / BUCKET_BYTES))
         # Shards of gradients (ZeRO-2) are filled after every micro-batch, not only the last.
         split = split * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
@@ -380,6 +385,16 @@ def _data_wire_each(
         np.asarray(np.where(layouts.zero_stage == 3, between, out)),
         np.asarray(np.where(layouts.zero_stage == 3, 0.0, back)),
     )
+
+
+def _compressing_s(
+    job: TrainingJob, layouts: Layouts, rates: Rates, parameters: Parameters
+) -> Floats:
+    """What makes gradients smaller and whole again, which nothing hides."""
+    assert job.compression is not None
+    copies, local = layouts.dp * layouts.cp, parameters.dense + parameters.routed
+    made = rates.stream_s(local * passed_bytes(job.compression, copies))
+    return np.where((copies > 1) & (layouts.zero_stage == 0), made, 0.0)
 
 
 def _optimizer(

@@ -14,9 +14,10 @@ from stepscope.errors import UsageError
 from stepscope.plan.catalog import find_model, model_names, scaled_model
 from stepscope.plan.choice import Choice
 from stepscope.plan.cluster import faster_network, resized
+from stepscope.plan.compression import parse_compression
 from stepscope.plan.contract.plan import Budget
 from stepscope.plan.devices import whole_node, with_device
-from stepscope.plan.framework import FRAMEWORKS, GRADS, find_framework, with_grads
+from stepscope.plan.framework import DDP, FRAMEWORKS, GRADS, find_framework, with_grads
 from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.model import Model
 from stepscope.plan.search import Least, least_memory, search
@@ -188,18 +189,19 @@ class Change:
     precision: str | None = None
     framework: str | None = None
     grads: str | None = None
+    compression: str | None = None
 
 
 _FACTOR = re.compile(r"(?:x\s*)?(\d{1,6}(?:\.\d{1,6})?)(?:\s*x)?|1/([1-9]\d{0,5})", re.IGNORECASE)
 _FACTORS = ("network", "batch", "seq", "nodes")
-_NAMES = ("device", "precision", "framework", "grads")
+_NAMES = ("device", "precision", "framework", "grads", "compression")
 
 
 def parse_change(word: str) -> Change:
     """KEY=VALUE, several with commas.
 
     device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8,
-    framework=fsdp, grads=bf16.
+    framework=fsdp, grads=bf16, compression=powersgd:4.
     """
     factors: dict[str, float] = {}
     names: dict[str, str] = {}
@@ -231,6 +233,7 @@ def parse_change(word: str) -> Change:
         precision=names.get("precision"),
         framework=names.get("framework"),
         grads=names.get("grads"),
+        compression=names.get("compression"),
         **factors,
     )
 
@@ -263,6 +266,10 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
             f"{', '.join(sorted(cluster.peak_flops))}"
         )
     framework, grads = job.framework, change.grads or job.grads
+    how = None if change.compression is None else parse_compression(change.compression)
+    if how is not None and 0 not in framework.zero_stages:
+        # Hooks are of gradients that every rank has whole.
+        framework = DDP
     if change.framework is not None or change.grads is not None:
         framework = find_framework(change.framework or framework.name) or framework
         framework = framework if grads is None else with_grads(framework, grads)
@@ -270,6 +277,7 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
         job,
         framework=framework,
         grads=grads,
+        compression=how,
         cluster=cluster,
         precision=precision,
         global_batch=_whole("batch", job.global_batch * change.batch),

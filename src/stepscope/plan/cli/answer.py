@@ -6,11 +6,14 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from stepscope.errors import UsageError
 from stepscope.plan import validate, what_if
 from stepscope.plan.choice import Choice, choice_of, why
 from stepscope.plan.cli.job import job_of
 from stepscope.plan.cli.options import ALL, Options, Pins, Questions
+from stepscope.plan.compression import WORDS, wire_bytes
 from stepscope.plan.contract.plan import Account, Budget, Failures, FrameworkRow, JudgedBy, Variant
 from stepscope.plan.failures import failures
 from stepscope.plan.framework import grads_setting
@@ -38,6 +41,8 @@ PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "rec
 ZERO = "zero"
 """In place of a layout to explain: every ZeRO stage."""
 EVERY_STAGE = 4
+WORTH = 0.01
+"""Of a step: what gains less is not worth a change of the training."""
 WIDEST = "megatron"
 """What writes most ways to cut a model."""
 LARGEST = "fsdp2"
@@ -284,10 +289,34 @@ def what_ifs_of(
     variants = []
     for change in map(what_if.parse_change, words):
         changed, free = what_if.changed_job(job, change), space
-        if change.framework is not None:
-            free = one_of(changed, asked, target_of(change.framework)).space
-        variants.append(_variant(change.words, changed, what_if.fastest(changed, free)))
+        if changed.framework.name != job.framework.name:
+            free = one_of(changed, asked, target_of(changed.framework.name)).space
+        if changed.compression is None:
+            variants.append(_variant(change.words, changed, what_if.fastest(changed, free)))
+            continue
+        # Of gradients that every data rank keeps whole, beside the same uncompressed.
+        free = replace(free, zero_stage=(0,))
+        best = what_if.fastest(changed, free)
+        plain = what_if.fastest(replace(changed, compression=None), free)
+        note = f"nothing fits with whole gradients on every rank ({changed.framework.name})"
+        if best is not None and plain is not None:
+            note = compression_words(changed, best, plain)
+        variants.append(structs.replace(_variant(change.words, changed, best), note=note))
     return tuple(variants)
+
+
+def compression_words(job: TrainingJob, best: Choice, plain: Choice) -> str:
+    """What crosses and what it gains, and whether that is worth it."""
+    how, copies = job.compression, best.layout.dp * best.layout.cp
+    assert how is not None
+    params = job.model.num_params / best.layout.tp / best.layout.pp
+    sent = wire_bytes(how, job.model, params, copies)
+    before = params * job.framework.comm_grad_bytes
+    gain = plain.step_s - best.step_s
+    worth = "worth it" if gain > WORTH * plain.step_s else "not worth it"
+    sizes = f"{before / 1e9:.3g} GB of gradients as {sent / 1e9:.2g} GB"
+    steps = f"{plain.step_s:.3g} s a step without, {best.step_s:.3g} s with"
+    return f"{job.framework.name}, {sizes}: {steps}, {worth} ({WORDS[how.kind]})"
 
 
 def scaling_of(job: TrainingJob, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:

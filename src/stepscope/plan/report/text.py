@@ -259,10 +259,14 @@ def what_ifs_section(variants: tuple[Variant, ...], base: Account | None) -> Sec
         rows.append((variant.name, *figures, str(best.layout)))
     layout = Column(title="layout", fit="shorten")
     columns = (Column(), *numbers("step", "tokens/s", "MFU", "memory"), layout)
+    notes = [f"{each.name}: {each.note}" for each in variants if each.best and each.note]
     return Section(
         title="What if",
         aside="the best layout of each",
-        blocks=(Table(columns=columns, rows=tuple(rows)),),
+        blocks=(
+            Table(columns=columns, rows=tuple(rows)),
+            *((Items(tuple(notes)),) if notes else ()),
+        ),
     )
 
 
