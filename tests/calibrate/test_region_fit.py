@@ -111,6 +111,8 @@ def test_the_worst_point_is_named() -> None:
     fit = fitted(times, kind="broadcast")
     assert fit.worst_bytes == SIZES[12]
     assert fit.worst_misfit > 1.5
+    assert fit.mean_misfit is not None
+    assert 1 < fit.mean_misfit < fit.worst_misfit
 
 
 def test_too_little_to_fit_is_no_fit() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from stepscope.calibrate.region_fit import fit_collectives
+from stepscope.core.calibrated import SCHEMA, Calibrated, CollectivePoint, Machine, Timing
 from tests.field.asking import ask
 from tests.wording import mentions
 
@@ -37,3 +41,41 @@ def test_10b_on_two_consumer_cards(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = ("--cluster", "1x2xRTX3090", "--global-batch", 16)
     answer = ask(capsys, "plan", "--model", "10b", *cluster, *GPU_3090)
     assert mentions(answer, "offload", "deepspeed", "its engine around model")
+
+
+def test_a_ring_sends_twice_its_bytes_nearly(capsys: pytest.CaptureFixture[str]) -> None:
+    """2 (N - 1) M / N: 1.75 GB for 1 GB on 8."""
+    size = ("--collective", "all_reduce", "--bytes", "1GB", "--cluster", "1x8xH100")
+    answer = ask(capsys, "plan", *size, "--ranks", 8)
+    assert mentions(answer, "sends 1.75 GB", "14 steps")
+
+
+def test_a_file_of_another_machine_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Links of a host that were measured with gloo say nothing of an H100's."""
+    path = tmp_path / "hw.json"
+    points = tuple(
+        CollectivePoint(
+            kind="all_reduce",
+            backend="gloo",
+            tier="node",
+            group_size=2,
+            size_bytes=1 << power,
+            time=Timing(seconds=1e-4 + (1 << power) / 1e9, low_s=1e-5, high_s=1.0, repeats=5),
+        )
+        for power in range(10, 24)
+    )
+    made = Calibrated(
+        schema=SCHEMA,
+        made_by="test",
+        date="2026-11-01",
+        how="test",
+        machine=Machine(kind="cpu", device="Xeon"),
+        collectives=points,
+        collective_fits=fit_collectives(points),
+    )
+    path.write_bytes(msgspec.json.encode(made))
+    asked = ("--collective", "all_reduce", "--bytes", "1GB", "--cluster", "1x2xH100")
+    answer = ask(capsys, "plan", *asked, "--hardware", path)
+    assert mentions(answer, "as measured", "Xeon (cpu), not on NVIDIA H100")

@@ -14,6 +14,7 @@ from stepscope.live.shapes.triage import BAD, OK, UNKNOWN, Health
 from stepscope.readers.run_folder.tail import Follower, RankTail
 from stepscope.report.document.terminal import to_text
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
+from tests.wording import mentions
 
 LATE = Finding(
     code="late-rank", bound="imbalance", summary="Rank 1 holds the "
@@ -51,7 +52,13 @@ def test_a_healthy_job(good: Outcome) -> None:
         "step times",
         "devices",
     }
-    assert to_text(health_document(answer)).startswith("Healthy.\n")
+    said = to_text(health_document(answer))
+    assert said.startswith("Healthy.\n")
+    assert [(rank.rank, rank.num_steps, rank.mean_ns) for rank in answer.ranks] == [
+        (0, 4, 10e6),
+        (1, 4, 10e6),
+    ], "steps 2 to 5: the first is left out, and those under the profiler"
+    assert mentions(said, "Ranks", "10.0 ms", "loader", "backward")
 
 
 @pytest.mark.parametrize(

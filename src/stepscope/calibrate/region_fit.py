@@ -66,6 +66,7 @@ def fit_regions(points: Sequence[CollectivePoint]) -> CollectiveFit | None:
         worst_misfit=float(misfit[worst]),
         worst_bytes=points[worst].size_bytes,
         num_points=len(points),
+        mean_misfit=float(np.exp(np.log(misfit).mean())),
     )
 
 

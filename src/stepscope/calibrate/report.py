@@ -166,12 +166,13 @@ def _links(calibrated: Calibrated) -> Section | None:
             until = f"to {size_text(region.up_to_bytes)}" if region.up_to_bytes else "on"
             size = size_text(fit.worst_bytes).replace(" ", NBSP)
             worst = f"{fit.worst_misfit:.2f}x at {size}"
-            fitness = (f"{fit.r2:.3f}", worst) if index == 0 else ("", "")
+            mean = "-" if fit.mean_misfit is None else f"{fit.mean_misfit:.2f}x"
+            fitness = (f"{fit.r2:.3f}", mean, worst) if index == 0 else ("", "", "")
             name = _group(fit) if index == 0 else ""
             rows.append((name, until, region.name, time_text(region.alpha_s), beta, *fitness))
     if not rows:
         return None
-    figures = numbers("sizes", "region", "alpha", "beta (bus)", "R2")
+    figures = numbers("sizes", "region", "alpha", "beta (bus)", "R2", "misfit")
     columns = (Column(), *figures, Column(title="worst", right=True, fit="wrap"))
     return Section(title="Collectives", blocks=(Table(columns=columns, rows=tuple(rows)),))
 

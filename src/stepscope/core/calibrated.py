@@ -134,6 +134,8 @@ class CollectiveFit(Struct, frozen=True, kw_only=True):
     """Larger over smaller of the fitted and the measured time; 1 is none."""
     worst_bytes: int
     num_points: int
+    mean_misfit: float | None = None
+    """The geometric mean over the sizes; None in older files."""
 
     def seconds(self, size_bytes: float) -> float:
         """What a message of this size takes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from msgspec import Struct
@@ -11,8 +11,9 @@ from msgspec import Struct
 from stepscope.analyses.run.samples import last_step
 from stepscope.core.diagnosis import Finding
 from stepscope.core.numbers import ms_words, number_ranges
-from stepscope.live.shapes.triage import BAD, OK, UNKNOWN, Check, Health
+from stepscope.live.shapes.triage import BAD, OK, UNKNOWN, Check, Health, RankTimes
 from stepscope.readers.run_folder.tail import RankTail
+from stepscope.readers.run_folder.values import Row
 
 STRAGGLERS = ("late-rank", "uneven-work", "throttled-gpu")
 """Findings that name ranks which the others wait for."""
@@ -22,6 +23,8 @@ a power cap or an idle clock says nothing of the kind."""
 SPREAD = 0.1
 """Between ranks' steps, as a share of the middle one: ranks in step differ by far less."""
 MIN_STEPS = 3
+PARTS = {"loader": "wait_ns", "backward": "backward_ns", "optimizer": "optimizer_ns"}
+"""Of a step, by the column of a row."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -72,7 +75,11 @@ def health(outcome: Outcome) -> Health:
         _spread(outcome),
         _devices(outcome),
     )
-    return Health(checks=tuple(check for check in checks if check is not None))
+    times = (rank_times(tail) for tail in sorted(outcome.ranks, key=lambda tail: tail.rank))
+    return Health(
+        checks=tuple(check for check in checks if check is not None),
+        ranks=tuple(each for each in times if each is not None),
+    )
 
 
 def _nothing(outcome: Outcome) -> Check:
@@ -201,12 +208,37 @@ def _troubles(sample: dict[str, Any]) -> list[str]:
 def early_step_ns(tail: RankTail) -> float | None:
     """The middle of the steps that no profiler slowed, the very first left out:
     it compiles and allocates."""
-    lengths = [
-        row["dur_ns"]
+    lengths = [row["dur_ns"] or 0 for row in _early_rows(tail)]
+    return median(lengths) if len(lengths) >= MIN_STEPS else None
+
+
+def rank_times(tail: RankTail) -> RankTimes | None:
+    """A rank's own figures; None where no step of it was timed."""
+    rows = _early_rows(tail)
+    lengths = [row["dur_ns"] or 0 for row in rows]
+    if not lengths:
+        return None
+    parts = {}
+    for name, column in PARTS.items():
+        known = [ns for row in rows if (ns := row[column]) is not None]
+        if known:
+            parts[name] = fmean(known)
+    return RankTimes(
+        rank=tail.rank,
+        num_steps=len(lengths),
+        mean_ns=fmean(lengths),
+        low_ns=min(lengths),
+        high_ns=max(lengths),
+        parts_ns=parts,
+    )
+
+
+def _early_rows(tail: RankTail) -> list[Row]:
+    return [
+        row
         for row in tail.rows
         if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]
     ]
-    return median(lengths) if len(lengths) >= MIN_STEPS else None
 
 
 def _ranks(ranks: Sequence[int]) -> str:

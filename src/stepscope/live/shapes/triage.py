@@ -78,8 +78,22 @@ class Check(Struct, frozen=True):
     words: str
 
 
+class RankTimes(Struct, frozen=True, kw_only=True):
+    """One rank's steps that no profiler slowed, the very first left out."""
+
+    rank: int
+    num_steps: int
+    mean_ns: float
+    low_ns: int
+    high_ns: int
+    """The shortest and the longest."""
+    parts_ns: Mapping[str, float]
+    """A step, on average: loader, backward, optimizer; what is not there was not timed."""
+
+
 class Health(Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
+    ranks: tuple[RankTimes, ...] = ()
 
     @property
     def state(self) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.report import put_document, put_or_write
+from stepscope.core.trace import DeviceProperties
 from stepscope.errors import UsageError
+from stepscope.hardware.lookup import find_spec
 from stepscope.plan.cli.options import Options
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.cluster_parse import parse_cluster
@@ -37,7 +39,13 @@ def run_collective(options: Options, kind: str) -> int:
     own = next((each for each in measured if each.name == OWN), None)
     others = [each for each in measured if each is not own]
     said = advice(own, others, asked.num_ranks)
-    shown = (cluster, result, measured, said, (*notes, *cluster.notes))
+    shown = (
+        cluster,
+        result,
+        measured,
+        said,
+        (*notes, *_elsewhere(options, cluster), *cluster.notes),
+    )
     if output.format == "json":
         put_or_write(collective_json(*shown) + "\n", output.out)
     else:
@@ -53,6 +61,29 @@ def _cluster(options: Options) -> tuple[Cluster, tuple[str, ...]]:
         raise UsageError("--collective needs --ranks, or a --cluster that says how many there are")
     word = f"{options.collective.ranks}x{USUAL}"
     return parse_cluster(word), (f"no --cluster was given: {word}",)
+
+
+def _elsewhere(options: Options, cluster: Cluster) -> tuple[str, ...]:
+    """That a file is of another device than the cluster's: its links are another machine's."""
+    if options.hardware is None:
+        return ()
+    machine = read_hardware(options.hardware).machine
+    properties = DeviceProperties(
+        index=0,
+        name=machine.device,
+        memory_bytes=machine.memory_bytes,
+        num_sms=machine.num_sms,
+        compute_capability=None,
+        warp_size=None,
+    )
+    spec = find_spec(properties) if machine.kind != "cpu" else None
+    if machine.kind != "cpu" and (spec is None or spec.key == cluster.device.key):
+        return ()
+    words = (
+        f"{options.hardware} was measured on {machine.device} ({machine.kind}), not on "
+        f"{cluster.device.name}: it says nothing of this cluster's links"
+    )
+    return (words,)
 
 
 def read_measured(options: Options, asked: Asked, per_node: int) -> tuple[Measurement, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stepscope.core.calibrated import bus_factor, ring_steps
 from stepscope.core.contract.codec import encode
 from stepscope.plan.cluster import Cluster
-from stepscope.plan.collective import Collective
+from stepscope.plan.collective import Asked, Collective
 from stepscope.plan.contract.collective import CollectiveContract, Measurement, Way
 from stepscope.plan.report.words import seconds
 from stepscope.report.document.blocks import (
@@ -14,6 +15,7 @@ from stepscope.report.document.blocks import (
     Column,
     Headline,
     Items,
+    Prose,
     Section,
     Table,
     as_document,
@@ -51,6 +53,7 @@ def collective_document(
     between = "" if span is None else f" ({seconds(span[0])} to {seconds(span[1])})"
     text = f"{what}: {seconds(time)}{between}, {_rate(rate)} bus bandwidth, {how}."
     yield Headline(command="stepscope plan", text=text, about=(f"{cluster.name}.",))
+    yield Prose(_sent_words(asked))
     if measured:
         rows = tuple(
             (each.name, seconds(each.seconds), _rate(each.bus_bytes_per_s), over)
@@ -65,6 +68,13 @@ def collective_document(
     if not said and len({way.algorithm for way in result.ways}) == 1:
         advice = ONLY
     yield Section(title="Notes", blocks=(Items((advice, *result.notes, *notes)),))
+
+
+def _sent_words(asked: Asked) -> str:
+    """What a ring sends, whatever it is sent over."""
+    sent = asked.size_bytes * bus_factor(asked.kind, asked.num_ranks)
+    steps = ring_steps(asked.kind, asked.num_ranks)
+    return f"Round a ring each rank sends {size_words(sent)}, in {steps} steps."
 
 
 def _ways(result: Collective) -> Section:
