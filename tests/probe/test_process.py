@@ -12,6 +12,7 @@ from stepscope.errors import UsageError
 from stepscope.probe import process
 from stepscope.probe.job.worker import cpu_name
 from stepscope.probe.process import time_cases
+from tests.capture.jobs import light_path
 from tests.installed import need
 
 CALL = OperatorCall(
@@ -24,10 +25,17 @@ CALL = OperatorCall(
 CASES = [ProbeCase(call=CALL, way="fp32"), ProbeCase(call=CALL, way="fp32+benchmark")]
 
 
+@pytest.fixture
+def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough of torch for a product."""
+    need("torch")
+    monkeypatch.syspath_prepend(light_path(tmp_path))
+
+
+@pytest.mark.usefixtures("light")
 def test_cases_are_timed_where_the_working_folder_is_hostile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need("torch")
     for name in ("json", "torch", "sitecustomize", "tempfile"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
@@ -38,8 +46,8 @@ def test_cases_are_timed_where_the_working_folder_is_hostile(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.usefixtures("light")
 def test_a_recording_of_another_device_is_not_timed() -> None:
-    need("torch")
     with pytest.raises(UsageError, match="NVIDIA H200"):
         time_cases(sys.executable, "NVIDIA H200", CASES[:1], 1.0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,18 +12,26 @@ from stepscope.cli.main import main
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.log_dir import Written, newest_recordings, of_one_moment
 from tests.builders import event, trace_text, write
-from tests.capture.jobs import LIGHT
-from tests.waiting import LONGEST_S
+from tests.capture.jobs import LIGHT, environment, run_light
 
-JOB = """
-import sys, torch
+JOB = f"""
+{LIGHT}
+import os, sys
 import torch.distributed as dist
 
-rank, world, where, meeting = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+world, where, meeting = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+# One of them forks the others: each is a process of its own.
+rank, others = 0, []
+for number in range(1, world):
+    child = os.fork()
+    if child == 0:
+        rank, others = number, []
+        break
+    others.append(child)
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 if world > 1:
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=world)
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 profiler = torch.profiler.profile(
@@ -39,30 +46,24 @@ with profiler:
         model(torch.randn(32, 64)).sum().backward()
         optimizer.step()
         profiler.step()
+assert [os.waitpid(other, 0)[1] for other in others] == [0] * len(others)
 """
 
 
-def train(world: int, where: Path, meeting: Path) -> None:
+def train(folder: Path, world: int, where: Path) -> None:
     """What a user of the plugin has: the profiler with its handler, on every rank."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", LIGHT + JOB, str(rank), str(world), str(where), str(meeting)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    for process in processes:
-        _, problem = process.communicate(timeout=LONGEST_S)
-        assert process.returncode == 0, problem
+    job = folder / "train.py"
+    job.write_text(JOB, encoding="utf-8")
+    words = (str(job), str(world), str(where), str(folder / "meeting"))
+    ended = run_light(sys.executable, *words, env=environment())
+    assert ended.returncode == 0, ended.stderr.decode()
 
 
 def test_a_log_dir_of_the_handler_is_diagnosed_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_dir = tmp_path / "log"
-    train(2, log_dir, tmp_path / "meeting")
+    train(tmp_path, 2, log_dir)
     assert len(list(log_dir.glob("*.pt.trace.json"))) == 4
     words = ["diagnose", str(log_dir), "--format", "json", "--no-cache", "--jobs", "1"]
     assert main(words) == 0
@@ -73,7 +74,7 @@ def test_a_log_dir_of_the_handler_is_diagnosed_as_it_is(
     assert note.count(".pt.trace.json") == 2
 
     # A later run of one process, where TensorBoard's own tools put it.
-    train(1, log_dir / "plugins" / "profile" / "later", tmp_path / "unused")
+    train(tmp_path, 1, log_dir / "plugins" / "profile" / "later")
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     assert len(told["ranks"]) == 1

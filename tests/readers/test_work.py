@@ -24,7 +24,7 @@ from stepscope.recordings.rocm import json_walk as rocprof_walk
 from stepscope.recordings.rocm.json_walk import Walk, WalkError
 from tests.counting import CountedPattern, sized
 
-HALF = 60_000
+HALF = 30_000
 BLOCK = 1 << 13
 HEAD = b'{"traceEvents":['
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1},'

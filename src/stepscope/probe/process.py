@@ -16,17 +16,17 @@ from msgspec import Struct, convert, to_builtins
 
 from stepscope.core.probed import MeasuredTime, ProbeCase, ProbeRow
 from stepscope.errors import UsageError
-from stepscope.process.isolation import PACKAGES, tool_environment, trusted_path
+from stepscope.process.isolation import PACKAGES, isolated_python, tool_environment
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import problem_line
 
+WORKER = "stepscope.probe.job.worker"
 CODE = (
     "import os, sys; sys.path += sys.argv[1].split(os.pathsep); del sys.argv[1]; "
-    "import runpy; runpy.run_module('stepscope.probe.job.worker', run_name='__main__', "
-    "alter_sys=True)"
+    f"import runpy; runpy.run_module({WORKER!r}, run_name='__main__', alter_sys=True)"
 )
-"""Where modules are looked for comes after the library's own folders, and never is the working
-folder."""
+"""In another Python: where modules are looked for comes after the library's own folders, and never
+is the working folder."""
 START_S = 60.0
 """Beyond the budget, for Python, torch and the device to start."""
 BENCHMARK = "benchmark"
@@ -88,7 +88,7 @@ def _timed(
         asked.write_text(
             json_text({"budget_s": budget_s, "device": None, "on": device, "cases": indexed})
         )
-        command = [python, "-I", "-c", CODE, os.pathsep.join(_paths(python)), str(asked), str(out)]
+        command = [*_worker(python), str(asked), str(out)]
         with said.open("wb") as file:
             try:
                 subprocess.run(
@@ -141,9 +141,11 @@ def _row(cases: Sequence[ProbeCase], line: dict[str, dict[str, str]]) -> ProbeRo
     )
 
 
-def _paths(python: str) -> list[str]:
-    """Our own Python finds what we find; another one what PYTHONPATH gives it, and this package."""
-    if os.path.realpath(python) == os.path.realpath(sys.executable):
-        return trusted_path()
+def _worker(python: str) -> list[str]:
+    """What starts it: our own Python finds what we find; another one what it has, what PYTHONPATH
+    gives it, and this package."""
+    if os.path.abspath(python) == os.path.abspath(sys.executable):
+        return isolated_python(WORKER)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [*(entry for entry in given if os.path.isabs(entry)), PACKAGES]
+    paths = [*(entry for entry in given if os.path.isabs(entry)), PACKAGES]
+    return [python, "-I", "-c", CODE, os.pathsep.join(paths)]
