@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from stepscope.core.http_server import Server
 from stepscope.doors.serve.pages import Pages
-from stepscope.doors.serve.server import Server, server_of
+from stepscope.doors.serve.server import server_of
 from tests.browser.reading import SIZES, faults_of
 from tests.installed import need
 from tests.live_runs import add_steps, row, write_rank, write_run

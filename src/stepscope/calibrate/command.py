@@ -83,7 +83,7 @@ def _check(options: Options) -> None:
                 what = "is a folder"
             raise UsageError(f"{path} {what}. Give the path of a file")
     if options.plot is not None:
-        from stepscope.tables.extras import need
+        from stepscope.core.extras import need
 
         if options.plot.suffix.casefold() not in PICTURES:
             raise UsageError(f"--plot {options.plot}: the name must end in {', '.join(PICTURES)}")

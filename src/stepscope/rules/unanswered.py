@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from stepscope.analyses.host.loader import SERIAL
-from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.diagnosis import SHARE, Abstention
 from stepscope.core.facts import KernelRow, RankFacts
+from stepscope.core.kernel_names import MATRIX_CATEGORIES
 from stepscope.core.recorders import Recorder
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.registry import TRACE_RULES

@@ -13,13 +13,13 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps, WholeRun
+from stepscope.hardware.link_tests import judge_test, reached_words
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.accuracy import POLICY, is_crowded
 from stepscope.rules.advice import abstentions, advise, advise_run
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.uneven_work import unjudged
 from stepscope.rules.registry import every_rule
-from stepscope.rules.shared.link_tests import judge_test, reached_words
 
 MOST_TESTS = 3
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.extras import need
 from stepscope.core.trace import Bool
-from stepscope.tables.extras import need
 from stepscope.tables.rows.columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, Rows, TableSpec
 
 ArrowTable = Any

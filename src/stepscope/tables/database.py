@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from stepscope.core.extras import need
 from stepscope.errors import UsageError
 from stepscope.report.names import clean
 from stepscope.tables.arrow import ArrowTable, arrow, tidied
-from stepscope.tables.extras import need
 from stepscope.tables.rows.catalog import TABLES
 
 LOCKS = (

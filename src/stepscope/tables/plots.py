@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.extras import need
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import number_ranges
 from stepscope.errors import InputError
 from stepscope.report.names import clean, shorten
-from stepscope.tables.extras import need
 
 COLORS = {
     "compute": "#2f6f4f",

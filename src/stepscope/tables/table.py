@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from shutil import get_terminal_size
 from typing import Any
 
+from stepscope.core.extras import need
 from stepscope.tables.arrow import ArrowTable, arrow
-from stepscope.tables.extras import need
 from stepscope.tables.html import table_html
 from stepscope.tables.rows.columns import TableSpec
 from stepscope.tables.text import to_text

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.analyses.kernels.names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import RankFacts
+from stepscope.core.kernel_names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.hardware.lookup import find_spec_by_key
 from tests.tracing import Event, call, inputs, kernel, mark, op, trace_of
 

@@ -13,10 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.cli.main import main
+from stepscope.core.http_server import Server
 from stepscope.doors.serve.catalogue import catalogue_of
 from stepscope.doors.serve.pages import Pages
 from stepscope.doors.serve.report import RecordedFiles, index_page
-from stepscope.doors.serve.server import Server, is_own_host, server_of
+from stepscope.doors.serve.server import is_own_host, server_of
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.shared_data import DEMO, ROOT
 from tests.waiting import LONGEST_S

@@ -11,12 +11,12 @@ import pytest
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.system import LinkTest, SystemReport
 from stepscope.errors import FormatError
+from stepscope.hardware.link_tests import judge_test
 from stepscope.pipeline.recording import Recording
 from stepscope.readers.detect import detect
 from stepscope.readers.source import Source
 from stepscope.recordings.nccl import tests as nccl_tests
 from stepscope.rules.comms import slow_link
-from stepscope.rules.shared.link_tests import judge_test
 from tests.nccl_logs import two_nodes
 from tests.recording_texts import texts_of
 from tests.recordings.nccl.test_tests import NEW, OLD

@@ -6,11 +6,11 @@ import numpy as np
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.kernels.tables import Float64, KernelWork
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import Charges
 from stepscope.core.facts import Roofline
+from stepscope.core.kernel_names import MATRIX_CATEGORIES
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 MIN_MATRIX_COVERAGE = 0.9

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.grouping import sums
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.analyses.kernels.names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.analyses.steps.projection import Charges
 from stepscope.core.facts import CategoryRow, KernelRow
+from stepscope.core.kernel_names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.core.trace import NONE, Bool, Int16, Int64, Kind, OpInputs, Trace
 from stepscope.workload.model import Work, parse_inputs, work_of
 

@@ -74,7 +74,7 @@ def _command(options: Options) -> tuple[str, ...]:
 def server(tools: Tools) -> Any:
     """The SDK's server with our tools."""
     from stepscope import __version__
-    from stepscope.tables.extras import need
+    from stepscope.core.extras import need
 
     sdk = need("mcp.server", "mcp", "`stepscope mcp`")
     made = sdk.MCPServer(
@@ -94,9 +94,9 @@ def answering(tool: Callable[..., str]) -> Callable[..., str]:
     """The tool with our sentence in place of our exception, which is what the agent then reads."""
     import functools
 
+    from stepscope.core.extras import need
     from stepscope.doors.mcp import answers
     from stepscope.errors import StepscopeError
-    from stepscope.tables.extras import need
 
     refused = need("mcp.server.mcpserver.exceptions", "mcp", "`stepscope mcp`").ToolError
 

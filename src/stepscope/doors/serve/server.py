@@ -3,9 +3,11 @@ anything."""
 
 from __future__ import annotations
 
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
+
+from stepscope.core.http_server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,17 +27,6 @@ HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
 )
 """Each page has a policy of its own besides, which lets our own scripts alone run."""
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: Any) -> None:
-        """A client that went away is nothing to tell."""
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
 
 
 def server_of(port: int, answer: Callable[[str, Mapping[str, str]], Answer]) -> Server:

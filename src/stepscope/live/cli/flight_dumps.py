@@ -37,17 +37,22 @@ def find_hang_of(ranks: Sequence[Process]) -> tuple[Hang | None, str]:
     if not paths:
         return None, ""
 
+    from stepscope.core.recordings.auxiliary import Auxiliary
+    from stepscope.core.recordings.training_log import TrainingLog
+    from stepscope.readers.formats import BY_NAME
     from stepscope.readers.source import Source
-    from stepscope.recordings.flight.dump import read
-    from stepscope.recordings.flight.hang import find_hang
 
+    reader = BY_NAME["flight-recorder"].reader()
+    assert reader.read_together is not None
+    assert reader.complete is not None
     try:
-        dumps = read([Source(path=path, label=str(path)) for path in paths]).dumps
+        read = reader.read_together([Source(path=path, label=str(path)) for path in paths])
     except StepscopeError as problem:
         return None, f"its dumps could not be read: {problem}"
     age = time.time() - max(path.stat().st_mtime for path in paths)
     words = f"{len(paths)} of {len(ranks)} ranks dumped, the last {max(age, 0):,.0f} s ago"
-    hang = find_hang(dumps)
+    assert isinstance(read, TrainingLog)
+    hang = reader.complete(Auxiliary(training=read)).hang
     return hang, words if hang is not None else f"no collective is open ({words})"
 
 

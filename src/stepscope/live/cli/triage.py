@@ -118,10 +118,13 @@ def sampled(
     saw no more."""
     from msgspec.structs import replace
 
+    from stepscope.core.recordings.system import SystemRecording
     from stepscope.live.cli.py_spy import Sampling, find_spy
+    from stepscope.readers.formats import BY_NAME
     from stepscope.readers.source import Source
-    from stepscope.recordings.host.profile import read_file
 
+    read_file = BY_NAME["host-profile"].reader().read_file
+    assert read_file is not None
     recordings: list[SystemRecording] = []
     refused: list[str] = []
     with ExitStack() as stack:
@@ -140,6 +143,7 @@ def sampled(
             try:
                 path = sampling.result()
                 recording = read_file(Source(path=path, label=path.name))
+                assert isinstance(recording, SystemRecording)
                 stacks = tuple(replace(one, pid=sampling.pid) for one in recording.stacks)
                 recordings.append(replace(recording, stacks=stacks))
                 lines += path.read_text(encoding="utf-8").splitlines()

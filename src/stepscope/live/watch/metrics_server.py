@@ -7,7 +7,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from stepscope.doors.serve.server import Server
+from stepscope.core.http_server import Server
 
 ANSWER_S = 5.0
 """A client that does not go on is let go after this."""

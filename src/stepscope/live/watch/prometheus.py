@@ -10,7 +10,7 @@ from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
-    from stepscope.doors.serve.server import Server
+    from stepscope.core.http_server import Server
     from stepscope.live.shapes.live import LiveView
 
 LOOPBACK = "127.0.0.1"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stepscope.api import SystemRecording, Table, table
 from stepscope.core.numbers import size_words
-from stepscope.rules.shared.link_tests import (
+from stepscope.hardware.link_tests import (
     LinkJudgement,
     judge_test,
     reached_words,

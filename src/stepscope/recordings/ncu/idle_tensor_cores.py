@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stepscope.analyses.kernels.names import MATRIX_CATEGORIES, category_of
 from stepscope.api import Advice, Auxiliary, Rule
+from stepscope.core.kernel_names import MATRIX_CATEGORIES, category_of
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.core.recordings.system import DeviceSeries
 from stepscope.recordings.ncu.kernel_metrics import POLICY as METRICS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.analyses.kernels.names import MATRIX_CATEGORIES, category_of, uses_tensor_cores
 from stepscope.api import Advice, Auxiliary
+from stepscope.core.kernel_names import MATRIX_CATEGORIES, category_of, uses_tensor_cores
 from stepscope.core.recordings.kernels import NAME_CHARS
 from stepscope.recordings.nsys.totals import kernel_totals
 

@@ -42,11 +42,11 @@ from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.nccl_notes import slow_links
 from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
+from stepscope.hardware.link_tests import advice_of, judge_test
 from stepscope.hardware.links import ACROSS, LINK_SHARE, Tier, usual_tiers
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.link_tests import advice_of, judge_test
 from stepscope.rules.shared.messages import Messages, messages, with_times_ns
 
 CODE = "slow-link"

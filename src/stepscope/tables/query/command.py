@@ -158,7 +158,7 @@ def _print_csv(answer: Table) -> None:
 
 
 def _write(answer: Table, path: Path, to: str) -> None:
-    from stepscope.tables.extras import need
+    from stepscope.core.extras import need
     from stepscope.tables.text import write_csv
 
     try:
