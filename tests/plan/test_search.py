@@ -15,18 +15,19 @@ import pytest
 
 from stepscope.plan import search as search_module
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import PART_WORDS, SAME, Choice, why
-from stepscope.plan.cluster import Cluster
+from stepscope.plan.choice import PART_WORDS, SAME, Choice, choice_of, why
+from stepscope.plan.cluster import USABLE, Cluster
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.devices import make_cluster
 from stepscope.plan.estimate import estimate, estimate_one
-from stepscope.plan.framework import MEGATRON, TORCHTITAN
+from stepscope.plan.framework import MEGATRON, MEGATRON_CORE, TORCHTITAN
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, alike
 from stepscope.plan.layout_parse import parse_layout
 from stepscope.plan.model import Experts, Model
 from stepscope.plan.search import SearchResult, least_memory, search
 from stepscope.plan.space import CHUNK_ROWS, Grid, Space, divisors, open_space
+from stepscope.plan.validate import problems
 from tests.waiting import LONGEST_S
 from tests.wording import mentions
 
@@ -486,3 +487,38 @@ def test_as_few_layers_are_recomputed_as_make_it_fit() -> None:
     # Who pins it gets all.
     for chosen in search(job, replace(pinned, recompute=("full",))).best:
         assert chosen.layout.recompute_layers == 0
+
+
+def test_checkpoints_stand_apart_where_nothing_fits_otherwise() -> None:
+    """Least is kept near the root of layers x a checkpoint / a whole layer (Chen et al. 2016)."""
+    model = replace(find_model("llama3-70b"), vocab=64)
+    job = TrainingJob(
+        model=model, cluster=parse_cluster("2x8xH100"), seq_len=65536, global_batch=1,
+        framework=MEGATRON_CORE,
+    )  # fmt: skip
+    plain = Layout(tp=8, pp=2, is_sequence_parallel=True, recompute="full")
+    made = {every: choice_of(job, replace(plain, recompute_every=every)) for every in (1, 2, 4, 8)}
+    kept = {every: choice.memory["activations"] for every, choice in made.items()}
+    whole = choice_of(job, replace(plain, recompute="none")).memory["activations"] / 40
+    checkpoint = kept[1] / 40 - whole / 40
+    assert kept[4] == pytest.approx(10 * checkpoint + 4 * whole, rel=0.01)
+    root = (40 * checkpoint / whole) ** 0.5
+    assert min(kept, key=lambda every: kept[every]) in {
+        every for every in kept if root / 2 <= every <= 2 * root
+    }
+    assert len({choice.step_s for choice in made.values()}) == 1
+    # A device that holds it with checkpoints further apart, and with one for each layer not.
+    pins = Space(tp=(8,), pp=(2,), is_sequence_parallel=(True,))
+    least = min(made.values(), key=lambda choice: choice.memory_bytes)
+    assert least.memory_bytes < made[1].memory_bytes
+    memory_bytes = (least.memory_bytes + made[1].memory_bytes) / 2 / USABLE
+    tight = replace(job, cluster=replace(job.cluster, memory_bytes=memory_bytes))
+    found = search(tight, pins)
+    assert found.best[0].layout.recompute_every > 1
+    assert parse_layout(str(found.best[0].layout), tight) == found.best[0].layout
+    assert not problems(tight, found.best[0].layout)
+    # A framework that has one for each layer alone has no such layout.
+    alone = replace(tight, framework=replace(MEGATRON_CORE, groups_checkpoints=False))
+    assert not search(alone, pins).best
+    uneven = replace(plain, recompute_every=3)
+    assert any("no checkpoint every 3" in str(fault) for fault in problems(job, uneven))

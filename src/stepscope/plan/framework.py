@@ -104,6 +104,8 @@ class Framework:
     """Whether it means what is cheap to repeat in a layer with experts: norms and activations,
     whose outputs are then not kept. Of other layers Megatron-Core repeats attention alone
     (`recompute_modules`), which frees nothing where one kernel does it."""
+    groups_checkpoints: bool = False
+    """Whether full recomputation can have a checkpoint for several layers."""
     balances_stages: bool = False
     """Whether the stages with embedding and head get fewer layers."""
     balances_even: bool = True
@@ -195,6 +197,7 @@ EAGER_LOGIT_BYTES = 12.0
 
 MEGATRON = Framework(
     name="megatron",
+    groups_checkpoints=True,
     has_fused_update=True,
     has_dropout=True,
     pads_vocab=True,
@@ -205,6 +208,7 @@ MEGATRON = Framework(
 """Megatron-LM as of 2021."""
 MEGATRON_CORE = Framework(
     name="megatron-core",
+    groups_checkpoints=True,
     has_fused_update=True,
     keeps_narrow_inputs=True,
     attention=3,
@@ -310,6 +314,7 @@ TORCHTITAN = Framework(
 )
 FSDP = Framework(
     name="fsdp",
+    groups_checkpoints=True,
     has_fused_update=True,
     attention=3,
     overlaps_data=True,
@@ -379,6 +384,7 @@ INTERNEVO = Framework(
 tensors of that size over all parameters at once: the root and the denominator."""
 DDP = Framework(
     name="ddp",
+    groups_checkpoints=True,
     has_fused_update=True,
     overlaps_data=True,
     fuses=False,

@@ -49,6 +49,8 @@ class Layout:
     recompute: str = "none"
     recompute_layers: Count = 0
     """Layers of each stage that `full` recomputes; 0 is all of them."""
+    recompute_every: Count = 1
+    """Of `full` in all layers: layers from one checkpoint to the next."""
     schedule: str = "1f1b"
     offload: str = "none"
     is_flash: bool = True
@@ -80,6 +82,8 @@ class Layout:
         if self.recompute != "none":
             some = str(self.recompute_layers) if self.recompute_layers else ""
             words.append(self.recompute + some)
+        if self.recompute_every > 1:
+            words.append(f"every{self.recompute_every}")
         if self.schedule != "1f1b":
             words.append(self.schedule)
         if self.offload != "none":
@@ -109,6 +113,7 @@ class Layouts:
     is_sequence_parallel: Ints
     recompute: Ints
     recompute_layers: Ints
+    recompute_every: Ints
     schedule: Ints
     offload: Ints
     is_flash: Ints

@@ -14,7 +14,7 @@ from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 
 _NUMBERS = {
     "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "ep": "ep", "mb": "micro_batch",
-    "v": "vpp", "vpp": "vpp", "z": "zero_stage", "zero": "zero_stage",
+    "every": "recompute_every", "v": "vpp", "vpp": "vpp", "z": "zero_stage", "zero": "zero_stage",
 }  # fmt: skip
 _WORD = re.compile(r"([a-z]+?)(\d{1,9})(?:v(\d{1,9})|/(\d{1,9}))?")
 _SOME_LAYERS = re.compile(r"full([1-9]\d{0,4})")

@@ -54,6 +54,9 @@ def name_parts(layout: Layout) -> list[tuple[str, str]]:
         parts.append((f"{layout.recompute}{num}", some))
     elif layout.recompute != "none":
         parts.append((layout.recompute, RECOMPUTE_WORDS[layout.recompute]))
+    if layout.recompute_every > 1:
+        apart = f"a checkpoint every {layout.recompute_every} layers"
+        parts.append((f"every{layout.recompute_every}", apart))
     if layout.schedule != "1f1b":
         parts.append((layout.schedule, SCHEDULE_WORDS[layout.schedule]))
     if layout.offload != "none":

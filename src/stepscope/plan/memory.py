@@ -324,7 +324,9 @@ def _activations(
     else:
         layer = whole
     share = recomputed_share(job, layouts)
-    layer = np.where(layouts.recompute == 2, share * checkpoint + (1 - share) * whole, layer)
+    every = np.maximum(layouts.recompute_every, 1)
+    again = share * checkpoint / every + (1 - share) * whole
+    layer = np.where(layouts.recompute == 2, again, layer)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
     base = np.minimum(pp, num_micro)
     # Interleaved stages hold more, but never more than a step has.
@@ -332,9 +334,9 @@ def _activations(
     flight = np.where(layouts.schedule == SCHEDULES.index("gpipe"), num_micro, flight)
     twice = layouts.schedule == SCHEDULES.index("zb2p")
     flight = np.where(twice, np.minimum(2 * pp, num_micro), flight)
-    # The layer that runs backward just now is whole, however little is kept of it; and its
-    # gradients beside it.
-    working = np.where(layouts.recompute == 2, whole, 0.0)
+    # The layers since the checkpoint that runs backward just now are whole, however little is kept
+    # of them; and gradients beside them.
+    working = np.where(layouts.recompute == 2, whole * every, 0.0)
     first = layer * in_stage * flight + working
     last = (
         layer

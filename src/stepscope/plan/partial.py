@@ -19,7 +19,8 @@ _NONE, _FULL = RECOMPUTE.index("none"), RECOMPUTE.index("full")
 def partly_recomputed(job: TrainingJob, layouts: Layouts, limit_bytes: float) -> Layouts:
     """Of layouts that recompute all layers and fit, those that fit with fewer of them, with as few
     as that takes. What fits with none recomputed is left out: it is a layout of its own."""
-    layouts = layouts.take((layouts.recompute == _FULL) & (layouts.recompute_layers == 0))
+    is_plain = (layouts.recompute_layers == 0) & (layouts.recompute_every == 1)
+    layouts = layouts.take((layouts.recompute == _FULL) & is_plain)
     if not len(layouts):
         return layouts
     without = layouts.changed(recompute=np.full(len(layouts), _NONE))

@@ -36,6 +36,10 @@ SLOWEST = 4.0
 SAVED = 0.98
 """Of the memory before it that a point of the front has at most."""
 
+CHECKPOINTS_APART = (2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Layers from one checkpoint to the next, tried where nothing fits with one for each layer: least
+is kept near the root of layers x a checkpoint / a whole layer."""
+
 STATES = "weights, gradients and optimizer alone"
 ACTIVATIONS = "with activations and buffers"
 HOST = "the host's memory"
@@ -82,6 +86,13 @@ def search(
             if grid.space.is_recompute_free:
                 part = _with_partial(job, part, limit)
             break
+    space = grid.space
+    if not part.num_fit and "full" in space.recompute and space.recompute_every == (1,):
+        apart = replace(space, recompute=("full",), recompute_every=CHECKPOINTS_APART)
+        if job.framework.groups_checkpoints:
+            grouped = search(job, apart, top=top, num_workers=num_workers)
+            if grouped.best:
+                return replace(grouped, num_layouts=part.num + grouped.num_layouts)
     return _result(job, part, top)
 
 
@@ -445,6 +456,7 @@ def _plainness(layout: Layout) -> tuple[int, ...]:
         layout.shard > 0,
         layout.recompute != "none",
         layout.recompute_layers > 0,
+        layout.recompute_every,
         layout.vpp,
         layout.zero_stage,
         not layout.is_sequence_parallel and layout.tp > 1,

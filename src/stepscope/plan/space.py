@@ -48,6 +48,8 @@ class Space:
     has_partial_recompute: bool = True
     """Whether, where nothing and `full` may be chosen, it may be of as few layers as make the
     layout fit."""
+    recompute_every: tuple[int, ...] = (1,)
+    """Layers from one checkpoint to the next where all are recomputed."""
     repeats_attention: bool = False
     """Whether selective recompute is tried too where it only runs one kernel again and frees
     nothing; who pins it gets it."""
@@ -130,6 +132,7 @@ class Grid:
             {
                 "is_sequence_parallel": [int(is_split) for is_split in sequence],
                 "recompute": _codes(space.recompute, RECOMPUTE),
+                "recompute_every": space.recompute_every,
                 "offload": _codes(space.offload, OFFLOAD),
                 "is_flash": [
                     int(is_flash) for is_flash in space.is_flash if not is_flash or has_flash
@@ -345,7 +348,9 @@ class Grid:
         has_selective |= self.space.recompute == ("selective",)
         # What selective recompute leaves out of memory, one kernel for attention never puts there.
         useful = (methods["recompute"] != 1) | (methods["is_flash"] == 0) | has_selective
-        return np.asarray(split & useful, dtype=bool)
+        every, in_stage = methods["recompute_every"], self.job.model.layers // cuts["pp"]
+        groups = (methods["recompute"] == 2) & (in_stage >= every) & (in_stage % every == 0)
+        return np.asarray(split & useful & ((every == 1) | groups), dtype=bool)
 
 
 def _codes(words: Sequence[str], all_words: Sequence[str]) -> list[int]:

@@ -141,6 +141,14 @@ def _cut_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
 
 def _pipe_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     layers, pp, vpp = job.model.layers, layout.pp, layout.vpp
+    every, in_stage = layout.recompute_every, max(1, layers // pp)
+    if every > 1 and (layout.recompute != "full" or layout.recompute_layers):
+        yield Problem(
+            what=f"every{every} is of full recomputation of all layers", instead="leave it out"
+        )
+    elif in_stage % every:
+        what = f"{in_stage} layers of a stage have no checkpoint every {every}"
+        yield Problem(what=what, instead=_could(in_stage, every))
     if pp > layers or (layers % pp and not job.framework.balances_stages):
         yield Problem(
             what=f"{layers} layers cannot be cut into {pp} equal stages", instead=_could(layers, pp)
@@ -278,7 +286,7 @@ def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
     steps: list[dict[str, object]] = [
         {"is_sequence_parallel": layout.tp > 1},
         *_each("zero_stage", (stage for stage in shared if layout.zero_stage < stage < 3)),
-        {"recompute": "full", "recompute_layers": 0},
+        {"recompute": "full", "recompute_layers": 0, "recompute_every": 1},
         *smaller,
         {"zero_stage": max(shared)},
         *_each("offload", job.framework.offloads),

@@ -71,7 +71,7 @@ def test_what_is_written_costs_the_same_when_it_is_read(
         model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq, global_batch=128,
         precision=precision, optimizer=OPTIMIZERS[optimizer], grads=grads,
     )  # fmt: skip
-    candidate = bare(plain, Space(offload=OFFLOAD), target)
+    candidate = bare(plain, Space(offload=OFFLOAD, recompute_every=(1, 2)), target)
     job = candidate.job
     if TARGETS[target].lacks(job) or (grads and grads_setting(job.framework, grads) is None):
         return

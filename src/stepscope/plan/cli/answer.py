@@ -243,6 +243,8 @@ def space_of(given: Pins) -> Space:
     pins: dict[str, Any] = {
         name: (value,) for name in names if (value := getattr(given, name)) is not None
     }
+    if given.recompute_every is not None:
+        pins |= {"recompute": ("full",), "recompute_every": (given.recompute_every,)}
     if given.zero is not None:
         pins["zero_stage"] = (given.zero,)
     if given.sp is not None:

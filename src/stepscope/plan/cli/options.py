@@ -103,6 +103,9 @@ class Pins:
         "--sp", "sequence parallelism of tensor ranks", action=argparse.BooleanOptionalAction
     )
     recompute: str | None = declare.option("--recompute", "of activations", choices=RECOMPUTE)
+    recompute_every: int | None = declare.option(
+        "--recompute-every N", "layers from one checkpoint to the next, of --recompute full", count
+    )
     schedule: str | None = declare.option("--schedule", "of the pipeline", choices=SCHEDULES)
     offload: str | None = declare.option(
         "--offload",

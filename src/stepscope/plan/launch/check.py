@@ -31,7 +31,7 @@ LARGE_BUFFERS = 0.05
 """Of a device's memory: buckets that take more are named."""
 SAME_FIELDS = (
     "tp", "pp", "vpp", "cp", "ep", "zero_stage", "is_sequence_parallel", "recompute",
-    "recompute_layers", "schedule", "offload", "is_flash",
+    "recompute_layers", "recompute_every", "schedule", "offload", "is_flash",
 )  # fmt: skip
 """Of settings, which a layout has too."""
 

@@ -26,6 +26,8 @@ def deepspeed(job: TrainingJob, choice: Choice) -> Launch:
     """ZeRO over data ranks; the training script is the reader's own."""
     layout = choice.layout
     reasons = lacking(job) + cuts_beyond_data(layout)
+    if layout.recompute_every > 1:
+        reasons.append("how many layers a checkpoint is of is said in the model, not there")
     if layout.offload != "none" and layout.zero_stage == 0:
         reasons.append("offload needs ZeRO (z1 or more)")
     if layout.offload in ("all", "nvme") and layout.zero_stage < 3:

@@ -69,6 +69,8 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
         )
     if layout.zero_stage >= 2 and layout.pp > 1:
         reasons.append(f"Megatron-FSDP (z{layout.zero_stage}) under a pipeline is not written here")
+    if layout.vpp > 1 and model.layers // (layout.pp * layout.vpp) % layout.recompute_every:
+        reasons.append(f"a checkpoint every {layout.recompute_every} layers leaves a rest")
     if layout.recompute_layers % layout.vpp:
         reasons.append(
             f"{layout.recompute_layers} recomputed layers do not divide by {layout.vpp} pieces of "
@@ -146,7 +148,7 @@ def _recompute_flags(model: Model, layout: Layout) -> Flags:
         yield "recompute-num-layers", layout.recompute_layers // layout.vpp
     elif layout.recompute == "full":
         yield "recompute-method", "uniform"
-        yield "recompute-num-layers", 1
+        yield "recompute-num-layers", layout.recompute_every
     elif layout.recompute == "selective" and model.experts is not None:
         yield "recompute-modules", CHEAP_MODULES
 

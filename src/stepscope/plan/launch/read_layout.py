@@ -41,6 +41,7 @@ def read_layout(config: Mapping[str, Any], where: str) -> Settings:
         shard=whole(config.get("shard"), 0, MAX_COUNT) or 0,
         recompute=_word(config, "recompute", RECOMPUTE),
         recompute_layers=whole(config.get("recompute_layers"), 0, MAX_COUNT) or 0,
+        recompute_every=whole(config.get("recompute_every"), 1, MAX_COUNT) or 1,
         offload=_word(config, "offload", OFFLOAD),
         grads="bf16" if config.get("weights") == "bf16" else None,
         precision=_word(config, "precision", ("bf16", *PRECISIONS)),

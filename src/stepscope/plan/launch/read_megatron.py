@@ -125,6 +125,7 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         is_sequence_parallel="sequence-parallel" in flags and tp > 1,
         recompute=_recompute(flags),
         recompute_layers=_recompute_layers(flags),
+        recompute_every=_recompute_every(flags),
         offload="optimizer" if "optimizer-cpu-offload" in flags else "none",
         precision=precision,
         is_flash=flags.get("attention-backend") not in ("unfused", "local"),
@@ -175,6 +176,12 @@ def _recompute(flags: Flags) -> str:
     if word in ("full", "selective"):
         return str(word)
     return "selective" if "recompute-activations" in flags else "none"
+
+
+def _recompute_every(flags: Flags) -> int:
+    if flags.get("recompute-method") != "uniform" or _recompute(flags) != "full":
+        return 1
+    return _count(flags, "recompute-num-layers") or 1
 
 
 def _recompute_layers(flags: Flags) -> int:

@@ -46,6 +46,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     recompute: str = "none"
     recompute_layers: int = 0
     """Of each stage, that full recomputation is of; 0 is all."""
+    recompute_every: int = 1
+    """Layers from one checkpoint to the next."""
     schedule: str = "1f1b"
     offload: str = "none"
     precision: str | None = None

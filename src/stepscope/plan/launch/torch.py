@@ -104,6 +104,7 @@ def settings(job: TrainingJob, choice: Choice, launcher: str) -> dict[str, Any]:
         "shard": layout.shard,
         "recompute": layout.recompute,
         "recompute_layers": layout.recompute_layers,
+        "recompute_every": layout.recompute_every,
         "offload": layout.offload,
         "precision": job.precision,
         "weights": "bf16" if job.framework.trains_narrow else "fp32",

@@ -77,6 +77,8 @@ def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
         reasons.append(f"{layout.schedule} is not among its schedules: {', '.join(SCHEDULES)}")
     if layout.tp > 1 and not layout.is_sequence_parallel:
         reasons.append("its tensor ranks share the sequence too: sp belongs in the layout")
+    if layout.recompute_every > 1:
+        reasons.append("it has a checkpoint for each layer")
     if layout.recompute_layers:
         reasons.append("its full recompute is of every layer, not of some")
     if layout.offload == "all" and layout.zero_stage == 0:

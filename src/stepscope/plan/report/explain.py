@@ -125,6 +125,10 @@ class _Made:
             }
             if layout.recompute_layers:
                 kept["full"] = f"{layout.recompute_layers} of {self.layers:g} layers: their input"
+            if layout.recompute_every > 1:
+                kept["full"] = (
+                    f"the input of one layer in {layout.recompute_every}, and all between"
+                )
             flight = f"{fixed(self.tokens, 0)} tokens of a micro-batch here, with those in flight"
             return (
                 f"{self.layers:g} layers x {flight}: {fixed(each, 0)} bytes a token and layer "

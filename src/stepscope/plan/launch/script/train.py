@@ -91,7 +91,8 @@ class Block(nn.Module):
     def __init__(self, index: int) -> None:
         super().__init__()
         num_again = SETTINGS["recompute_layers"] or SHAPE["layers"]
-        self.is_again = SETTINGS["recompute"] == "full" and index < num_again
+        is_alone = SETTINGS["recompute_every"] == 1
+        self.is_again = SETTINGS["recompute"] == "full" and index < num_again and is_alone
         self.first, self.second = norm(), norm()
         self.attention, self.mlp = Attention(), Mlp()
 
@@ -105,6 +106,12 @@ class Block(nn.Module):
         x = x + self.attention(self.first(x))
         out: Tensor = x + self.mlp(self.second(x))
         return out
+
+
+def through(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    for block in blocks:
+        x = block(x)
+    return x
 
 
 class Decoder(nn.Module):
@@ -126,8 +133,11 @@ class Decoder(nn.Module):
         x = self.tokens(tokens)
         if self.positions is not None:
             x = x + self.positions.weight[: tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
+        every = SETTINGS["recompute_every"]
+        for index in range(0, len(self.blocks), every):
+            group = self.blocks[index : index + every]
+            # Of several layers one checkpoint: backward runs all of them forward again.
+            x = checkpoint(through, group, x, use_reentrant=False) if every > 1 else group[0](x)
         logits = self.head(self.norm(x))[:, :-1]
         return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
