@@ -1,2 +1,5 @@
-"""What the capture inside a training job and the rest of stepscope agree on. The standard library
-alone is imported here."""
+"""What the capture inside a job and the rest of stepscope agree on.
+
+In come and out go the run folder's files, environment variables and settings, with the checks for
+what strangers wrote. It imports the standard library alone.
+"""
