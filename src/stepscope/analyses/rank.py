@@ -16,6 +16,7 @@ from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.known_bugs import bug_notes
 from stepscope.analyses.links import Links
+from stepscope.analyses.marks import host_mark_rows, with_steps_joined
 from stepscope.analyses.memory.use import memory_use
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition
@@ -68,7 +69,7 @@ def measure_rank(
         kernels=kernel_rows(trace, origins, kernels)[:MAX_ROWS],
         ops=_op_rows(context, origins),
         modules=modules,
-        marks=_projected(trace, links, marks),
+        marks=_marks(context, charges, marks),
         phases=phases(trace, origins),
         copies=copy_rows(trace, links, context.host, charges.work),
         host=host_facts(trace, links, context.host, *context.cut.host_window),
@@ -84,6 +85,19 @@ def measure_rank(
         + bug_notes(context.trace, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
+
+
+def _marks(
+    context: RankContext, charges: Charges, rows: tuple[RangeRow, ...]
+) -> tuple[RangeRow, ...]:
+    """The user's own ranges: by the device's time, or by the host's where it did the work."""
+    trace = context.trace
+    if context.cut.steps.where == "device":
+        whole = int(trace.dur_ns[charges.work].sum())
+        return with_steps_joined(_projected(trace, context.links, rows), whole)
+    low, high = context.cut.host_window
+    inside = (trace.start_ns >= low) & (trace.start_ns < high) & context.host.driving
+    return with_steps_joined(host_mark_rows(trace, inside), high - low)[:MAX_ROWS]
 
 
 def _range_rows(

@@ -29,7 +29,9 @@ def kernel_sections(rank: RankFacts, lines: Mapping[str, str] | None = None) -> 
         yield _longest(rank, num_steps, compute, lines or {})
     if rank.modules:
         yield _ranges("Modules", rank.modules, num_steps)
-    if rank.marks:
+    if rank.marks and rank.steps.where == "host":
+        yield _host_ranges(rank.marks, num_steps)
+    elif rank.marks:
         yield _ranges("Marks", rank.marks, num_steps)
     if not rank.categories and not rank.kernels and rank.steps.where == "host":
         yield from _operators(rank, num_steps)
@@ -105,6 +107,17 @@ def _ranges(title: str, ranges: tuple[RangeRow, ...], num_steps: int) -> Section
     meaning = "span: one, first to last" if is_projected else "backward with its forward"
     table = Table(columns=(NAME, *numbers(*titles)), rows=tuple(rows))
     return _section(title, f"a step; device time launched inside; {meaning}", table)
+
+
+def _host_ranges(ranges: tuple[RangeRow, ...], num_steps: int) -> Section:
+    """The same on a host that did the work itself."""
+    shown = sorted(ranges, key=lambda row: -(row.host_ns or 0))[:MAX_RANGES]
+    rows = tuple(
+        (row.name, per_step(row.count, num_steps), _ms(row.host_ns or 0, num_steps))
+        for row in shown
+    )
+    table = Table(columns=(NAME, *numbers("calls", "ms")), rows=rows)
+    return _section("Marks", "a step, on the host; ranges may hold one another", table)
 
 
 def _operators(rank: RankFacts, num_steps: int) -> Iterator[Section]:
