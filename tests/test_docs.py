@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import stepscope
 from stepscope.cli.commands import COMMANDS
 from stepscope.cli.main import main
 from tests.scaling_jobs import strong_series
@@ -48,6 +49,15 @@ def test_every_command_has_a_page_and_every_link_leads_somewhere() -> None:
         )
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", ["start.md", "questions.md", "migrate.md"])
+def test_the_first_pages_name_commands_and_functions_that_are_there(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    commands = set(re.findall(r"(?:^ +|`|\$ )stepscope ([a-z]+)\b", page, re.MULTILINE))
+    assert len(commands) > 5
+    assert commands <= {command.name for command in COMMANDS}
+    assert set(re.findall(r"\bstepscope\.([A-Za-z_]+)\(", page)) <= set(stepscope.__all__)
 
 
 def test_the_json_example_has_the_contracts_keys(capsys: pytest.CaptureFixture[str]) -> None:
