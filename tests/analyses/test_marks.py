@@ -7,7 +7,7 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import RangeRow
 from stepscope.report.diagnosis.kernels import kernel_sections
-from tests.tracing import mark, op, trace_of
+from tests.tracing import call, kernel, mark, op, trace_of
 
 MS = 1_000_000
 
@@ -47,3 +47,26 @@ def test_marks_of_a_host_alone_are_by_its_time() -> None:
     num = len(facts.steps.windows)
     assert marks == {"forward": (num, num * 4 * MS), "backward": (num, num * 4 * MS)}
     assert "Marks" in [section.title for section in kernel_sections(facts)]
+
+
+def test_ranges_of_the_users_are_the_phases_of_work_that_no_operator_launched() -> None:
+    """As Nsight Systems records NVTX: the device line and the marks give one answer."""
+    events, number = [], 0
+    for step in range(3):
+        at = step * 10 * MS
+        events.append(mark(f"ProfilerStep#{step}", at, at + 10 * MS))
+        for name, first, last in (("forward", 1, 4), ("backward", 4, 8), ("optimizer_step", 8, 9)):
+            number += 1
+            begun = at + first * MS
+            events += [
+                mark(name, begun, at + last * MS),
+                call("cudaLaunchKernel", begun + 1, begun + 1000, number),
+                kernel("sgemm", begun + 2000, at + last * MS, number),
+            ]
+    facts = measure_rank(build_context(trace_of(*events), None), 0)
+    marks = {each.name: each.device_ns for each in facts.marks}
+    assert facts.phases is not None
+    assert facts.phases.unknown_ns == 0
+    assert facts.phases.forward_ns == marks["forward"] > 0
+    assert facts.phases.backward_ns == marks["backward"]
+    assert facts.phases.optimizer_ns == marks["optimizer_step"]

@@ -19,7 +19,11 @@ from stepscope.core.trace import NONE, Bool, Int32, Int64, Kind, Trace
 BACKWARD_RANGE = re.compile(
     r"^autograd::engine::evaluate_function|^CompiledFunctionBackward|^## backward|^backward$"
 )
-OPTIMIZER_RANGE = re.compile(r"^Optimizer\.(step|zero_grad)#|^## optimizer")
+OPTIMIZER_RANGE = re.compile(
+    r"^Optimizer\.(step|zero_grad)#|^## optimizer|^(opt|optim|optimizer)[_ .]?step$|^optimizer$"
+)
+FORWARD_MARK = re.compile(r"^## forward|^forward([_ ]pass)?$|^fwd$")
+"""A user's own range, where no operators were recorded."""
 MODULE_FRAME = re.compile(r"^nn\.Module: ")
 STEP_MARK = re.compile(r"^ProfilerStep")
 
@@ -40,6 +44,8 @@ class Charges(Struct, frozen=True, kw_only=True):
     optimizer: Bool
     recomputed: Bool
     """A forward operator run again inside backward."""
+    forward: Bool
+    """Launched in a user's range of that name."""
 
     def only(self, chosen: slice) -> Charges:
         """Those of the chosen pieces of work, as views."""
@@ -52,12 +58,13 @@ def charge(trace: Trace, links: Links, work: Int64, *, captured: bool = False) -
     launch = links.origin(work) if captured else links.launch[work]
     is_op = trace.is_kind(Kind.OP)
     op = ancestor_with(links.parent, launch, is_op)
-    backward, optimizer, recomputed = (
+    backward, optimizer, recomputed, forward = (
         is_within(trace, links.parent, launch, ranges)
         for ranges in (
             matching(trace, BACKWARD_RANGE),
             matching(trace, OPTIMIZER_RANGE),
             rerun_forward_ops(trace, links),
+            trace.is_kind(Kind.MARK) & matching(trace, FORWARD_MARK),
         )
     )
     return Charges(
@@ -68,6 +75,7 @@ def charge(trace: Trace, links: Links, work: Int64, *, captured: bool = False) -
         backward=backward & ~optimizer,
         optimizer=optimizer,
         recomputed=recomputed & backward,
+        forward=forward & ~backward & ~optimizer,
     )
 
 
@@ -138,7 +146,7 @@ def phases(trace: Trace, charges: Charges) -> Phases | None:
         return None
     dur = trace.dur_ns[charges.work]
     linked = charges.op != NONE
-    forward = linked & ~charges.backward & ~charges.optimizer
+    forward = (linked | charges.forward) & ~charges.backward & ~charges.optimizer
 
     def total(mask: Bool) -> int:
         return int(dur[mask].sum())
