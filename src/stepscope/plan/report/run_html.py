@@ -30,7 +30,7 @@ def run_plan_html(plan: RunPlan) -> str:
     rate = "samples/s" if plan.seq_len is None else "tokens/s"
     if plan.global_batch is None:
         rate = "work/s"
-    widths, judged = run_plan_sections(plan)
+    widths, *others, judged = run_plan_sections(plan)
     page = EMPTY | {
         "title": plan.path[0],
         "job": recorded_words(plan),
@@ -43,7 +43,7 @@ def run_plan_html(plan: RunPlan) -> str:
         ],
         "scaling": widths,
         "scaling_curve": _curve_of(plan, rate),
-        "parts": [("notes", judged)],
+        "parts": [*(("devices", section) for section in others), ("notes", judged)],
     }
     return drawn(page)
 
