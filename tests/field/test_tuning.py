@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from stepscope.report.document.terminal import to_text
 from stepscope.tune.cli.kernel import read_options
+from stepscope.tune.report.view import tuning_document
+from stepscope.tune.shapes.tuning import (
+    MEASURED,
+    NOTHING_FASTER,
+    SAMPLE,
+    KnobShown,
+    Tried,
+    Tuning,
+)
+from tests.wording import mentions
 
 
 def test_ten_thousand_configurations_are_a_search() -> None:
@@ -13,3 +24,20 @@ def test_ten_thousand_configurations_are_a_search() -> None:
     assert options.configs is not None
     assert len(options.configs) == 10_000
     assert options.policy.trials == 2000
+
+
+def test_trials_have_their_throughput() -> None:
+    """8 ms a sample are 125 samples a second."""
+    tuning = Tuning(
+        command=("python", "train.py"),
+        verdict=NOTHING_FASTER,
+        because="nothing was faster",
+        per=SAMPLE,
+        knobs=(KnobShown(name="batch_size", words="8..128", way="in the job"),),
+        size=5,
+        baseline=Tried(number=0, settings={}, state=MEASURED, ms=8.0),
+        trials=(Tried(number=1, settings={"batch_size": 64}, state=MEASURED, ms=4.0),),
+        wall_s=60.0,
+    )
+    answer = to_text(tuning_document(tuning))
+    assert mentions(answer, "samples/s", "125", "250", "2.00x")

@@ -19,7 +19,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import NBSP, capital, percent, plural, short_time
+from stepscope.report.units import NBSP, capital, number, percent, plural, short_time
 from stepscope.tune.shapes.tuning import (
     AGAIN,
     CACHE,
@@ -125,6 +125,11 @@ def time_words(tried: Tried) -> str:
     return "-" if tried.ms is None else short_time(tried.ms * 1e6)
 
 
+def rate_words(tried: Tried) -> str:
+    """Of what is minimised, in a second."""
+    return "-" if not tried.ms else number(1e3 / tried.ms)
+
+
 def gain_words(tuning: Tuning, tried: Tried) -> str:
     if tried.ms is None or tuning.baseline.ms is None:
         return "-"
@@ -173,16 +178,17 @@ def _trials_section(tuning: Tuning) -> Section:
     columns = (
         *numbers("trial"),
         *(Column(title=name, right=True, fit="shorten") for name in names),
-        *numbers(f"a {tuning.per}", "speed"),
+        *numbers(f"a {tuning.per}", f"{tuning.per}s/s", "speed"),
         Column(fit="wrap"),
     )
-    rows = [("0", *("" for _ in names), time_words(tuning.baseline), "1x", "as it was given")]
+    base = (time_words(tuning.baseline), rate_words(tuning.baseline), "1x", "as it was given")
+    rows = [("0", *("" for _ in names), *base)]
     for tried in trials[:MAX_ROWS]:
         values = [
             value_words(tried.settings[name]) if name in tried.settings else "" for name in names
         ]
-        figures = (time_words(tried), gain_words(tuning, tried), aside_words(tried))
-        rows.append((str(tried.number), *values, *figures))
+        figures = (time_words(tried), rate_words(tried), gain_words(tuning, tried))
+        rows.append((str(tried.number), *values, *figures, aside_words(tried)))
     blocks: list[Block] = [Table(columns=columns, rows=tuple(rows))]
     if len(trials) > MAX_ROWS:
         num = plural(len(trials) - MAX_ROWS, "trial")
