@@ -21,6 +21,8 @@ from tests.scaling_jobs import strong_series, write_job
 from tests.shared_data import DEMO, ROOT
 from tests.wording import mentions
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 PUBLISHED = json.loads((ROOT / "docs" / "comparison.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(PUBLISHED)
 

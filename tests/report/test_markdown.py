@@ -25,6 +25,8 @@ from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, SAMPLES
 from tests.wording import mentions
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 HOSTILE = (
     "a | b || c |",
     "`code` ``two`` ```",
