@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.planner_sources import MEMORY_KINDS, with_source_facts
-from stepscope.plan.flops import model_flops_per_token
 from stepscope.plan.memory import memory as memory_of
+from stepscope.plan.model import model_flops_per_token
 from stepscope.plan.parameters import parameters
 from stepscope.plan.row_parts import model_of
 from stepscope.plan.rows import best_of, predict, published_result, read_rows

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.plan.catalog import find_model
-from stepscope.plan.flops import model_flops_per_token
+from stepscope.plan.model import model_flops_per_token
 from tests.recordings.frameworks.test_log import titan
 from tests.shared_data import DEMO
 from tests.wording import mentions

@@ -36,13 +36,11 @@ from stepscope.live.judge.judge import judge
 from stepscope.live.shapes.alert import Alert, Measured
 from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
 from stepscope.live.shapes.triage import Triage
-from stepscope.plan.contract.check import CheckContract
 from stepscope.plan.contract.collective import CollectiveContract
 from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
-from stepscope.plan.contract.launch import LaunchContract
+from stepscope.plan.contract.launch import CheckContract, LaunchContract
 from stepscope.plan.contract.plan import PlanContract
-from stepscope.plan.contract.plan_calibration import PlanCalibration
-from stepscope.plan.contract.plan_comparison import PlanComparisonContract
+from stepscope.plan.contract.plan_calibration import PlanCalibration, PlanComparisonContract
 from stepscope.report.diagnosis.json import to_json
 from stepscope.scaling.contract import DOCUMENTS as OF_SCALING
 from stepscope.scaling.contract import ScalingContract

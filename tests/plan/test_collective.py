@@ -22,10 +22,10 @@ from stepscope.plan.collective import (
     measured_of,
     ways_of,
 )
-from stepscope.plan.collective_ranges import REACHED, REACHED_IN_ORDER, span_of
 from stepscope.plan.constants import DEFAULT
 from stepscope.plan.contract.collective import Measurement
 from stepscope.plan.network import Group, Network
+from stepscope.plan.ranges import REACHED, REACHED_IN_ORDER, span_of
 from tests.shared_data import SAMPLES
 
 MB = 1e6

@@ -8,7 +8,6 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import choice_of
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.compression import (
     KEPT_BYTES,
@@ -19,6 +18,7 @@ from stepscope.plan.compression import (
     parse_compression,
     wire_bytes,
 )
+from stepscope.plan.estimate import choice_of
 from stepscope.plan.framework import DDP, FSDP
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout

@@ -17,11 +17,10 @@ from stepscope.plan.cluster import Cluster
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.estimate import estimate, estimate_one
 from stepscope.plan.framework import DDP, FRAMEWORKS, INTERNEVO, MEGATRON, MEGATRON_CORE
-from stepscope.plan.job import TrainingJob
+from stepscope.plan.job import OPTIMIZERS, TrainingJob
 from stepscope.plan.layout import RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.plan.memory import layer_bytes
 from stepscope.plan.network import Group, Network
-from stepscope.plan.optimizers import OPTIMIZERS
 from stepscope.plan.parameters import head_rows, parameters
 from stepscope.plan.rates import rates_of
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.plan.choice import PART_WORDS, choice_of
 from stepscope.plan.constants import DEFAULT
 from stepscope.plan.contract.plan_calibration import Factors
+from stepscope.plan.estimate import PART_WORDS, choice_of
 from stepscope.plan.framework import DDP
 from stepscope.plan.layout import Layout
 from stepscope.plan.learn import (

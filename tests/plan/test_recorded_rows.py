@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.recordings.memory import MemoryRecord
-from stepscope.plan.recorded_rows import compare_with_plan
+from stepscope.plan.cli.recorded_memory import compare_with_plan
 from stepscope.recordings.memory.snapshot import read
 from tests.memory_snapshots import MB, pickled, source_of, training
 from tests.recording_texts import memory_report

@@ -15,15 +15,14 @@ import pytest
 
 from stepscope.plan import search as search_module
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import PART_WORDS, SAME, Choice, choice_of, why
 from stepscope.plan.cluster import USABLE, Cluster
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.devices import make_cluster
-from stepscope.plan.estimate import estimate, estimate_one
+from stepscope.plan.estimate import PART_WORDS, SAME, Choice, choice_of, estimate, estimate_one, why
 from stepscope.plan.framework import MEGATRON, MEGATRON_CORE, TORCHTITAN
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, alike
-from stepscope.plan.layout_parse import parse_layout
+from stepscope.plan.layout_words import parse_layout
 from stepscope.plan.model import Experts, Model
 from stepscope.plan.search import SearchResult, least_memory, search
 from stepscope.plan.space import CHUNK_ROWS, Grid, Space, divisors, open_space

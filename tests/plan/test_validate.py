@@ -16,7 +16,7 @@ from stepscope.plan.estimate import estimate_one
 from stepscope.plan.framework import MEGATRON, NANOTRON
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
-from stepscope.plan.layout_parse import parse_layout
+from stepscope.plan.layout_words import parse_layout
 from stepscope.plan.search import least_memory
 from stepscope.plan.space import Grid, Space
 from stepscope.plan.validate import (

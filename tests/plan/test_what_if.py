@@ -9,9 +9,9 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.plan.catalog import find_model, scaled_model
-from stepscope.plan.choice import Choice, choice_of
 from stepscope.plan.cluster import resized
 from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.estimate import Choice, choice_of
 from stepscope.plan.framework import (
     DEEPSPEED,
     FSDP,

@@ -25,7 +25,7 @@ class Gemm:
 
     peak: float
     efficiency: float
-    """Of the peak that a large product reaches."""
+    """Share of the peak that a large product reaches."""
     half_k: float
     """The inner size at which half of that is reached."""
     source: str = ""
@@ -42,7 +42,7 @@ class Cluster:
     """From the nearest (the node) to the farthest (the cluster),
     even where one node is all there is."""
     memory_bytes: float
-    """Of one device."""
+    """One device's."""
     bandwidth_bytes_per_s: float
     peak_flops: Mapping[str, float]
     """By precision, as on the datasheet: what MFU is a share of."""
@@ -52,30 +52,30 @@ class Cluster:
     """Measured, in FLOP/s of causal attention's own half, for heads of 128: forward,
     backward (as 2.5 forwards)."""
     host_memory_bytes: float = 1.0e12
-    """Of a node."""
+    """One node's."""
     host_bytes_per_s: float = 25e9
     """Between a device and its host, one direction."""
     disk_bytes_per_s: float = 5e9
     """That a node's disks read or write: one drive on four lanes of PCIe 4, unless it is said."""
     power_share: float = 1.0
-    """Of the board's rating, where it is held below it:
-    products on newer devices are bound by power."""
+    """Share of the board's rating, where it is held below it: products on newer devices are bound
+    by power."""
     power_w: float | None = None
-    """Of one device under load, with its share of the node."""
+    """One device's, under load, with its share of the node."""
     price_per_hour: float | None = None
-    """Of one device."""
+    """One device's."""
     name: str = ""
     notes: tuple[str, ...] = ()
     """What was assumed."""
 
     @property
     def usable_bytes(self) -> float:
-        """Of one device that a job can fill before it runs out of memory."""
+        """Bytes of a device that a job can fill before it runs out of memory."""
         return USABLE * self.memory_bytes
 
     @property
     def roomy_bytes(self) -> float:
-        """Of one device that a layout may fill to be recommended."""
+        """Bytes of a device that a layout may fill to be recommended."""
         return ROOMY * self.memory_bytes
 
     @property

@@ -31,8 +31,8 @@ from stepscope.plan.devices import (
 from stepscope.plan.networks import network_tier, on_network
 
 MIN_NUMBER, MAX_NUMBER = 1e-6, 1e15
-"""Of any rate, size, price or time in the units of the file: beyond,
-products and quotients are no numbers any more."""
+"""Bounds of any rate, size, price or time in the units of the file: beyond, products and quotients
+are no numbers any more."""
 _Count = Annotated[
     int, Meta(ge=1, le=MAX_DEVICES, description=f"a whole number from 1 to {MAX_DEVICES}")
 ]
@@ -73,7 +73,7 @@ def parse_cluster(word: str) -> Cluster:
 
 
 class _Link(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one device in one direction. What a file leaves out is None, here and below."""
+    """Link of one device in one direction. What a file leaves out is None, here and below."""
 
     bandwidth_gb_per_s: _Number | None = None
     bandwidth_gbit_per_s: _Number | None = None

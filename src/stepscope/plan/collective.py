@@ -17,10 +17,10 @@ from msgspec import Struct
 from stepscope.core.calibrated import CollectiveFit, bus_factor
 from stepscope.errors import UsageError
 from stepscope.plan.cluster import Cluster
-from stepscope.plan.collective_ranges import reached_words, span_of, span_words
 from stepscope.plan.constants import DEFAULT, MICRO, Constants
 from stepscope.plan.contract.collective import Crossover, Measurement, Way
 from stepscope.plan.network import TREE_CHUNKS, TREE_SHARE, TREE_WAITS, Network, merged
+from stepscope.plan.ranges import reached_words, span_of, span_words
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 GATHERS = ("all_gather", "reduce_scatter")
@@ -40,10 +40,11 @@ GENERATIONS = (
     (("b200", "b300", "gb200", "gb300"), "blackwell"),
 )
 NVLS_SHARE = {"hopper": 0.85 * 18 * 20.6 / 450, "blackwell": 0.74 * 18 * 40.1 / 900}
-"""Of a device's NVLink that NCCL expects of NVLS: nvlsEfficiency times what it counts for a link
-(SM90_NVLINK_BW, SM100_NVLINK_BW in topo.h)."""
+"""Share of a device's NVLink that NCCL expects of NVLS: nvlsEfficiency times what it counts for a
+link (SM90_NVLINK_BW, SM100_NVLINK_BW in topo.h)."""
 NCCL_LINK = 0.82
-"""Of a datasheet's NVLink that NCCL counts on: 18 links of 20.6 GB/s are 371 of an H100's 450."""
+"""Share of a datasheet's NVLink that NCCL counts on: 18 links of 20.6 GB/s are 371 of an H100's
+450."""
 LL_BYTES_PER_S = {
     "volta": (39.0e9, 39.0e9, 20.4e9),
     "ampere": (87.7e9, 22.5e9, 19.0e9),
@@ -60,11 +61,11 @@ class Protocol(Struct, frozen=True, kw_only=True):
 
     name: str
     near: float
-    """Of the Simple protocol's hop inside a node."""
+    """Share of the Simple protocol's hop inside a node."""
     far_s: float
     """Less than the Simple protocol's hop between nodes."""
     share: float
-    """Of the bandwidth."""
+    """Share of the bandwidth."""
     base_s: float
     """baseLatencies of a ring."""
 
@@ -96,7 +97,7 @@ class Collective(Struct, frozen=True, kw_only=True):
     """What NCCL takes by its own model, at the time that is estimated here."""
     crossovers: tuple[Crossover, ...]
     range_s: tuple[float, float] | None
-    """Of what is picked, where four fifths lie; None where the links were measured."""
+    """Where four fifths of what is picked lie; None where the links were measured."""
     notes: tuple[str, ...] = ()
 
 
@@ -127,14 +128,6 @@ class Links(Struct, frozen=True, kw_only=True):
     line_far_bytes_per_s: float
 
 
-def generation_of(key: str) -> str | None:
-    """NCCL's word for the device's generation; None where it is not one of theirs."""
-    return next(
-        (name for starts, name in GENERATIONS if key.startswith(starts)),
-        None,
-    )
-
-
 def links_of_group(cluster: Cluster, num_ranks: int, constants: Constants = DEFAULT) -> Links:
     """Ranks fill node after node."""
     near, *rest = merged(cluster.tiers)
@@ -143,7 +136,10 @@ def links_of_group(cluster: Cluster, num_ranks: int, constants: Constants = DEFA
     units = num_ranks / inside
     loaded = 1.0 if far.is_measured else constants.network_latency
     fall = max(units / 2, 1.0) ** -constants.network_fall
-    generation = generation_of(cluster.device.key)
+    generation = next(
+        (name for starts, name in GENERATIONS if cluster.device.key.startswith(starts)),
+        None,
+    )
     return Links(
         inside=inside,
         units=units,

@@ -19,8 +19,8 @@ class Constants:
 
     # Matrix products.
     gemm_share: float = 0.82
-    """Of the peak that a large product reaches up to Ampere:
-    an A100 does about 255 of 312 TFLOP/s for long."""
+    """Share of the peak that a large product reaches up to Ampere: an A100 does about 255 of 312
+    TFLOP/s for long."""
     gemm_share_hopper: float = 0.70
     """Hopper and later run into their power limit first: products of random numbers, measured
     for a quarter of a second each on an H200, come to 650-685 of 989."""
@@ -48,8 +48,8 @@ class Constants:
     """Inner size at which a product reaches half of that: its tiles need filling and draining
     (H200: 525 TFLOP/s at 512, 590 at 1,024, 645 at 2,048: 130 there; *fitted* a little higher)."""
     wave_tail: float = 0.5
-    """Of the last wave's empty places that time is lost for;
-    the rest is hidden by smaller tiles and split sums."""
+    """Share of the last wave's empty places that time is lost for; the rest is hidden by smaller
+    tiles and split sums."""
 
     power_exponent: float = 0.75
     """Rates of products on devices that are bound by power go with their power to this: a third of
@@ -61,13 +61,13 @@ class Constants:
     peak (MAMF)."""
 
     scalar_share: float = 0.45
-    """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores.
+    """Share of the fp32 peak that batched products of 16 bits reach which go past the tensor cores.
     *Fitted* on BLOOM's A100s: 128 heads of 108 instead of 64 of 216 cost 44 s a step, which is 9
     TFLOP/s."""
 
     # Memory.
     stream_share: float = 0.80
-    """Of the bandwidth that a kernel reaches which only reads and writes."""
+    """Share of the bandwidth that a kernel reaches which only reads and writes."""
     stream_share_blackwell: float = 0.60
     """B200: permutations reach 0.50 of the rate, the loss in one kernel 0.32 (SimuMax)."""
     unfused_passes: float = 1.8
@@ -87,7 +87,7 @@ class Constants:
     flash_share_cdna: float = 0.33
     """*Assumed*: what FlashAttention 2 reaches of Hopper's peak. No published rate was at hand."""
     flash_backward: float = 0.82
-    """Of the forward's rate: 0.88 on the H200, *fitted* a little lower."""
+    """Share of the forward's rate: 0.88 on the H200, *fitted* a little lower."""
     attention_half: float = 400.0
     """Length at which half of that is reached; of the part that is there at a time,
     where ranks pass keys around."""
@@ -105,19 +105,20 @@ class Constants:
     24 (nccl-tests' output in SimuMax, nccl_fit.py), and 23 to 26 over B200s (its system file)."""
     network_share: float = NETWORK_SHARE
     exchange_share: float = 0.90
-    """Of a network card that tokens reach on their way to experts, which no ring holds up: DeepEP
-    has 90 GB/s over two nodes and 61 over four on cards of 50, what stays in a node included, so 45
-    and 46 by card (its README); NCCL's sends 46 to 48 (NVIDIA/nccl-tests issues 267 and 290)."""
+    """Share of a network card that tokens reach on their way to experts, which no ring holds up:
+    DeepEP has 90 GB/s over two nodes and 61 over four on cards of 50, what stays in a node
+    included, so 45 and 46 by card (its README); NCCL's sends 46 to 48 (NVIDIA/nccl-tests issues 267
+    and 290)."""
     network_fall: float = NETWORK_FALL
     network_latency: float = 2.0
     """Times the latency between nodes, when all ranks send at once. *Fitted*."""
     overlap: float = 0.85
-    """Of the work meanwhile that a transfer can hide behind:
-    both want the device's memory and some of its cores."""
+    """Share of the work meanwhile that a transfer can hide behind: both want the device's memory
+    and some of its cores."""
 
     contention: float = 0.19
-    """Of a transfer's time that the work it hides behind takes longer: 18.9 % in the mean over
-    A100, H100, MI210 and MI250 (Lee et al. 2025, arXiv 2507.03114)."""
+    """Share of a transfer's time that the work it hides behind takes longer: 18.9 % in the mean
+    over A100, H100, MI210 and MI250 (Lee et al. 2025, arXiv 2507.03114)."""
 
     # The host.
     host_layer_s: float = 1300 * MICRO
@@ -144,16 +145,16 @@ class Constants:
     fragmentation: float = 1.04
     """Reserved over allocated, the mean of 344 ranks."""
     broken_share: float = 0.15
-    """Of states made at the first update, what they leave of the blocks that they lie in. The
+    """Share of states made at the first update that they leave of the blocks that they lie in. The
     allocator's own rules, fed with what PyTorch asks for in two steps of 24 llamas, plain and under
     FSDP2: 0.0 to 0.5."""
     broken_share_recomputed: float = 0.25
     """The same where all layers are recomputed and most blocks are the logits': 8 llamas, 0.0 to
     0.6."""
     pipeline_slack: float = 0.06
-    """Of activations, held beside them where stages receive and free micro-batches in turn:
-    reserved over allocated is 1.03 with one stage and 1.06 with two on B200s (SimuMax's llamas).
-    *Fitted* on nanotron's sweep, where stages without tensor ranks have 0.00 to 0.06."""
+    """Share of activations that is held beside them where stages receive and free micro-batches in
+    turn: reserved over allocated is 1.03 with one stage and 1.06 with two on B200s (SimuMax's
+    llamas). *Fitted* on nanotron's sweep, where stages without tensor ranks have 0.00 to 0.06."""
 
 
 DEFAULT = Constants()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from stepscope.plan.choice import Choice
 from stepscope.plan.contract.plan import Failures
+from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob
 
 PUBLISHED_MTBF_H = 16_384 * 54 * 24 / 419

@@ -16,27 +16,28 @@ class Framework:
 
     name: str
     weight_bytes: float = 2.0
-    """Of a weight that products use, kept by each data rank below ZeRO-3."""
+    """Bytes of a weight that products use, kept by each data rank below ZeRO-3."""
     cast_bytes: float = 0.0
-    """Of `weight_bytes` that autocast makes for the products: kept for backward, unless all of a
-    layer is recomputed."""
+    """Bytes of `weight_bytes` that autocast makes for the products: kept for backward, unless all
+    of a layer is recomputed."""
     grad_bytes: float = 4.0
-    """Of a gradient kept between micro-batches."""
+    """Bytes of a gradient kept between micro-batches."""
     extra_grad_bytes: float = 0.0
-    """Of a second one beside it, in the weights' own precision."""
+    """Bytes of a second one beside it, in the weights' own precision."""
     plain_grad_bytes: float = 0.0
-    """Of another one where data ranks share nothing."""
+    """Bytes of another one where data ranks share nothing."""
     copy_bytes: float = 4.0
-    """Of the optimizer's own copy of a weight and what else it keeps beside moments."""
+    """Bytes of the optimizer's own copy of a weight and what else it keeps beside moments."""
     update_bytes: float = 0.0
-    """Of what the update makes for its own part of the parameters, when activations have gone."""
+    """Bytes of what the update makes for its own part of the parameters, when activations have
+    gone."""
     sharded_bytes: float = 16.0
     """Under ZeRO-3, all of a parameter together: FSDP keeps weights,
     gradients and two moments in fp32."""
     sharded_grad_bytes: float = 4.0
-    """Of these, a gradient's."""
+    """A gradient's part of these."""
     sharded_copy_bytes: float = 0.0
-    """Of these, what the optimizer keeps beside its moments."""
+    """The part of these that the optimizer keeps beside its moments."""
     trains_narrow: bool = False
     """Whether there is no copy in fp32 under ZeRO-2 and 3: weights, gradients and moments are as
     the weights were loaded, half as wide."""
@@ -66,10 +67,10 @@ class Framework:
     """Whether the host waits for a kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1):
     none of its time is hidden."""
     staged_collective_s: float = 0.0
-    """Of the host's time for a collective between a layer's parts, for each rank of its group,
-    where stages lie in different nodes; 0 where that costs no more than in one node."""
+    """The host's time for a collective between a layer's parts, for each rank of its group, where
+    stages lie in different nodes; 0 where that costs no more than in one node."""
     stalled_send_s: float = 0.0
-    """Of a send between stages that stands still, where most published runs did
+    """Time of a send between stages that stands still, where most published runs did
     (`step_time.py: has_stalled_sends`); it holds up both sides. 0 where none did."""
     attention: int = 2
     """The generation of its one kernel for attention: FlashAttention 1, 2,
@@ -140,16 +141,16 @@ class Framework:
     """Whether products in 8 bits keep their inputs so until backward (Transformer Engine), and not
     as they came (torchao's Float8Linear)."""
     kept_gathered: float = 0.0
-    """Of a layer's gathered inputs that stay whole until backward under sequence parallelism;
+    """Share of a layer's gathered inputs that stay whole until backward under sequence parallelism;
     else they are gathered again."""
     gathers_again: bool = False
     """Whether backward gathers a layer's two inputs again, behind the product that makes their
     gradients."""
     late_gathered: float = 0.0
-    """Of a layer's gathered inputs that the allocator cannot give out again in time: they were
-    used on a stream of their own, and the host is ahead of the device."""
+    """Share of a layer's gathered inputs that the allocator cannot give out again in time: they
+    were used on a stream of their own, and the host is ahead of the device."""
     schedules: tuple[str, ...] = ("1f1b", "gpipe")
-    """Of the pipeline that it has; 1f1b interleaved too."""
+    """Pipeline schedules that it has; 1f1b interleaved too."""
     scatters_sends: bool = True
     """Whether tensor ranks each send their part of an activation to the next stage."""
     pads_vocab: bool = False
@@ -193,7 +194,8 @@ class Framework:
 
 
 EAGER_LOGIT_BYTES = 12.0
-"""Of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two gradients."""
+"""Bytes of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two
+gradients."""
 
 MEGATRON = Framework(
     name="megatron",

@@ -35,15 +35,14 @@ class MeasuredCollective:
     op: str
     num_ranks: int
     size_bytes: int
-    """0 where it was not recorded."""
     count: float
     """In a step."""
     seconds: float
-    """Of one, from the last arrival to its end."""
+    """Time of one, from the last arrival to its end."""
     is_data: bool
     """Whether its group grows when data ranks are added."""
     alpha_s: float | None = None
-    """Of one step of a ring."""
+    """Latency of one step of a ring."""
     beta_bytes_per_s: float | None = None
 
 
@@ -73,7 +72,7 @@ class WidthStep:
     step_s: float
     parts_s: Mapping[str, float]
     speedup: float
-    """Of the work done in a second, against the measured run."""
+    """Ratio of the work done in a second, against the measured run."""
     efficiency: float
     is_measured: bool = False
 
@@ -206,7 +205,7 @@ def _seconds(
         method = BY_VOLUME
         ratio = bus_factor(collective.op, size) / bus_factor(collective.op, collective.num_ranks)
     seconds = collective.seconds * ratio
-    if cluster is not None and collective.size_bytes:
+    if cluster is not None:
         linked_s = _over_links_s(collective, size, max(1, run.width // run.num_data), cluster)
         if linked_s > seconds:
             method, seconds = BY_LINKS, linked_s

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.plan.flops import windowed_share
 from stepscope.plan.framework import Framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layouts
+from stepscope.plan.model import windowed_share
 from stepscope.plan.network import Group, Network
 from stepscope.plan.parameters import is_selective_cheap, recomputed_share
 from stepscope.plan.rates import NARROW_PRECISIONS, Floats, Rates
 
 PARTED_COLLECTIVES = 4
-"""Of a layer with sequence parallelism, one way: two gathers and two scatters."""
+"""Collectives of a layer with sequence parallelism, one way: two gathers and two scatters."""
 DROPPED_PASSES = 2.5
 """Passes that dropout adds over what it drops: one read, one write and the mask."""
 
@@ -67,10 +67,11 @@ class LayerTime:
     backward: Pass
     again_s: Floats
     gather_s: Floats
-    """Of its weights, where they are sharded (ZeRO-3); once for each pass."""
+    """Gathering its weights, where they are sharded (ZeRO-3); once for each pass."""
     scatter_s: Floats
     copy_s: Floats
-    """Of both on the device, which nothing hides: out of and into the buffers that are sent."""
+    """Copying both on the device, which nothing hides: out of and into the buffers that are
+    sent."""
 
 
 def products(
@@ -123,7 +124,8 @@ def products(
 
 
 def attention_flops(job: TrainingJob, layouts: Layouts) -> Floats:
-    """Of scores and their use in one forward of one micro-batch, every pair of tokens counted."""
+    """FLOPs of scores and their use in one forward of one micro-batch, every pair of tokens
+    counted."""
     model = job.model
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     latent = model.latent
@@ -208,8 +210,8 @@ def layer_time(
 def _biased_s(
     job: TrainingJob, layouts: Layouts, rates: Rates, *, is_mixture: bool
 ) -> tuple[Any, Any]:
-    """Of experts' biases and of the clamp before their gate, which no kernel has in it: both are
-    passes of their own over the products' outputs, forward and backward."""
+    """Time of experts' biases and of the clamp before their gate, which no kernel has in it: both
+    are passes of their own over the products' outputs, forward and backward."""
     experts = job.model.experts
     if not is_mixture or experts is None or not job.model.has_mlp_bias:
         return 0.0, 0.0
@@ -231,9 +233,9 @@ def _narrowing_s(
     is_mixture: bool,
     is_fused: bool,
 ) -> tuple[Any, Any]:
-    """Of what products in 8 bits read, written so and once more transposed: forward inputs, norms'
-    among them already in their own kernel, and backward the gradients of outputs. Each of a token's
-    experts has its own, which fused ones write in their own kernel."""
+    """Time of what products in 8 bits read, written so and once more transposed: forward inputs,
+    norms' among them already in their own kernel, and backward the gradients of outputs. Each of a
+    token's experts has its own, which fused ones write in their own kernel."""
     if job.precision not in NARROW_PRECISIONS:
         return 0.0, 0.0
     model, experts = job.model, job.model.experts
@@ -354,8 +356,8 @@ def _tensor_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
 def _gather_again_s(
     job: TrainingJob, layouts: Layouts, network: Network, forward_gemm: Floats
 ) -> Floats:
-    """Of two gathers more in backward what the products of queries, keys, values and of the MLP's
-    way in, two thirds of a layer's, do not hide."""
+    """Time of two more gathers in backward that the products of queries, keys, values and of the
+    MLP's way in, two thirds of a layer's, do not hide."""
     if not job.framework.gathers_again:
         return np.zeros(len(layouts))
     moved = layouts.micro_batch * job.seq_len / layouts.cp * job.model.hidden * job.value_bytes
@@ -425,7 +427,7 @@ def _sharding(
 
 
 def _copied_bytes(job: TrainingJob, width: Any, gathers: Any, *, is_trained: bool) -> Any:
-    """Of a parameter, read and written around its gathers and a scatter: the whole out of the
+    """Bytes of a parameter, read and written around its gathers and a scatter: the whole out of the
     gathered buffer and gradients into the one to scatter; of the own shard the cast from fp32, its
     place among the others, and gradients' cast to fp32."""
     if not job.framework.copies_gathered:

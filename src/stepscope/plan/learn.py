@@ -13,18 +13,16 @@ from msgspec import structs
 
 from stepscope.errors import StepscopeError
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import choice_of
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.constants import Constants
 from stepscope.plan.contract.plan import PlanContract
 from stepscope.plan.contract.plan_calibration import MAX_FACTOR, MIN_FACTOR, Factors
 from stepscope.plan.devices import make_cluster
-from stepscope.plan.flops import model_flops_per_token
+from stepscope.plan.estimate import choice_of
 from stepscope.plan.framework import find_framework
-from stepscope.plan.job import PRECISIONS, TrainingJob
+from stepscope.plan.job import OPTIMIZERS, PRECISIONS, TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
-from stepscope.plan.model import Model
-from stepscope.plan.optimizers import OPTIMIZERS
+from stepscope.plan.model import Model, model_flops_per_token
 from stepscope.plan.validate import problems
 
 COMPUTE, COMMS, BUBBLE, HOST, INPUT, COPIES, OTHER = (
@@ -48,7 +46,7 @@ MAX_DEGREE = 10**9
 ROUNDS = 12
 NEAR = 0.01
 SMALL = 0.02
-"""Of a step: a part below it on either side gives no factor, as it is mostly noise."""
+"""Share of a step: a part below it on either side gives no factor, as it is mostly noise."""
 SHARES = {
     COMPUTE: (
         "gemm_share", "gemm_share_hopper", "gemm_share_blackwell", "gemm_share_cdna3",
@@ -177,7 +175,7 @@ def fitted(
 
 
 def planned_flops(job: TrainingJob) -> float:
-    """Of the model, on a device in a step."""
+    """FLOPs of the model, on a device in a step."""
     tokens = job.global_batch * job.seq_len / job.cluster.num_devices
     return model_flops_per_token(job.model, job.seq_len) * tokens
 

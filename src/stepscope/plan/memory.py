@@ -10,13 +10,15 @@ import numpy as np
 from stepscope.plan.compression import KEPT_BYTES
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layer_time import is_host_ahead
-from stepscope.plan.layout import FEW, OFFLOAD, SCHEDULES, Layouts, alike
+from stepscope.plan.layout import FEW, OFFLOAD, RECOMPUTE, SCHEDULES, Layouts, alike
 from stepscope.plan.model import Model
 from stepscope.plan.parameters import (
     Parameters,
+    fullest_stage,
     head_rows,
     is_selective_cheap,
     last_stage,
+    parameters,
     recomputed_share,
     shared_out,
 )
@@ -39,7 +41,7 @@ class Memory:
     gathered: Floats
     """Weights and gradients of the layers that are whole just now (ZeRO-3)."""
     buffers: Floats
-    """Of collectives, and of micro-batches on their way between stages."""
+    """Buffers of collectives, and of micro-batches on their way between stages."""
     update: Floats
     """What the optimizer makes while it updates,
     as far as that is more than the activations that have gone by then."""
@@ -71,7 +73,8 @@ class Memory:
 def memory(
     job: TrainingJob, layouts: Layouts, parameters: Parameters, *, is_first: bool = False
 ) -> Memory:
-    """Of the fullest stage, or of the first one, whose rank 0 is the one that many jobs print."""
+    """Memory of the fullest stage, or of the first one, whose rank 0 is the one that many jobs
+    print."""
     framework, constants = job.framework, job.constants
     weight_bytes, grad_bytes, state_bytes = state_widths(job)
     local = parameters.dense + parameters.routed
@@ -194,7 +197,7 @@ def _late_bytes(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> F
 
 
 def sharded_weight_bytes(job: TrainingJob) -> float:
-    """Of a weight under ZeRO-3, as each rank keeps its part."""
+    """Bytes of a weight under ZeRO-3, as each rank keeps its part."""
     framework = job.framework
     if job.is_adapter:
         return float(job.value_bytes)
@@ -218,7 +221,8 @@ def state_widths(job: TrainingJob) -> tuple[float, float, float]:
 
 
 def _moments_share(job: TrainingJob) -> float:
-    """Of the optimizer's states below ZeRO-3, what the first update makes: copies are there."""
+    """Share of the optimizer's states below ZeRO-3 that the first update makes: copies are
+    there."""
     state_bytes = state_widths(job)[2]
     return job.optimizer.moment_bytes / state_bytes if state_bytes else 0.0
 
@@ -399,3 +403,36 @@ def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats
         layouts.offload == OFFLOAD.index("all"), weights, 0.0
     )
     return device_bytes * job.cluster.devices_per_node
+
+
+_NONE, _FULL = RECOMPUTE.index("none"), RECOMPUTE.index("full")
+
+
+def partly_recomputed(job: TrainingJob, layouts: Layouts, limit_bytes: float) -> Layouts:
+    """Layouts that recompute all layers and fit, with as few of them recomputed as it takes to fit.
+    What fits with none recomputed is left out: it is a layout of its own."""
+    is_plain = (layouts.recompute_layers == 0) & (layouts.recompute_every == 1)
+    layouts = layouts.take((layouts.recompute == _FULL) & is_plain)
+    if not len(layouts):
+        return layouts
+    without = layouts.changed(recompute=np.full(len(layouts), _NONE))
+    all_bytes, none_bytes = _total(job, layouts), _total(job, without)
+    in_stage = fullest_stage(job, layouts)
+    saved = np.maximum(none_bytes - all_bytes, 1.0)
+    least = np.ceil(in_stage * (none_bytes - limit_bytes) / saved - 1e-9)
+    is_partial = (none_bytes > limit_bytes) & (least >= 1) & (least < in_stage)
+    layouts, least = layouts.take(is_partial), least[is_partial].astype(np.int64)
+    if not len(layouts):
+        return layouts
+    # The stage with the head may be the fullest with some layers and not with others.
+    for more in (0, 1, 2):
+        some = layouts.changed(recompute_layers=least + more)
+        fits = _total(job, some) <= limit_bytes
+        if fits.all():
+            break
+    return some.take(fits & (least + more < fullest_stage(job, some)))
+
+
+def _total(job: TrainingJob, layouts: Layouts) -> Floats:
+    total = memory(job, layouts, parameters(job, layouts)).total
+    return np.broadcast_to(total, len(layouts))

@@ -13,14 +13,14 @@ class Experts:
     num: int
     top_k: int
     ffn_hidden: int
-    """Of one routed expert."""
+    """One routed expert's."""
     shared_ffn_hidden: int = 0
-    """Of all shared experts together."""
+    """The width of all shared experts together."""
     num_dense_layers: int = 0
     """Layers without a mixture, whose MLP is the model's `ffn_hidden`."""
     num_groups: int = 1
     top_groups: int = 1
-    """Of so many groups of experts in their order, those that one token's lie in."""
+    """Groups that the experts of one token lie in, of `num_groups` in their order."""
     has_router_bias: bool = False
     """One number per expert beside the router's weights: a bias or what balances the load."""
     has_shared_gate: bool = False
@@ -69,21 +69,22 @@ class Model:
     """Numbers per channel of a norm: 1 (RMS) or 2 (with a bias)."""
     norms_per_layer: int = 2
     num_outer_norms: int = 1
-    """Of the model's width, before the first and after the last layer."""
+    """Norms of the model's width, before the first and after the last layer."""
     has_qk_norm: bool = False
     """A norm of `head_dim` on queries and on keys."""
     num_sinks: int = 0
     """Learned numbers per layer of attention beside its matrices, such as one sink per head."""
     pooler_params: int = 0
-    """Of an encoder's pooler and head transform."""
+    """Parameters of an encoder's pooler and head transform."""
     extra_layer_params: int = 0
-    """Of one more layer after the last that predicts further tokens, all of it."""
+    """Parameters of one more layer after the last that predicts further tokens, all of it."""
     extra_layer_active_params: int = 0
     """Those of them that one token meets; 0 for all."""
     experts: Experts | None = None
     latent: Latent | None = None
     qk_norm_params: int = 0
-    """Of one layer's norms on queries and keys where these are not of `head_dim` each."""
+    """Parameters of one layer's norms on queries and keys where these are not of `head_dim`
+    each."""
     embedding_hidden: int = 0
     """The embedding's width where it is not the model's; a matrix leads in, another out."""
     is_parallel: bool = False
@@ -100,7 +101,8 @@ class Model:
 
     @property
     def attention_params(self) -> int:
-        """Of one layer's attention, its norms on queries and keys and its biases included."""
+        """Parameters of one layer's attention, its norms on queries and keys and its biases
+        included."""
         h, a = self.hidden, self.heads
         if self.latent is not None:
             return self._latent_params(self.latent)
@@ -125,14 +127,14 @@ class Model:
 
     @property
     def dense_mlp_params(self) -> int:
-        """Of one layer's MLP where it has no mixture."""
+        """Parameters of one layer's MLP where it has no mixture."""
         matrices = 3 if self.is_gated else 2
         biases = (self.ffn_hidden * (matrices - 1) + self.hidden) * self.has_mlp_bias
         return matrices * self.hidden * self.ffn_hidden + biases
 
     @property
     def expert_params(self) -> int:
-        """Of one routed expert."""
+        """One routed expert's."""
         if self.experts is None:
             return 0
         matrices = 3 if self.is_gated else 2
@@ -141,7 +143,7 @@ class Model:
 
     @property
     def router_and_shared_params(self) -> int:
-        """Of a mixture layer's router and shared experts."""
+        """Parameters of a mixture layer's router and shared experts."""
         if self.experts is None:
             return 0
         matrices = 3 if self.is_gated else 2
@@ -154,7 +156,7 @@ class Model:
 
     @property
     def norm_params(self) -> int:
-        """Of one layer's norms."""
+        """Parameters of one layer's norms."""
         return self.norms_per_layer * self.hidden * self.norm_size
 
     @property
@@ -163,7 +165,8 @@ class Model:
 
     @property
     def embedding_params(self) -> int:
-        """Of tokens, positions and token types, with the way in from a narrower embedding."""
+        """Parameters of tokens, positions and token types, with the way in from a narrower
+        embedding."""
         outer = (self.max_positions + self.num_token_types) * self.hidden
         if not self.embedding_hidden:
             return self.vocab * self.hidden + outer
@@ -171,7 +174,7 @@ class Model:
 
     @property
     def head_params(self) -> int:
-        """Of the output head that are not the embedding's."""
+        """Parameters of the output head that are not the embedding's."""
         untied = 0 if self.is_tied else self.vocab * (self.embedding_hidden or self.hidden)
         return (
             untied
@@ -209,3 +212,46 @@ class Model:
             + self.num_outer_norms * self.hidden * self.norm_size
         )
         return layers + outer + self.extra_layer_params
+
+
+def windowed_share(model: Model, seq_len: int) -> float:
+    """Share of all pairs of tokens that attention looks at, where some layers see only a window
+    before each token."""
+    if not model.num_window_layers or not model.window or model.window >= seq_len:
+        return 1.0
+    share = model.window / seq_len
+    windowed = share * (2 - share) if model.is_causal else share
+    return 1 - model.num_window_layers / model.layers * (1 - windowed)
+
+
+def attention_flops_per_token(model: Model, seq_len: int) -> float:
+    """FLOPs of scores and their use, forward, every pair of tokens in sight counted."""
+    latent = model.latent
+    width = (
+        2 * model.head_dim if latent is None else latent.nope_dim + latent.rope_dim + latent.v_dim
+    )
+    return 2.0 * seq_len * model.heads * width * model.layers * windowed_share(model, seq_len)
+
+
+def product_flops_per_token(model: Model) -> float:
+    """FLOPs of all matrix products, forward.
+
+    Two for each weight that a token meets, the head's included and the embedding's not.
+    """
+    mixtures = model.num_mixture_layers
+    layers = (
+        model.layers * model.attention_params + (model.layers - mixtures) * model.dense_mlp_params
+    )
+    if model.experts is not None:
+        layers += mixtures * (
+            model.router_and_shared_params + model.experts.top_k * model.expert_params
+        )
+    return 2.0 * (layers + model.vocab * model.hidden)
+
+
+def model_flops_per_token(model: Model, seq_len: int, *, halves_causal: bool = False) -> float:
+    """Forward and backward; nothing that is recomputed."""
+    attention = attention_flops_per_token(model, seq_len) * (
+        0.5 if halves_causal and model.is_causal else 1.0
+    )
+    return 3.0 * (product_flops_per_token(model) + attention)

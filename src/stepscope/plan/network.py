@@ -18,8 +18,8 @@ from stepscope.plan.constants import Constants
 from stepscope.plan.rates import Floats
 
 TREE_SHARE = 0.80
-"""Of a ring's bandwidth that a tree reaches over nodes: 150 of 190 GB/s at 1 GB over 5 nodes of
-H100s on RoCE (NVIDIA/nccl issue 1368)."""
+"""Share of a ring's bandwidth that a tree reaches over nodes: 150 of 190 GB/s at 1 GB over 5 nodes
+of H100s on RoCE (NVIDIA/nccl issue 1368)."""
 TREE_CHUNKS = 4
 """Hops that a tree's pipeline takes for each level."""
 TREE_WAITS = 2.8

@@ -19,7 +19,7 @@ from stepscope.plan.devices import shown
 
 GIGABIT = 1e9 / 8
 SOCKET_LATENCY_S = 30e-6
-"""Of a hop through the system's TCP stack; usual."""
+"""Latency of a hop through the system's TCP stack; usual."""
 ORDERED = ("efa-ll128", "roce", "infiniband", "edr", "hdr", "ndr", "xdr")
 _CARDS = re.compile(r"(?:(\d{1,3})\s*[xX*\u00d7]\s*)?(.{1,40})")
 _ETHERNET = re.compile(r"(\d{1,4})\s*(?:gbe|gb|gbps|gbit|g)(?:-?(?:eth|ethernet))?")
@@ -72,13 +72,8 @@ def network_tier(cluster: Cluster, word: str) -> Tier:
         latency_s=entry.latency_us * 1e-6,
         source=f"{name}, {rails} for {per_node} devices ({entry.source})",
         is_measured=False,
-        keeps_order=_is_ordered(name),
+        keeps_order=_load().aliases.get(name, name) in ORDERED,
     )
-
-
-def _is_ordered(name: str) -> bool:
-    """InfiniBand, RoCE, and EFA where its plugin says so."""
-    return _load().aliases.get(name, name) in ORDERED
 
 
 def network_words() -> tuple[str, ...]:

@@ -14,21 +14,21 @@ from stepscope.plan.rates import Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Of one device, of all data ranks' shards together."""
+    """Parameters of one device, of all data ranks' shards together."""
 
     dense: Floats
     """Those that every data rank has."""
     routed: Floats
     """Those of routed experts, which ranks share out."""
     largest_layer: Floats
-    """Of one layer, whole over its data ranks."""
+    """Those of one layer, whole over its data ranks."""
     outer: Floats
-    """Of embedding or head, in `dense` too."""
+    """Those of embedding or head, in `dense` too."""
     layers: Floats
-    """Of the stage that has most."""
+    """Layers of the stage that has most."""
 
     def take(self, selection: Any) -> Parameters:
-        """Of some of the layouts, by index or by mask."""
+        """Those of some of the layouts, by index or by mask."""
         return Parameters(
             **{field.name: getattr(self, field.name)[selection] for field in fields(self)}
         )
@@ -89,7 +89,7 @@ def is_selective_cheap(job: TrainingJob) -> bool:
 
 
 def recomputed_share(job: TrainingJob, layouts: Layouts) -> Floats:
-    """Of a stage's layers that full recomputation repeats."""
+    """Share of a stage's layers that full recomputation repeats."""
     if not layouts.recompute_layers.any():
         return np.ones(len(layouts))
     some = np.minimum(layouts.recompute_layers / fullest_stage(job, layouts), 1.0)

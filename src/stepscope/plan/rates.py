@@ -24,20 +24,21 @@ The last is from nanoGPT, which ran 25 % faster on A100s when its vocabulary wen
 50,304: planned with this, 1.26 times."""
 USUAL_SMS = 108
 FLOOR_S = 4e-6
-"""Of any kernel."""
+"""Least time of any kernel."""
 NARROW = 64
 NARROW_PRECISIONS = ("fp8", "fp4")
 BLACKWELL_FLOPS = 2000e12
 BLACKWELL_W, BLACKWELL_PEAK = 1000.0, 2250e12
-"""Of the B200, on which the shares were measured."""
+"""Power and peak of the B200, on which the shares were measured."""
 CDNA3_W = 750.0
-"""Of the MI300X, likewise."""
+"""Power of the MI300X, likewise."""
 HOPPER_FLOPS = 500e12
 """Devices with more than this in 16 bits run into their power limit before their peak."""
 AMD = "amd"
 EXPOSED_BYTES = 0.4
-"""Of what grouped products read and write that their arithmetic does not hide. *Fitted* on the 108
-that SimuMax published of a B200, of 128 to 9,832 rows a group: 84 are within 25 % with it."""
+"""Share of what grouped products read and write that their arithmetic does not hide. *Fitted* on
+the 108 that SimuMax published of a B200, of 128 to 9,832 rows a group: 84 are within 25 % with
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,7 @@ def _power_factor(cluster: Cluster, constants: Constants, half_flops: float) -> 
 def _product_share(
     constants: Constants, precision: str, half_flops: float, *, is_amd: bool
 ) -> float:
-    """Of the peak that large products keep up, by generation and precision."""
+    """Share of the peak that large products keep up, by generation and precision."""
     is_hopper, is_blackwell = half_flops > HOPPER_FLOPS, half_flops > BLACKWELL_FLOPS
     if is_amd and is_hopper:
         if precision in NARROW_PRECISIONS:
@@ -198,7 +199,7 @@ def _product_share(
 def _attention_share(
     constants: Constants, generation: int, half_flops: float, *, is_amd: bool
 ) -> float:
-    """Of the 16-bit peak that attention in one kernel reaches forward."""
+    """Share of the 16-bit peak that attention in one kernel reaches forward."""
     if half_flops <= HOPPER_FLOPS:
         share = constants.flash_share
     elif is_amd:

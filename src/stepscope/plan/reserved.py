@@ -36,17 +36,15 @@ def reserved_beyond(
     if not job.framework.has_late_states:
         return least
     broken = _broken_blocks(job, layouts, states)
-    whole = np.where(logits > 0, _idle_logits(job, layouts), 0.0) + _apart(
-        job, layouts, parameters, shared_grads, logits
-    )
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    whole = np.where(
+        logits > 0,
+        np.asarray(tokens * head_rows(job, layouts) * job.framework.idle_logit_bytes),
+        0.0,
+    ) + _apart(job, layouts, parameters, shared_grads, logits)
     kept = np.maximum(least, broken)
     cached = np.minimum(np.maximum(broken + whole - kept, 0.0), np.maximum(room - kept, 0.0))
     return np.asarray(kept + cached)
-
-
-def _idle_logits(job: TrainingJob, layouts: Layouts) -> Floats:
-    tokens = layouts.micro_batch * job.seq_len / layouts.cp
-    return np.asarray(tokens * head_rows(job, layouts) * job.framework.idle_logit_bytes)
 
 
 def _broken_blocks(job: TrainingJob, layouts: Layouts, states: Floats) -> Floats:
@@ -63,8 +61,8 @@ def _broken_blocks(job: TrainingJob, layouts: Layouts, states: Floats) -> Floats
 def _apart(
     job: TrainingJob, layouts: Layouts, parameters: Parameters, shared: Floats, logits: Floats
 ) -> Floats:
-    """Of gradients that come as activations go, what still gets no block of theirs: all of those on
-    a stream of their own, with what was reduced before it is widened; and where activations are
+    """Bytes of gradients that come as activations go and still get no block of theirs: all of those
+    on a stream of their own, with what was reduced before it is widened; and where activations are
     narrow the MLP's, as far as logits leave no room for them."""
     framework = job.framework
     room = (1 - share_recomputed(job, layouts)) * logits
@@ -79,7 +77,7 @@ def _apart(
 
 
 def share_recomputed(job: TrainingJob, layouts: Layouts) -> Floats:
-    """Of a stage's layers, those that are recomputed whole."""
+    """Share of a stage's layers that is recomputed whole."""
     return np.where(layouts.recompute == 2, recomputed_share(job, layouts), 0.0)
 
 
@@ -91,7 +89,7 @@ def _is_narrow(job: TrainingJob, layouts: Layouts) -> Any:
 
 
 def _mlp_share(job: TrainingJob) -> float:
-    """Of a layer's parameters that are the MLP's."""
+    """Share of a layer's parameters that is the MLP's."""
     model = job.model
     mlp = (3 if model.is_gated else 2) * model.hidden * model.ffn_hidden
     heads = 2 * model.heads + 2 * model.kv_heads

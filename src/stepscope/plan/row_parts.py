@@ -29,12 +29,12 @@ from stepscope.protocol.json_text import json_text
 
 USUAL_VOCAB = 51200
 FUSED_EXPERTS = "26.06"
-"""Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on
+"""The container of Megatron-Bridge from which experts' products are fused and steps are graphs on
 Blackwell (notes of 0.5.1)."""
 OVERLAPPED_EXPERTS = "25.11"
-"""Of Megatron-Bridge, the container from which an all-to-all over nodes runs behind other work."""
+"""The container of Megatron-Bridge from which an all-to-all over nodes runs behind other work."""
 COMPILES_LOSS = 2025
-"""Of torchtitan, the year from which its compiler takes the loss in."""
+"""The year from which torchtitan's compiler takes the loss in."""
 DEVICES_SINCE_2025 = ("h200", "b200", "b300", "gb200", "gb300", "mi325x", "mi350x", "mi355x")
 """How their keys begin. Clouds lend them since the end of 2024 (EC2's p5en with H200s: December),
 so that what was measured on one and names no year is not older than `COMPILES_LOSS`."""

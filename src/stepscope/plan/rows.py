@@ -14,11 +14,10 @@ import numpy as np
 
 from stepscope.errors import InputError, StepscopeError
 from stepscope.plan.estimate import Estimates, estimate
-from stepscope.plan.flops import model_flops_per_token
 from stepscope.plan.framework import MEGATRON, Framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import RECOMPUTE, Layout, Layouts
-from stepscope.plan.model import Model
+from stepscope.plan.model import Model, model_flops_per_token
 from stepscope.plan.parameters import is_selective_cheap
 from stepscope.plan.ranges import ranges_of
 from stepscope.plan.row_parts import UnsupportedError, cluster_of, framework_of, model_of
@@ -27,7 +26,8 @@ from stepscope.protocol.untrusted import open_regular, parse_json
 MAX_BYTES = 1 << 20
 USUAL_SEQ = 1024
 GIB = 2**30
-BARELY = 1.08
+MAX_FILL = 1.08
+"""Share of a device's memory planned for a layout that ran: plans come out too large too."""
 MAX_COUNT = 10**7
 
 
@@ -213,7 +213,7 @@ def best_of(row: PublishedResult) -> tuple[Estimates, int]:
     estimates = estimate(row.job, row.layouts)
     # What ran did fit: what we take for a little too large may be it.
     fits = np.broadcast_to(
-        estimates.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts)
+        estimates.memory_bytes <= MAX_FILL * row.job.cluster.memory_bytes, len(row.layouts)
     )
     may_be = np.ones(len(row.layouts), dtype=bool)
     if not row.is_recompute_stated and is_selective_cheap(row.job):
@@ -254,15 +254,6 @@ def _fits(row: PublishedResult, estimates: Estimates, index: int) -> bool:
     return bool(fits[index] if row.is_recompute_stated else fits.any())
 
 
-def _ranges(job: TrainingJob, step_s: float, memory_gb: float) -> dict[str, float]:
-    ranges = ranges_of(job)
-    step, memory = ranges.step.around(step_s), ranges.memory.around(memory_gb)
-    return {
-        "step_s_low": step[0], "step_s_high": step[1],
-        "memory_gb_low": memory[0], "memory_gb_high": memory[1],
-    }  # fmt: skip
-
-
 def predict(row: dict[str, Any]) -> dict[str, Any]:
     """One line of `stepscope plan --rows`."""
     try:
@@ -291,6 +282,8 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
     peak = job.cluster.peak_flops[job.precision]
     step_s = job.tokens / (rate * layout.num_devices)
     memory_gb = float(estimates.memory.reserved[index]) / GIB
+    ranges = ranges_of(job)
+    step, memory = ranges.step.around(step_s), ranges.memory.around(memory_gb)
     return {
         "id": row.get("id"),
         "step_s": step_s,
@@ -300,5 +293,8 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
         "hfu": flops * (1 + again) / peak,
         "memory_gb": memory_gb,
         "fits": _fits(result, estimates, index),
-        **_ranges(job, step_s, memory_gb),
+        "step_s_low": step[0],
+        "step_s_high": step[1],
+        "memory_gb_low": memory[0],
+        "memory_gb_high": memory[1],
     }

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from stepscope.core.progress import counted
-from stepscope.plan.choice import SAME, Choice, choices_of, why
-from stepscope.plan.estimate import timed, with_all_layers
+from stepscope.plan.estimate import SAME, Choice, choices_of, timed, why, with_all_layers
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import RECOMPUTE, Layout, Layouts, mixed_key
-from stepscope.plan.memory import host_bytes, memory
+from stepscope.plan.memory import host_bytes, memory, partly_recomputed
 from stepscope.plan.parameters import Parameters, can_run, parameters
-from stepscope.plan.partial import partly_recomputed
 from stepscope.plan.rates import Floats
 from stepscope.plan.space import Grid, Space
 
@@ -34,7 +32,7 @@ FRONT_BINS = 256
 SLOWEST = 4.0
 """Times the fastest step: who would save memory at a higher price adds devices."""
 SAVED = 0.98
-"""Of the memory before it that a point of the front has at most."""
+"""Share of the memory of the point before it that a point of the front has at most."""
 
 CHECKPOINTS_APART = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Layers from one checkpoint to the next, tried where nothing fits with one for each layer: least
@@ -123,7 +121,7 @@ class _Asked:
 
     num_kept: int
     limit_bytes: float
-    """Of a device that a layout may fill."""
+    """Bytes of a device that a layout may fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +131,7 @@ class Least:
     layout: Layout
     memory_bytes: float
     host_bytes: float
-    """Of a node."""
+    """Bytes of a node."""
 
 
 def least_memory(job: TrainingJob, space: Space | None = None) -> Least | None:
@@ -317,40 +315,27 @@ def _first(rows: _Rows, num: int) -> _Rows:
     return rows.take(np.argpartition(rows.step_s, num)[:num])
 
 
-def _cut_keys(layouts: Layouts) -> Floats:
-    """One number for each cut of devices and batch."""
-    return mixed_key(
-        layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp, layouts.micro_batch
-    )
-
-
 def _work_keys(layouts: Layouts) -> Floats:
     """One number for those whose devices have the same work.
 
     Half a sequence of two is one whole sequence.
     """
-    return _keys(
-        layouts.tp,
-        layouts.pp,
-        layouts.ep,
-        layouts.dp * layouts.cp,
-        layouts.micro_batch / layouts.cp,
-    )
-
-
-def _keys(*columns: Floats) -> Floats:
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        _, codes = np.unique(column, return_inverse=True)
-        key = key * (codes.max(initial=0) + 1) + codes
-    return key
+    _, sequences = np.unique(layouts.micro_batch / layouts.cp, return_inverse=True)
+    return mixed_key(layouts.tp, layouts.pp, layouts.ep, layouts.dp * layouts.cp, sequences)
 
 
 def _of_cuts(rows: _Rows) -> _Rows:
     """The fastest of each cut, whose layouts stand together."""
     if not len(rows.step_s):
         return rows
-    keys = _cut_keys(rows.layouts)
+    keys = mixed_key(
+        rows.layouts.tp,
+        rows.layouts.pp,
+        rows.layouts.cp,
+        rows.layouts.ep,
+        rows.layouts.dp,
+        rows.layouts.micro_batch,
+    )
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     fastest = np.minimum.reduceat(rows.step_s, starts)
     nums = np.diff(np.concatenate([starts, [len(keys)]]))

@@ -147,7 +147,7 @@ class Grid:
 
     @cached_property
     def _masks(self) -> tuple[Mask, Mask]:
-        """Of each cut: which pipelines it may have, and which shards with which methods."""
+        """Which pipelines each cut may have, and which shards with which methods."""
         cuts = {name: column[:, None] for name, column in self.cuts.items()}
         sharded, methods = self._shard_mask(cuts), self._method_mask(cuts)
         allowed = sharded[:, :, None] & methods[:, None, :] & self._offload_mask(cuts)

@@ -23,7 +23,7 @@ BUCKET_BYTES = 200e6
 """Gradients that are reduced at a time: Megatron's are 40 million parameters, FSDP's a layer."""
 UNFUSED_UPDATE = 2.7
 UNHIDDEN_SENDS = 0.3
-"""Of sends between stages that run behind other micro-batches."""
+"""Share of sends between stages that run behind other micro-batches."""
 STALLS_FROM_NODES, STALLS_FROM_TENSOR_NODES = 64, 4
 """Nodes of a job, and of one tensor group, from which nanotron's sends stall: 106 of 110 published
 runs with stages on 64 nodes, and 81 of 88 with tensor groups over four, on 8 to 64 nodes. *Fitted*;
@@ -64,21 +64,9 @@ class Times:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layers:
-    """All of a model's layers, a micro-batch through each: sums over both kinds."""
-
-    forward: Floats
-    backward: Floats
-    gemm: Floats
-    attention: Floats
-    stream: Floats
-    tensor_comms: Floats
-    expert_comms: Floats
-    context_comms: Floats
-    recompute: Floats
-    host: Floats
-    shard_comms: Floats
+Layers = dict[str, Floats]
+"""All of a model's layers, a micro-batch through each: sums over both kinds, by part of `Times`,
+and `forward` and `backward` whole."""
 
 
 def step_times(
@@ -92,7 +80,7 @@ def step_times(
     model, constants = job.model, job.constants
     layers, head = _per_micro_batch(job, layouts, rates, head_rates, network)
     pp, num_micro = layouts.pp, layouts.num_micro.astype(np.float64)
-    per_layer = (layers.forward + layers.backward) / model.layers
+    per_layer = (layers["forward"] + layers["backward"]) / model.layers
     whole = per_layer * model.layers + head
     worst, head_there = _worst_stage(job, layouts, per_layer, head)
     layers_there = worst - head_there
@@ -105,7 +93,7 @@ def step_times(
     zero = np.zeros(len(layouts))
     data = optimizer = accumulate = zero
     if not job.is_adapter:
-        hides = (layers.forward * share, layers.backward * share)
+        hides = (layers["forward"] * share, layers["backward"] * share)
         data = _data_comms(job, layouts, network, parameters, hides)
         if job.compression is not None:
             data = data + _compressing_s(job, layouts, rates, parameters)
@@ -113,17 +101,13 @@ def step_times(
     offload = _offload(job, layouts, parameters, layers_there * num_micro)
     # Stages may keep what they gathered, and scatter it once.
     gathers = np.where((pp > 1) & job.framework.keeps_gathered_stages, 1.0, num_micro)
+    repeated = ("gemm", "attention", "recompute", "host")
+    comms = ("tensor_comms", "expert_comms", "context_comms")
     times = Times(
-        gemm=layers.gemm * share * num_micro,
-        attention=layers.attention * share * num_micro,
-        stream=layers.stream * share * num_micro + accumulate,
-        recompute=layers.recompute * share * num_micro,
+        **{name: layers[name] * share * num_micro for name in (*repeated, *comms)},
+        stream=layers["stream"] * share * num_micro + accumulate,
         head=head_there * num_micro,
-        host=layers.host * share * num_micro,
-        tensor_comms=layers.tensor_comms * share * num_micro,
-        expert_comms=layers.expert_comms * share * num_micro,
-        context_comms=layers.context_comms * share * num_micro,
-        shard_comms=layers.shard_comms * share * gathers,
+        shard_comms=layers["shard_comms"] * share * gathers,
         pipeline_comms=np.where(pp > 1, sends * virtual * num_micro, 0.0) + stalled_s(job, layouts),
         bubble=bubble,
         data_comms=data,
@@ -140,7 +124,7 @@ def step_times(
 
 def _per_micro_batch(
     job: TrainingJob, layouts: Layouts, rates: Rates, head_rates: Rates, network: Network
-) -> tuple[_Layers, Floats]:
+) -> tuple[Layers, Floats]:
     """A micro-batch through all layers and through the head,
     computed once for all layouts that cut a layer alike."""
     if len(layouts) <= FEW:
@@ -157,8 +141,8 @@ def _per_micro_batch(
     )  # fmt: skip
     some = layouts.take(first)
     layers = _layers(job, some, rates, network)
-    spread = {field.name: getattr(layers, field.name)[index] for field in fields(_Layers)}
-    return _Layers(**spread), _head(job, some, head_rates)[index]
+    spread = {name: sums[index] for name, sums in layers.items()}
+    return spread, _head(job, some, head_rates)[index]
 
 
 def _worst_stage(
@@ -187,9 +171,9 @@ def _worst_stage(
     return best, best_head
 
 
-def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> _Layers:
+def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> Layers:
     model, overlap = job.model, job.constants.overlap
-    sums: dict[str, Any] = {field.name: np.zeros(len(layouts)) for field in fields(_Layers)}
+    sums: Layers = {}
     kinds = ((model.layers - model.num_mixture_layers, False), (model.num_mixture_layers, True))
     for num, is_mixture in kinds:
         if num == 0:
@@ -226,8 +210,8 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
             sum(parts[name] for name in list(parts) if name != "forward") - parts["forward"]
         )
         for name, value in parts.items():
-            sums[name] = sums[name] + num * value
-    return _Layers(**sums)
+            sums[name] = sums.get(name, np.zeros(len(layouts))) + num * value
+    return sums
 
 
 def has_work_beside(job: TrainingJob, layouts: Layouts) -> Floats:
@@ -239,8 +223,8 @@ def has_work_beside(job: TrainingJob, layouts: Layouts) -> Floats:
 
 
 def _expert_comms(job: TrainingJob, layouts: Layouts, layer: LayerTime) -> tuple[Floats, Floats]:
-    """Of tokens' ways to experts and back what is not behind another micro-batch's work, forward
-    and backward: one's forward runs beside another's backward."""
+    """Time of tokens' ways to experts and back that is not behind another micro-batch's work,
+    forward and backward: one's forward runs beside another's backward."""
     forward, backward = layer.forward.expert_comms, layer.backward.expert_comms
     is_behind = has_work_beside(job, layouts)
     if not is_behind.any():

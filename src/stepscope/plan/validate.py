@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepscope.errors import UsageError
-from stepscope.plan.choice import choice_of
 from stepscope.plan.cluster import USABLE
+from stepscope.plan.estimate import choice_of
 from stepscope.plan.framework import FSDP
 from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
@@ -23,11 +24,10 @@ from stepscope.plan.what_if import fitting, smallest_cluster
 GIB = 2**30
 _MAX_TRIES = 200
 TIGHT = 0.88
-"""Of a device's memory."""
+"""Share of a device's memory from which a plan is called tight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """Something that cannot be, and what could be instead."""
 
     what: str
@@ -42,12 +42,8 @@ class Problem:
 
 def problems(job: TrainingJob, layout: Layout) -> list[Problem]:
     """All that is wrong with a layout of a job but its memory; empty where it can run."""
-    return [
-        *job_problems(job),
-        *_device_problems(job, layout),
-        *_cut_problems(job, layout),
-        *_pipe_problems(job, layout),
-    ]
+    parts = (_device_problems, _cut_problems, _pipe_problems)
+    return [*job_problems(job), *(fault for part in parts for fault in part(job, layout))]
 
 
 def check_layout(job: TrainingJob, layout: Layout) -> None:
@@ -67,8 +63,8 @@ def _device_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
             near = _near(divisors(num), others)
             instead = f"tp x cp x pp must divide {num}: {_listed(near)} do, {others} does not"
         yield Problem(
-            what=f"{product} are {layout.num_devices} devices and the cluster has {num}",
-            instead=instead,
+            f"{product} are {layout.num_devices} devices and the cluster has {num}",
+            instead,
         )
     rank_batch = layout.dp * layout.micro_batch
     if layout.global_batch != job.global_batch:
@@ -82,15 +78,15 @@ def _device_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
         ]
         micro = f", or mb{_near(fitting_micro, layout.micro_batch)[0]}" if fitting_micro else ""
         yield Problem(
-            what=f"a batch of {job.global_batch} is not a multiple of dp{layout.dp} x "
+            f"a batch of {job.global_batch} is not a multiple of dp{layout.dp} x "
             f"mb{layout.micro_batch} = {rank_batch}",
-            instead=f"{_listed(sorted(near_batches))} would be{micro}",
+            f"{_listed(sorted(near_batches))} would be{micro}",
         )
     copies = layout.dp * layout.cp
     if layout.shard and copies % layout.shard and layout.shard < copies:
         yield Problem(
-            what=f"{copies} data ranks cannot be cut into shards of {layout.shard}",
-            instead=_could(copies, layout.shard),
+            f"{copies} data ranks cannot be cut into shards of {layout.shard}",
+            _could(copies, layout.shard),
         )
 
 
@@ -103,20 +99,20 @@ def _cut_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
             f"{model.heads} heads ({model.kv_heads} of keys and values) cannot be shared by {tp} "
             "tensor ranks"
         )
-        yield Problem(what=what, instead=f"{_listed(_near(widths, tp))} can")
+        yield Problem(what, f"{_listed(_near(widths, tp))} can")
     for width, whose in (
         (model.ffn_hidden, "the MLP's"),
         (model.experts.ffn_hidden if model.experts else 0, "an expert's"),
     ):
         if width and width % tp:
             yield Problem(
-                what=f"{whose} width of {width} cannot be shared by {tp} tensor ranks",
-                instead=_could(width, tp),
+                f"{whose} width of {width} cannot be shared by {tp} tensor ranks",
+                _could(width, tp),
             )
     if layout.is_sequence_parallel and tp == 1:
         yield Problem(
-            what="sequence parallelism is among tensor ranks and there is one",
-            instead="leave sp out, or use tp2",
+            "sequence parallelism is among tensor ranks and there is one",
+            "leave sp out, or use tp2",
         )
     if layout.cp > 1 and job.seq_len % (2 * layout.cp):
         # Rank i takes the i-th piece from both ends.
@@ -125,44 +121,36 @@ def _cut_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
             f"{job.seq_len} tokens cannot be cut into two pieces for each of {layout.cp} context "
             "ranks"
         )
-        yield Problem(what=what, instead=f"{_listed(_near(nearest, layout.cp))} can")
+        yield Problem(what, f"{_listed(_near(nearest, layout.cp))} can")
     if layout.ep > 1 and model.experts is None:
-        yield Problem(
-            what=f"{model.name} has no experts to spread over ep{layout.ep}", instead="leave ep out"
-        )
+        yield Problem(f"{model.name} has no experts to spread over ep{layout.ep}", "leave ep out")
     elif model.experts is not None and (
         model.experts.num % layout.ep or (layout.dp * layout.cp) % layout.ep
     ):
         copies = layout.dp * layout.cp
         possible = [n for n in divisors(model.experts.num) if copies % n == 0]
         what = f"ep{layout.ep} must divide {model.experts.num} experts and dp x cp = {copies}"
-        yield Problem(what=what, instead=f"{_listed(_near(possible, layout.ep))} would")
+        yield Problem(what, f"{_listed(_near(possible, layout.ep))} would")
 
 
 def _pipe_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     layers, pp, vpp = job.model.layers, layout.pp, layout.vpp
     every, in_stage = layout.recompute_every, max(1, layers // pp)
     if every > 1 and (layout.recompute != "full" or layout.recompute_layers):
-        yield Problem(
-            what=f"every{every} is of full recomputation of all layers", instead="leave it out"
-        )
+        yield Problem(f"every{every} is of full recomputation of all layers", "leave it out")
     elif in_stage % every:
         what = f"{in_stage} layers of a stage have no checkpoint every {every}"
-        yield Problem(what=what, instead=_could(in_stage, every))
+        yield Problem(what, _could(in_stage, every))
     if pp > layers or (layers % pp and not job.framework.balances_stages):
-        yield Problem(
-            what=f"{layers} layers cannot be cut into {pp} equal stages", instead=_could(layers, pp)
-        )
+        yield Problem(f"{layers} layers cannot be cut into {pp} equal stages", _could(layers, pp))
     elif vpp > 1 and layers % (pp * vpp):
         possible = [pieces for pieces in divisors(layers) if layers % (pp * pieces) == 0] or [1]
         what = f"{layers} layers cannot be cut into {pp} stages of {vpp} pieces"
-        yield Problem(
-            what=what, instead=f"pieces of a stage can be {_listed(_near(possible, vpp))}"
-        )
+        yield Problem(what, f"pieces of a stage can be {_listed(_near(possible, vpp))}")
     if vpp > 1 and (pp == 1 or layout.schedule != "1f1b"):
         yield Problem(
-            what=f"v{vpp} interleaves the stages of 1f1b",
-            instead="leave it out, or use pp2 or more with 1f1b",
+            f"v{vpp} interleaves the stages of 1f1b",
+            "leave it out, or use pp2 or more with 1f1b",
         )
     elif vpp > 1 and layout.num_micro % pp:
         batch = layout.dp * layout.micro_batch
@@ -172,11 +160,11 @@ def _pipe_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
         what = (
             f"interleaving needs micro-batches in groups of pp{pp} and there are {layout.num_micro}"
         )
-        yield Problem(what=what, instead=f"a batch of {_listed(near)} has them")
+        yield Problem(what, f"a batch of {_listed(near)} has them")
     if layout.schedule != "1f1b" and pp == 1:
         yield Problem(
-            what=f"{layout.schedule} is a pipeline's schedule and there is one stage",
-            instead="leave it out",
+            f"{layout.schedule} is a pipeline's schedule and there is one stage",
+            "leave it out",
         )
     least = {"zb1p": pp, "zb2p": 2 * pp, "zbv": 2 * pp}.get(layout.schedule, 1)
     if layout.num_micro < least and pp > 1:
@@ -184,9 +172,7 @@ def _pipe_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
             f"{layout.schedule} fills its bubbles with {least} micro-batches or more and there "
             f"are {layout.num_micro}"
         )
-        yield Problem(
-            what=what, instead=f"use 1f1b, or a batch of {least * layout.dp * layout.micro_batch}"
-        )
+        yield Problem(what, f"use 1f1b, or a batch of {least * layout.dp * layout.micro_batch}")
 
 
 def warnings(job: TrainingJob, layout: Layout) -> list[str]:
@@ -261,18 +247,20 @@ class MemoryFit:
 def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
     """Whether a layout fits, and what would make it."""
     choice = choice_of(job, layout)
-    columns = Layouts.of([layout])
-    on_host = (
-        float(np.max(host_bytes(job, columns, parameters(job, columns))))
-        - job.cluster.host_memory_bytes
-    )
     missing = max(0.0, choice.memory_bytes - job.cluster.usable_bytes)
     return MemoryFit(
         memory_bytes=choice.memory_bytes,
         missing_bytes=missing,
         largest_part=max(choice.memory, key=lambda name: choice.memory[name]),
-        nearest=_nearest_fitting(job, layout) if missing or on_host > 0 else None,
+        nearest=_nearest_fitting(job, layout) if missing or not _host_holds(job, layout) else None,
     )
+
+
+def _host_holds(job: TrainingJob, layout: Layout) -> bool:
+    """Whether a node's memory has room for what a layout offloads."""
+    columns = Layouts.of([layout])
+    needed = np.max(host_bytes(job, columns, parameters(job, columns)))
+    return bool(needed <= job.cluster.host_memory_bytes)
 
 
 def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
@@ -282,33 +270,21 @@ def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
     """
     tried = layout
     shared = (*job.framework.zero_stages, layout.zero_stage)
-    smaller = _each("micro_batch", reversed(divisors(layout.micro_batch)[:-1]))
-    steps: list[dict[str, object]] = [
+    steps: list[dict[str, Any]] = [
         {"is_sequence_parallel": layout.tp > 1},
-        *_each("zero_stage", (stage for stage in shared if layout.zero_stage < stage < 3)),
+        *[{"zero_stage": stage} for stage in shared if layout.zero_stage < stage < 3],
         {"recompute": "full", "recompute_layers": 0, "recompute_every": 1},
-        *smaller,
+        *[{"micro_batch": micro} for micro in reversed(divisors(layout.micro_batch)[:-1])],
         {"zero_stage": max(shared)},
-        *_each("offload", job.framework.offloads),
+        *[{"offload": kind} for kind in job.framework.offloads],
     ]
     for change in steps:
-        tried = replace(tried, **change)  # type: ignore[arg-type]
+        tried = replace(tried, **change)
         tried = replace(tried, num_micro=max(1, job.global_batch // (tried.dp * tried.micro_batch)))
-        columns = Layouts.of([tried])
-        on_host = float(np.max(host_bytes(job, columns, parameters(job, columns))))
         fits = choice_of(job, tried).memory_bytes <= job.cluster.usable_bytes
-        if (
-            tried != layout
-            and fits
-            and on_host <= job.cluster.host_memory_bytes
-            and not problems(job, tried)
-        ):
+        if tried != layout and fits and _host_holds(job, tried) and not problems(job, tried):
             return tried
     return None
-
-
-def _each(name: str, values: Iterable[object]) -> list[dict[str, object]]:
-    return [{name: value} for value in values]
 
 
 # A whole job.
@@ -319,16 +295,14 @@ def job_problems(job: TrainingJob) -> list[Problem]:
     faults = []
     for name, value in (("sequence", job.seq_len), ("batch", job.global_batch)):
         if value < 1:
-            faults.append(Problem(what=f"a {name} of {value} is none", instead="give at least 1"))
+            faults.append(Problem(f"a {name} of {value} is none", "give at least 1"))
     if job.precision not in job.cluster.peak_flops:
         faults.append(_no_unit(job))
     reach = job.model.max_positions
     if reach and job.seq_len > reach:
         what = f"{job.model.name} has learned positions for {reach} tokens, not {job.seq_len}"
         faults.append(
-            Problem(
-                what=what, instead=f"use a sequence of {reach}, or a model with rotated positions"
-            )
+            Problem(what, f"use a sequence of {reach}, or a model with rotated positions")
         )
     return faults
 
@@ -341,7 +315,7 @@ def _no_unit(job: TrainingJob) -> Problem:
     instead = "its datasheet here has no rate that we know"
     if nearest:
         instead = f"use {' or '.join(nearest)}"
-    return Problem(what=what, instead=instead)
+    return Problem(what, instead)
 
 
 def check_space(space: Space) -> None:
@@ -372,11 +346,12 @@ def check_space(space: Space) -> None:
 
 def check_job(job: TrainingJob, space: Space | None = None) -> None:
     """Raise what no layout can fix, and what leaves none to choose from."""
-    check_space(space or Space())
+    space = space or Space()
+    check_space(space)
     faults = job_problems(job)
     if faults:
         raise UsageError("\n".join(str(fault) for fault in faults))
-    grid = Grid(job, space or Space())
+    grid = Grid(job, space)
     if len(grid):
         return
     reasons = [reason for reason, num in grid.dropped.items() if num]
@@ -391,21 +366,17 @@ def check_job(job: TrainingJob, space: Space | None = None) -> None:
     )
 
 
-def _nearest_batches(job: TrainingJob, space: Space | None) -> list[int]:
+def _nearest_batches(job: TrainingJob, space: Space) -> list[int]:
     """The next smaller and the next larger batch that some layout divides, if they are near."""
     nearest: list[int] = []
     batch = job.global_batch
     smaller = range(batch - 1, max(0, batch - _MAX_TRIES), -1)
     larger = range(batch + 1, batch + _MAX_TRIES)
     for batches in (smaller, larger):
-        nearest += next(
-            (
-                [batch]
-                for batch in batches
-                if len(Grid(replace(job, global_batch=batch), space or Space()))
-            ),
-            [],
-        )
+        for batch in batches:
+            if len(Grid(replace(job, global_batch=batch), space)):
+                nearest.append(batch)
+                break
     return nearest
 
 
@@ -437,18 +408,19 @@ def shortfall(job: TrainingJob, space: Space | None = None) -> Shortfall | None:
 
 
 def _helps(job: TrainingJob, space: Space) -> Iterator[str]:
-    if "full" not in space.recompute and _fits(job, replace(space, recompute=RECOMPUTE)):
+    wider = replace(space, recompute=RECOMPUTE)
+    if "full" not in space.recompute and fitting(job, wider) is not None:
         yield "recompute activations (full)"
-    if space.zero_stage is not None and _fits(job, replace(space, zero_stage=None)):
+    if space.zero_stage is not None and fitting(job, replace(space, zero_stage=None)) is not None:
         yield "shard weights too (ZeRO-3)"
     if 3 not in job.framework.zero_stages:
         sharding = replace(job, framework=FSDP)
-        if _fits(sharding, replace(space, zero_stage=None)):
+        if fitting(sharding, replace(space, zero_stage=None)) is not None:
             yield "shard weights and gradients too, as FSDP does (--framework fsdp, --emit fsdp2)"
-    if not space.spans_nodes and _fits(job, replace(space, spans_nodes=True)):
+    if not space.spans_nodes and fitting(job, replace(space, spans_nodes=True)) is not None:
         yield "tensor ranks over more than a node"
     yield from _offload_helps(job, space)
-    if not job.is_adapter and _fits(replace(job, is_adapter=True), space):
+    if not job.is_adapter and fitting(replace(job, is_adapter=True), space) is not None:
         yield "train adapters (LoRA) beside frozen weights"
     more = smallest_cluster(job, space)
     if more is not None:
@@ -477,10 +449,6 @@ def _offload_helps(job: TrainingJob, space: Space) -> Iterator[str]:
                     f"host{short}"
                 )
                 return
-
-
-def _fits(job: TrainingJob, space: Space) -> bool:
-    return fitting(job, space) is not None
 
 
 # Words.

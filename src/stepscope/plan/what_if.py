@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from stepscope.errors import UsageError
 from stepscope.plan.catalog import find_model, model_names, scaled_model
-from stepscope.plan.choice import Choice
 from stepscope.plan.cluster import faster_network, resized
 from stepscope.plan.compression import parse_compression
 from stepscope.plan.contract.plan import Budget
 from stepscope.plan.devices import whole_node, with_device
+from stepscope.plan.estimate import Choice
 from stepscope.plan.framework import DDP, FRAMEWORKS, GRADS, find_framework, with_grads
 from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.model import Model

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import Choice, choice_of
 from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.estimate import Choice, choice_of
 from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.emit import TARGETS

@@ -12,14 +12,14 @@ import pytest
 
 from stepscope.errors import InputError
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import choice_of
 from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.estimate import choice_of
 from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.check import Checked, check, framework_of
 from stepscope.plan.launch.emit import launch_of
+from stepscope.plan.launch.megatron import flags_of, model_of
 from stepscope.plan.launch.read import read_settings
-from stepscope.plan.launch.read_megatron import flags_of, model_of
 from stepscope.plan.launch.settings import Settings
 from tests.plan.launch.launch_cases import chosen, job_of, text_of, written
 from tests.wording import mentions
@@ -205,7 +205,7 @@ def test_tensor_ranks_over_nodes_and_no_room_have_another_cut(tmp_path: Path) ->
     text = text_of(launch, flags.name).replace("parallel-size 8", "parallel-size 16")
     flags.write_text(text)
     settings = read_settings(flags)
-    assert settings.tp == 16
+    assert settings.layout.tp == 16
     faults = {each.code: each for each in check(settings, job_for(settings, "32x8xH100")).faults}
     assert "cross the network" in faults["tensor-over-nodes"].what
     assert faults["tensor-over-nodes"].fix.startswith("tp8 and pp8")
@@ -275,7 +275,7 @@ def test_variables_of_a_script_are_put_in_and_nothing_is_run(tmp_path: Path) -> 
         "  --micro-batch-size ${MBS} --global-batch-size $GBS --seq-length ${SEQ:-8192} --bf16\n"
     )
     settings = read_settings(path)
-    assert (settings.tp, settings.micro_batch, settings.seq_len) == (4, 2, 8192)
+    assert (settings.layout.tp, settings.micro_batch, settings.seq_len) == (4, 2, 8192)
     assert settings.global_batch is None
     (note,) = settings.notes
     assert mentions(note, "--global-batch-size $GBS", "not set")
@@ -345,7 +345,8 @@ def test_values_out_of_range_are_not_taken(tmp_path: Path) -> None:
     }  # fmt: skip
     path.write_text(json.dumps(wild))
     settings = read_settings(path)
-    assert (settings.global_batch, settings.micro_batch, settings.zero_stage) == (None, None, 0)
+    assert settings.global_batch is settings.micro_batch is None
+    assert settings.layout.zero_stage == 0
     assert settings.bucket_elements is None
     checked = check(settings, None)
     assert [fault.what.split(" is ")[0] for fault in checked.faults if fault.code == "value"] == [
@@ -397,7 +398,8 @@ def test_a_variables_own_default_is_taken_and_arguments_are_unknown(tmp_path: Pa
         "--pipeline-model-parallel-size $PP --context-parallel-size $((TP * 2))\n"
     )
     settings = read_settings(path)
-    assert (settings.tp, settings.micro_batch, settings.pp, settings.cp) == (2, 4, 1, 1)
+    cut = settings.layout
+    assert (cut.tp, settings.micro_batch, cut.pp, cut.cp) == (2, 4, 1, 1)
     assert [note.split(" ")[0] for note in settings.notes] == [
         "--pipeline-model-parallel-size", "--context-parallel-size",
     ]  # fmt: skip

@@ -11,16 +11,15 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import choices_of
 from stepscope.plan.cluster_parse import parse_cluster
+from stepscope.plan.estimate import choices_of
 from stepscope.plan.framework import find_framework, grads_setting
-from stepscope.plan.job import TrainingJob
+from stepscope.plan.job import OPTIMIZERS, TrainingJob
 from stepscope.plan.launch.check import check, framework_of
 from stepscope.plan.launch.compare import bare
 from stepscope.plan.launch.emit import TARGETS, launch_of
 from stepscope.plan.launch.read import read_settings
 from stepscope.plan.layout import OFFLOAD, Ints, Layouts
-from stepscope.plan.optimizers import OPTIMIZERS
 from stepscope.plan.space import Grid, Space
 from tests.plan.launch.launch_cases import written
 

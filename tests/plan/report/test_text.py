@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from stepscope.plan.catalog import find_model
-from stepscope.plan.choice import choice_of, choices_of
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.contract.plan import Variant
+from stepscope.plan.estimate import choice_of, choices_of
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout, Layouts
 from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan, account_of, described

@@ -30,7 +30,7 @@ from stepscope.report.html.model import page_of
 
 MAX_KEPT = 8
 """Pages that are kept in memory: one is some megabytes."""
-MOST_FOLLOWED = 4
+MAX_FOLLOWED = 4
 """Runs whose pictures are drawn anew from where they were read last."""
 MAX_NAME = 4096
 
@@ -59,7 +59,7 @@ class Pages:
     def answer(self, path: str, given: Mapping[str, str]) -> Answer:
         try:
             if path == "/":
-                return self._index(given.get("command", ""))
+                return self._index()
             if path == "/report":
                 return self._report(given.get("what", ""))
             if path == "/compare":
@@ -76,10 +76,10 @@ class Pages:
             return self._refusal("This cannot be shown", problem.strerror or str(problem), 422)
         return self._refusal("There is no such page", "The list has what there is.", 404)
 
-    def _index(self, chosen: str) -> Answer:
+    def _index(self) -> Answer:
         now = catalogue_of(self._folder)
         text = index_page(
-            str(self._folder), now.runs, now.recordings, now.num_left_out, time.time_ns(), chosen
+            str(self._folder), now.runs, now.recordings, now.num_left_out, time.time_ns()
         )
         return Answer(text=text)
 
@@ -135,7 +135,7 @@ class Pages:
             # What was read of a run is kept while somebody looks at it.
             series = self._series_of.pop(path, None) or RunSeries(path)
             self._series_of[path] = series
-            while len(self._series_of) > MOST_FOLLOWED:
+            while len(self._series_of) > MAX_FOLLOWED:
                 self._series_of.popitem(last=False)
             text = json_text(series.look(read_alerts(path)))
         return Answer(text=text, kind="application/json")

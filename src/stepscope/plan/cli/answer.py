@@ -10,11 +10,11 @@ from msgspec import structs
 
 from stepscope.errors import UsageError
 from stepscope.plan import validate, what_if
-from stepscope.plan.choice import Choice, choice_of, why
 from stepscope.plan.cli.job import job_of
 from stepscope.plan.cli.options import ALL, Options, Pins, Questions
 from stepscope.plan.compression import WORDS, wire_bytes
 from stepscope.plan.contract.plan import Account, Budget, Failures, FrameworkRow, JudgedBy, Variant
+from stepscope.plan.estimate import Choice, choice_of, why
 from stepscope.plan.failures import failures
 from stepscope.plan.framework import grads_setting
 from stepscope.plan.job import TrainingJob
@@ -30,7 +30,7 @@ from stepscope.plan.launch.compare import (
 )
 from stepscope.plan.launch.emit import COMPARED, PYTORCH, TARGETS, restricted, target_of
 from stepscope.plan.layout import OFFLOAD, Layout
-from stepscope.plan.layout_parse import parse_layout
+from stepscope.plan.layout_words import parse_layout
 from stepscope.plan.report.account import MEMORY_WORDS, Plan, account_of, described
 from stepscope.plan.report.words import gib, short_count
 from stepscope.plan.search import SearchResult, search
@@ -86,7 +86,10 @@ def answer(options: Options, target: str | None = None) -> Plan:
         pareto=tuple(account_of(job, choice) for choice in thinned(result)),
         zero_stages=zero_stages_of(answered, asked) if questions.explain == ZERO else (),
         frameworks=tuple(framework_row(each, answered) for each in compared),
-        counts=counts_of(result),
+        counts=(
+            {"tried": result.num_layouts, "fit": result.num_fit}
+            | {f"too large: {name}": num for name, num in result.too_large.items()}
+        ),
         search_s=took,
         explained=explained,
         budget=spent,
@@ -365,13 +368,6 @@ def _variant(
 ) -> Variant:
     best = None if choice is None else account_of(job, choice)
     return Variant(name=name, num_devices=num_devices or job.cluster.num_devices, best=best)
-
-
-def counts_of(result: SearchResult) -> dict[str, int]:
-    """Layouts tried, those that fit, and those that do not, by what is too large."""
-    return {"tried": result.num_layouts, "fit": result.num_fit} | {
-        f"too large: {name}": num for name, num in result.too_large.items()
-    }
 
 
 def thinned(result: SearchResult) -> list[Choice]:

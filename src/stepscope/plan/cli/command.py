@@ -54,7 +54,7 @@ def run(options: Options) -> int:
     if one.bytes or one.ranks or one.measured:
         raise UsageError("--bytes, --ranks and --measured are of --collective: name one")
     if options.launched.check is not None:
-        from stepscope.plan.cli.check import run_check
+        from stepscope.plan.cli.emit import run_check
 
         return run_check(options, options.launched.check)
     if options.launched.emit is not None:
@@ -78,7 +78,7 @@ def _print_or_write(plan: Plan, recorded: RecordedMemory | None, output: Output)
     from stepscope.cli.report import put_document, put_or_write
 
     if output.format == "json":
-        from stepscope.plan.report.json import plan_json
+        from stepscope.plan.report.account import plan_json
 
         put_or_write(plan_json(plan, recorded) + "\n", output.out)
     elif output.format == "html":

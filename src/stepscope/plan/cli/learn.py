@@ -14,10 +14,11 @@ from stepscope.errors import InputError, UsageError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import measure
 from stepscope.plan.contract.plan import Account, PlanContract
-from stepscope.plan.contract.plan_calibration import MAX_BYTES, PlanCalibration
-from stepscope.plan.contract.plan_comparison import (
+from stepscope.plan.contract.plan_calibration import (
+    MAX_BYTES,
     ComparedMemory,
     ComparedPart,
+    PlanCalibration,
     PlanComparisonContract,
 )
 from stepscope.plan.job import TrainingJob

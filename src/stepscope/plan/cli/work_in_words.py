@@ -7,7 +7,7 @@ from stepscope.core.peak import GivenWork
 from stepscope.errors import UsageError
 from stepscope.plan.catalog import find_model
 from stepscope.plan.cluster_parse import parse_cluster
-from stepscope.plan.flops import model_flops_per_token
+from stepscope.plan.model import model_flops_per_token
 
 USUAL = ("bf16", "fp16")
 

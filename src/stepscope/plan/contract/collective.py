@@ -57,7 +57,7 @@ class CollectiveContract(Contract, frozen=True, kw_only=True, tag="stepscope.col
     picked: Way
     """What NCCL takes by its own model, at the time that is estimated here."""
     range_s: tuple[AboveZero, AboveZero] | None
-    """Of the time of what is picked; null where the links were measured."""
+    """Range of the time of what is picked; null where the links were measured."""
     crossovers: tuple[Crossover, ...]
     measured: tuple[Measurement, ...]
     """NCCL's own choice first."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from stepscope.core.contract.codec import Contract
-from stepscope.plan.contract.check import CheckContract
 from stepscope.plan.contract.collective import CollectiveContract
-from stepscope.plan.contract.launch import LaunchContract
+from stepscope.plan.contract.launch import CheckContract, LaunchContract
 from stepscope.plan.contract.plan import PlanContract
-from stepscope.plan.contract.plan_calibration import PlanCalibration
-from stepscope.plan.contract.plan_comparison import PlanComparisonContract
+from stepscope.plan.contract.plan_calibration import PlanCalibration, PlanComparisonContract
 
 DOCUMENTS: tuple[type[Contract], ...] = (
     CheckContract,

@@ -27,7 +27,7 @@ class Model(Struct, frozen=True, kw_only=True):
     ffn_hidden: Count
     vocab: Count
     experts: Count | None
-    """Of one layer; null for a dense model."""
+    """Experts of one layer; null for a dense model."""
     source: str
     """Where its shape comes from."""
 
@@ -39,7 +39,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     num_devices: Count
     devices_per_node: Count
     memory_bytes: AtLeastZero
-    """Of one device."""
+    """One device's."""
     tiers: tuple[Tier, ...]
 
 
@@ -66,12 +66,12 @@ class Account(Struct, frozen=True, kw_only=True):
     layout: Layout
     step_s: AtLeastZero
     tokens_per_s: AtLeastZero
-    """Of the whole cluster."""
+    """The whole cluster's."""
     tokens_per_s_per_device: AtLeastZero
     mfu: AtLeastZero
     hfu: AtLeastZero
     memory_bytes: AtLeastZero
-    """Of the device that holds most."""
+    """On the device that holds most."""
     fits: bool
     memory: Mapping[str, float] = field(name="memory_parts_bytes")
     """They add up to memory_bytes."""
@@ -101,7 +101,7 @@ class FrameworkRow(Struct, frozen=True, kw_only=True):
     emit: str
     """The word of --emit that writes it."""
     best: Account | None
-    """Of the layouts that can be written; null where there is none."""
+    """The best of the layouts that can be written; null where there is none."""
     is_answered: bool
     """Whether the rest of the plan is of this one."""
     adoption: str
@@ -193,11 +193,11 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     counts: Mapping[str, Count] = field(default_factory=dict)
     """Layouts tried, and how many were left out for what."""
     explained: Account | None = None
-    """Of --explain."""
+    """The layout of --explain."""
     budget: Budget | None = None
-    """Of --tokens."""
+    """The answer to --tokens."""
     failures: Failures | None = None
-    """Of --tokens or --mtbf."""
+    """The answer to --tokens or --mtbf."""
     what_ifs: tuple[Variant, ...] = ()
     scaling: tuple[Variant, ...] = ()
     largest: Variant | None = None
@@ -210,3 +210,38 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     """The explained or the best layout's name, spelled out part by part."""
     recorded_memory: RecordedMemory | UnsetType = UNSET
     """There only with --recorded-memory."""
+
+
+class RecordedRun(Struct, frozen=True, kw_only=True):
+    paths: tuple[str, ...]
+    width: int
+    step_s: float
+    step_source: str
+
+
+class Width(Struct, frozen=True, kw_only=True):
+    """The run on so many ranks."""
+
+    nodes: int
+    width: int
+    data_ranks: int
+    source: str
+    """measured or derived."""
+    step_s: float
+    parts_s: Mapping[str, float]
+    speedup: float
+    efficiency: float
+    samples_per_s: float | None
+    tokens_per_s: float | None
+
+
+class PlanRunContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan-run/1"):
+    """A recorded run at other widths. What is not known is null."""
+
+    run: RecordedRun
+    scaling: str
+    """strong or weak."""
+    ranks_per_node: int
+    widths: tuple[Width, ...]
+    methods: tuple[str, ...]
+    notes: tuple[str, ...]

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from stepscope.plan.choice import Choice, choice_of
-from stepscope.plan.contract.check import ERROR, MEMORY, NOTE, SLOW, Fault, Range
+from stepscope.plan.contract.launch import ERROR, MEMORY, NOTE, SLOW, Fault, Range
+from stepscope.plan.estimate import Choice, choice_of
 from stepscope.plan.framework import Framework, with_grads
 from stepscope.plan.job import VALUE_BYTES, TrainingJob
 from stepscope.plan.launch.settings import Settings
@@ -24,16 +24,11 @@ from stepscope.plan.what_if import fastest
 
 GIB = 2**30
 WORTH = 0.01
-"""Of a step: what gains less is not named."""
+"""Share of a step: what gains less is not named."""
 FULL_BUCKET = 100e6
 """Bytes of a bucket that keeps a link busy: its transfer is many times its latency."""
 LARGE_BUFFERS = 0.05
-"""Of a device's memory: buckets that take more are named."""
-SAME_FIELDS = (
-    "tp", "pp", "vpp", "cp", "ep", "zero_stage", "is_sequence_parallel", "recompute",
-    "recompute_layers", "recompute_every", "schedule", "offload", "is_flash",
-)  # fmt: skip
-"""Of settings, which a layout has too."""
+"""Share of a device's memory: buckets that take more are named."""
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -57,7 +52,7 @@ class Checked(Struct, frozen=True, kw_only=True):
 
     @property
     def mfu(self) -> float | None:
-        """Of the step with what its buckets cost."""
+        """MFU of the step with what its buckets cost."""
         if self.choice is None or self.step is None:
             return None
         return self.choice.mfu * self.choice.step_s / self.step.value
@@ -81,7 +76,7 @@ def framework_of(settings: Settings, framework: Framework) -> Framework:
 def check(settings: Settings, job: TrainingJob | None) -> Checked:
     """All that is wrong with it, the errors first, then the most costly."""
     faults = [
-        *(Fault(code="value", kind=ERROR, what=each, fix="") for each in settings.refused),
+        *(Fault("value", ERROR, each, "") for each in settings.refused),
         *_batch_faults(settings, job),
     ]
     layout = None if job is None else layout_of(settings, job)
@@ -92,9 +87,9 @@ def check(settings: Settings, job: TrainingJob | None) -> Checked:
         )  # fmt: skip
     job = replace(job, global_batch=layout.global_batch)
     faults += [
-        Fault(code="cannot-be-cut", kind=ERROR, what=each.what, fix=each.instead)
+        Fault("cannot-be-cut", ERROR, each.what, each.instead)
         for each in problems(job, layout)
-        if not _is_said(each.what, faults)
+        if not ("batch of" in each.what and any(fault.code == "batch" for fault in faults))
     ]
     if any(fault.kind == ERROR for fault in faults):
         return Checked(
@@ -121,17 +116,13 @@ def check(settings: Settings, job: TrainingJob | None) -> Checked:
     )
 
 
-def _is_said(what: str, faults: list[Fault]) -> bool:
-    """A batch that does not multiply is told once."""
-    return "batch of" in what and any(fault.code == "batch" for fault in faults)
-
-
 # Sizes.
 
 
 def layout_of(settings: Settings, job: TrainingJob) -> Layout | None:
     """The layout on the job's cluster; None where the devices cannot be cut so."""
-    others = settings.tp * settings.pp * settings.cp
+    cut = settings.layout
+    others = cut.tp * cut.pp * cut.cp
     if job.cluster.num_devices % others:
         return None
     dp = job.cluster.num_devices // others
@@ -140,25 +131,23 @@ def layout_of(settings: Settings, job: TrainingJob) -> Layout | None:
         num_micro = settings.accumulation
     else:
         num_micro = max(1, (settings.global_batch or dp * micro) // (dp * micro))
-    shard = settings.shard
-    if settings.copies is not None and settings.copies > 1 and settings.zero_stage == 3:
-        shard = dp * settings.cp // settings.copies if dp % settings.copies == 0 else 0
-    same = {name: getattr(settings, name) for name in SAME_FIELDS}
-    return Layout(**same, dp=dp, micro_batch=micro, num_micro=num_micro, shard=shard)
+    shard = cut.shard
+    if settings.copies is not None and settings.copies > 1 and cut.zero_stage == 3:
+        shard = dp * cut.cp // settings.copies if dp % settings.copies == 0 else 0
+    return replace(cut, dp=dp, micro_batch=micro, num_micro=num_micro, shard=shard)
 
 
 def _batch_faults(settings: Settings, job: TrainingJob | None) -> Iterator[Fault]:
-    others = settings.tp * settings.pp * settings.cp
     if job is None:
         return
-    num = job.cluster.num_devices
+    cut, num = settings.layout, job.cluster.num_devices
+    others = cut.tp * cut.pp * cut.cp
     if num % others:
         yield Fault(
-            code="devices",
-            kind=ERROR,
-            what=f"tp{settings.tp} x pp{settings.pp} x cp{settings.cp} = {others} does not divide "
-            f"{num} devices",
-            fix="change a degree, or the number of devices",
+            "devices",
+            ERROR,
+            f"tp{cut.tp} x pp{cut.pp} x cp{cut.cp} = {others} does not divide {num} devices",
+            "change a degree, or the number of devices",
         )
         return
     dp = num // others
@@ -167,18 +156,18 @@ def _batch_faults(settings: Settings, job: TrainingJob | None) -> Iterator[Fault
         return
     if times is not None and _num_runs(settings, dp * micro * times) is None:
         yield Fault(
-            code="batch",
-            kind=ERROR,
-            what=f"the batch sizes do not multiply: {micro} x {times} x {dp} data ranks = "
+            "batch",
+            ERROR,
+            f"the batch sizes do not multiply: {micro} x {times} x {dp} data ranks = "
             f"{micro * times * dp}, and the global batch is {batch}",
-            fix=_batch_fix(batch, micro, dp),
+            _batch_fix(batch, micro, dp),
         )
     elif times is None and batch % (dp * micro):
         yield Fault(
-            code="batch",
-            kind=ERROR,
-            what=f"a global batch of {batch} is not a multiple of {micro} x {dp} data ranks",
-            fix=_batch_fix(batch, micro, dp),
+            "batch",
+            ERROR,
+            f"a global batch of {batch} is not a multiple of {micro} x {dp} data ranks",
+            _batch_fix(batch, micro, dp),
         )
 
 
@@ -199,17 +188,17 @@ def _plain_faults(settings: Settings) -> Iterator[Fault]:
     """What can be said without a model and a cluster."""
     if settings.precision == "fp32":
         yield Fault(
-            code="precision",
-            kind=NOTE,
-            what="half precision is not switched on",
-            fix="bf16 where the device has it; give --model and --cluster for the price",
+            "precision",
+            NOTE,
+            "half precision is not switched on",
+            "bf16 where the device has it; give --model and --cluster for the price",
         )
     if settings.overlaps_data is False:
         yield Fault(
-            code="overlap-off",
-            kind=NOTE,
-            what="gradients are not reduced behind the backward pass",
-            fix="switch the overlap on; give --model and --cluster for the price",
+            "overlap-off",
+            NOTE,
+            "gradients are not reduced behind the backward pass",
+            "switch the overlap on; give --model and --cluster for the price",
         )
 
 
@@ -224,11 +213,11 @@ def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator
             high = ranges_of(job).memory.high
             nearest = memory_fit(job, layout).nearest
             yield Fault(
-                code="tight",
-                kind=NOTE,
-                what=f"{choice.memory_bytes / has:.0%} of the memory is planned for, and such "
+                "tight",
+                NOTE,
+                f"{choice.memory_bytes / has:.0%} of the memory is planned for, and such "
                 f"plans are exceeded by up to {high - 1:.0%}",
-                fix=f"{nearest} has room" if nearest else "try it before you count on it",
+                f"{nearest} has room" if nearest else "try it before you count on it",
             )
         return
     fit = memory_fit(job, layout)
@@ -238,12 +227,12 @@ def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator
     elif (other := fastest(job)) is not None:
         fix = f"another cut: {other.layout} fits"
     yield Fault(
-        code="does-not-fit",
-        kind=ERROR,
-        what=f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB, of which a job can fill "
+        "does-not-fit",
+        ERROR,
+        f"{choice.memory_bytes / GIB:.1f} GiB of {has / GIB:.1f} GiB, of which a job can fill "
         f"{fills / GIB:.1f}; {choice.memory[fit.largest_part] / GIB:.1f} GiB of it are "
         f"{fit.largest_part.replace('_', ' ')}",
-        fix=fix,
+        fix,
         num_bytes=choice.memory_bytes - fills,
     )
 
@@ -266,7 +255,7 @@ def _slow_faults(
         known = best.get(code)
         is_better = known is None or gain > (known.seconds or 0.0)
         if gain > WORTH * choice.step_s and is_roomy and is_better:
-            best[code] = Fault(code=code, kind=SLOW, what=what, fix=fix, seconds=gain)
+            best[code] = Fault(code, SLOW, what, fix, seconds=gain)
     yield from best.values()
 
 
@@ -284,11 +273,11 @@ def _refill_faults(
     gain = choice.step_s - after.step_s / runs
     if gain > WORTH * choice.step_s:
         yield Fault(
-            code="pipeline-refilled",
-            kind=SLOW,
-            what=f"{layout.pp} stages fill and empty {runs} times a step, with "
+            "pipeline-refilled",
+            SLOW,
+            f"{layout.pp} stages fill and empty {runs} times a step, with "
             f"{layout.num_micro} micro-batches each time; what is planned here is one of them",
-            fix=f"local_batch_size {num * layout.micro_batch} and a 1F1B schedule",
+            f"local_batch_size {num * layout.micro_batch} and a 1F1B schedule",
             seconds=gain,
         )
 
@@ -394,18 +383,18 @@ def _bucket_faults(
             f"{each_s * 1e6:.0f} us before a byte moves"
         )
         fix = f"buckets of {FULL_BUCKET / value_bytes:.0f} elements or more"
-        faults.append(Fault(code="small-buckets", kind=SLOW, what=what, fix=fix, seconds=lost))
+        faults.append(Fault("small-buckets", SLOW, what, fix, seconds=lost))
     buffers = size * (2 if settings.overlaps_data else 1)
     if buffers > LARGE_BUFFERS * job.cluster.memory_bytes:
         what = f"buckets of {size / GIB:.1f} GiB are {buffers / GIB:.1f} GiB of buffers"
         fix = f"buckets of {2 * FULL_BUCKET / value_bytes:.0f} elements keep a link as busy"
         saved = buffers - 2 * FULL_BUCKET
-        faults.append(Fault(code="large-buckets", kind=MEMORY, what=what, fix=fix, num_bytes=saved))
+        faults.append(Fault("large-buckets", MEMORY, what, fix, num_bytes=saved))
     return faults
 
 
 def _hiding_s(settings: Settings, job: TrainingJob, choice: Choice) -> float:
-    """Of the backward passes, which are two thirds of the work, what can hide collectives."""
+    """Time of the backward passes, two thirds of the work, that can hide collectives."""
     if not settings.overlaps_data:
         return 0.0
     work = sum(choice.times.get(name, 0.0) for name in ("gemm", "attention", "stream", "recompute"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.errors import UsageError
-from stepscope.plan.choice import Choice, choice_of
+from stepscope.plan.estimate import Choice, choice_of
 from stepscope.plan.framework import find_framework, grads_setting, with_grads
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.emit import PYTORCH, TARGETS, launch_of, restricted
@@ -107,7 +107,7 @@ def _step_s(candidate: Candidate) -> float:
 
 
 def nearest(compared: Sequence[Candidate]) -> Candidate | None:
-    """Of those that hold no layout, the one whose least memory is least."""
+    """The one of those that hold no layout whose least memory is least."""
     searched = [each for each in compared if each.found is not NOTHING]
     least = [(least_memory(each.job, each.space), each) for each in searched]
     sized = [(found.memory_bytes, each) for found, each in least if found is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stepscope.plan.choice import Choice
+from stepscope.plan.estimate import Choice
 from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch import deepspeed, megatron, torch, torchtitan

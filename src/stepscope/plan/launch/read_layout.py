@@ -8,11 +8,10 @@ from typing import Any
 from msgspec import ValidationError, convert
 
 from stepscope.plan.framework import find_framework
-from stepscope.plan.job import PRECISIONS
+from stepscope.plan.job import OPTIMIZERS, PRECISIONS
 from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
-from stepscope.plan.layout import OFFLOAD, RECOMPUTE
+from stepscope.plan.layout import OFFLOAD, RECOMPUTE, Layout
 from stepscope.plan.model import Model
-from stepscope.plan.optimizers import OPTIMIZERS
 from stepscope.protocol.untrusted import as_object, whole
 
 LAUNCHERS = {"ddp": "ddp", "fsdp2": "fsdp", "accelerate": "fsdp"}
@@ -37,12 +36,14 @@ def read_layout(config: Mapping[str, Any], where: str) -> Settings:
         global_batch=whole(config.get("global_batch"), 1, MAX_COUNT),
         micro_batch=whole(config.get("micro_batch"), 1, MAX_COUNT),
         accumulation=whole(config.get("num_micro"), 1, MAX_COUNT),
-        zero_stage=whole(config.get("zero_stage"), 0, 3) or 0,
-        shard=whole(config.get("shard"), 0, MAX_COUNT) or 0,
-        recompute=_word(config, "recompute", RECOMPUTE),
-        recompute_layers=whole(config.get("recompute_layers"), 0, MAX_COUNT) or 0,
-        recompute_every=whole(config.get("recompute_every"), 1, MAX_COUNT) or 1,
-        offload=_word(config, "offload", OFFLOAD),
+        layout=Layout(
+            zero_stage=whole(config.get("zero_stage"), 0, 3) or 0,
+            shard=whole(config.get("shard"), 0, MAX_COUNT) or 0,
+            recompute=_word(config, "recompute", RECOMPUTE),
+            recompute_layers=whole(config.get("recompute_layers"), 0, MAX_COUNT) or 0,
+            recompute_every=whole(config.get("recompute_every"), 1, MAX_COUNT) or 1,
+            offload=_word(config, "offload", OFFLOAD),
+        ),
         grads="bf16" if config.get("weights") == "bf16" else None,
         precision=_word(config, "precision", ("bf16", *PRECISIONS)),
         optimizer=_word(config, "optimizer", tuple(OPTIMIZERS)),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from stepscope.plan.layout import Layout
 from stepscope.plan.model import Model
 from stepscope.protocol.untrusted import whole, whole_text
 
@@ -32,26 +33,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Micro-batches of a step, where the file says it itself."""
     is_repeated: bool = False
     """Whether a step may have several runs of so many micro-batches, one after the other."""
-    tp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    cp: int = 1
-    ep: int = 1
+    layout: Layout
+    """All of it but data ranks and micro-batches, which follow from devices and batches."""
     copies: int | None = None
     """Ranks that hold whole copies (HSDP)."""
-    shard: int = 0
-    dp: int | None = None
-    zero_stage: int = 0
-    is_sequence_parallel: bool = False
-    recompute: str = "none"
-    recompute_layers: int = 0
-    """Of each stage, that full recomputation is of; 0 is all."""
-    recompute_every: int = 1
-    """Layers from one checkpoint to the next."""
-    schedule: str = "1f1b"
-    offload: str = "none"
     precision: str | None = None
-    is_flash: bool = True
     optimizer: str | None = None
     overlaps_data: bool | None = None
     """Whether gradients are reduced behind the backward pass."""
@@ -60,7 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     grads: str | None = None
     """That gradients are kept in, where it is not what the framework does by itself."""
     bucket_elements: int | None = None
-    """Of a bucket of gradients."""
+    """Elements of a bucket of gradients."""
     refused: tuple[str, ...] = ()
     """Values that no framework takes, in words; the settings have what is usual in their place."""
     notes: tuple[str, ...] = ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.plan.choice import Choice
 from stepscope.plan.contract.launch import LaunchFile
+from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.files import (
     SCRIPT,

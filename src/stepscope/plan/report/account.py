@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import force_setattr
 
-from stepscope.plan.choice import Choice
-from stepscope.plan.contract.plan import Account, Cluster, Job, Model, PlanContract
+from stepscope.core.contract.codec import encode
+from stepscope.plan.contract.plan import Account, Cluster, Job, Model, PlanContract, RecordedMemory
+from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout_words import spelled_out
 from stepscope.plan.ranges import ranges_of
@@ -42,7 +43,7 @@ TIME_WORDS = {
     "jitter": "ranks' jitter",
 }
 FULL_RECOMPUTE = 1 / 3
-"""Of the model's FLOP, done once more: a forward is a third of a step."""
+"""Share of the model's FLOPs that is done once more: a forward is a third of a step."""
 
 
 class Plan(PlanContract, frozen=True, kw_only=True):
@@ -120,4 +121,12 @@ def account_of(job: TrainingJob, choice: Choice) -> Account:
             },
         )
         or UNSET,
+    )
+
+
+def plan_json(plan: Plan, measured: RecordedMemory | None = None) -> str:
+    """The document as indented text; `recorded_memory` is there where it was asked for."""
+    same = {name: getattr(plan, name) for name in PlanContract.__struct_fields__}
+    return encode(
+        PlanContract(**same | {"recorded_memory": UNSET if measured is None else measured})
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.core.contract.codec import encode
-from stepscope.plan.contract.check import ERROR, CheckContract, Fault, Range
+from stepscope.plan.contract.launch import ERROR, CheckContract, Fault, Range
 from stepscope.plan.launch.check import Checked
 from stepscope.plan.layout_words import spelled_out
 from stepscope.plan.report.text import name_section

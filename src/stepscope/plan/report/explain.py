@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from stepscope.plan.contract.plan import Account
-from stepscope.plan.flops import attention_flops_per_token, product_flops_per_token
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layouts
+from stepscope.plan.model import attention_flops_per_token, product_flops_per_token
 from stepscope.plan.network import Group, Network
 from stepscope.plan.parameters import fullest_stage, parameters
 from stepscope.plan.rates import rates_of
@@ -24,7 +24,7 @@ from stepscope.plan.step_time import stalled_s
 from stepscope.report.units import NBSP, fixed, number, percent
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class Part(Struct, frozen=True):
     """One line of the account."""
 
     word: str
@@ -38,21 +38,16 @@ def explained(job: TrainingJob, account: Account) -> list[tuple[str, str, list[P
     made = _Made(job, account)
     whole = job.cluster.memory_bytes
     memory = [
-        Part(
-            word=MEMORY_WORDS[name],
-            value=gib(value),
-            share=percent(value / whole),
-            formula=made.memory_words(name, value),
-        )
+        Part(MEMORY_WORDS[name], gib(value), percent(value / whole), made.memory_words(name, value))
         for name, value in account.memory.items()
         if value > 0
     ]
     time = [
         Part(
-            word=TIME_WORDS[name],
-            value=seconds(value),
-            share=percent(value / account.step_s),
-            formula=made.time_words(name, value),
+            TIME_WORDS[name],
+            seconds(value),
+            percent(value / account.step_s),
+            made.time_words(name, value),
         )
         for name, value in sorted(account.time.items(), key=lambda each: -each[1])
         if value > 0
@@ -89,17 +84,17 @@ class _Made:
     def shape(self) -> Iterator[Part]:
         layout, job = self.layout, self.job
         cut = f"{layout.tp} tensor x {layout.cp} context x {layout.pp} stages x {layout.dp} data"
-        yield Part(word="devices", value=fixed(layout.num_devices, 0), share="", formula=cut)
+        yield Part("devices", fixed(layout.num_devices, 0), "", cut)
         batch = (
             f"{layout.dp} data ranks x {layout.num_micro} micro-batches x {layout.micro_batch} of "
             f"{fixed(job.seq_len, 0)} tokens"
         )
-        yield Part(word="sequences", value=fixed(layout.global_batch, 0), share="", formula=batch)
+        yield Part("sequences", fixed(layout.global_batch, 0), "", batch)
         stage = (
             f"of {short_count(job.model.num_params)}, on the fullest stage of {self.layers:g} "
             "layers"
         )
-        yield Part(word="parameters here", value=short_count(self.local), share="", formula=stage)
+        yield Part("parameters here", short_count(self.local), "", stage)
 
     def _again_words(self) -> str:
         layout = self.layout

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from stepscope import __version__
 from stepscope.plan.contract.plan import Account, RecordedMemory, Variant
 from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan
-from stepscope.plan.report.measured_memory import measured_memory_section
 from stepscope.plan.report.text import (
     answer_sections,
     budget_section,
     explained_sections,
     failures_section,
     frameworks_section,
+    measured_memory_section,
     name_section,
     scaling_section,
     trust_section,

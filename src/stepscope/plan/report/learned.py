@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepscope.plan.contract.plan_comparison import PlanComparisonContract
+from stepscope.plan.contract.plan_calibration import PlanComparisonContract
 from stepscope.plan.report.words import gib, seconds
 from stepscope.report.document.blocks import (
     Block,

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
+from stepscope import __version__
 from stepscope.core.contract.codec import encode
-from stepscope.plan.contract.plan_run import Device, PlanRunContract, RecordedRun, Width
-from stepscope.plan.from_run import COMMS, COMPUTE, Extrapolation, WidthStep
+from stepscope.plan.contract.plan import PlanRunContract, RecordedRun, Width
+from stepscope.plan.from_run import COMMS, Extrapolation, WidthStep
+from stepscope.plan.report.html import curve, drawn
 from stepscope.plan.report.words import seconds
 from stepscope.report.document.blocks import (
     MOST_NOTES,
@@ -18,7 +21,6 @@ from stepscope.report.document.blocks import (
     Document,
     Headline,
     Items,
-    Prose,
     Section,
     Table,
     numbers,
@@ -37,8 +39,6 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     """The recorded run's, in samples."""
     seq_len: int | None
     step_source: str
-    devices: tuple[Device, ...] = ()
-    """Others that were asked about."""
     notes: tuple[str, ...]
 
     def samples_per_s(self, step: WidthStep) -> float | None:
@@ -58,37 +58,18 @@ def run_plan_document(plan: RunPlan) -> Document:
     return (answer, *run_plan_sections(plan))
 
 
-def run_plan_sections(plan: RunPlan) -> tuple[Section, ...]:
-    """The widths and other devices, and what they rest on."""
+def run_plan_sections(plan: RunPlan) -> tuple[Section, Section]:
+    """The widths, and what they rest on."""
     methods = plan.made.methods
     carried = (
         [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
     )
     judged = Items((*carried, *plan.notes[:MOST_NOTES]))
     aside = "comms: what of a step is exposed communication; efficiency: against the recorded run"
-    devices = (devices_section(plan),) if plan.devices else ()
     return (
         Section(title="Widths", aside=aside, blocks=(_widths_table(plan),)),
-        *devices,
         Section(title="How this was judged", blocks=(judged,)),
     )
-
-
-def devices_section(plan: RunPlan) -> Section:
-    """The step on each other device that was asked about."""
-    rows = []
-    for each in plan.devices:
-        compute, known = each.parts_s.get(COMPUTE, 0.0), percent(each.share_known)
-        figures = (seconds(each.step_s), f"{each.speedup:.2f}x", seconds(compute), known)
-        rows.append((each.device, *figures))
-    words = (
-        "kernels' work known: others go with the memory's rate. The host's time, copies and "
-        "collectives stay as recorded; a faster device may wait for a host that this one hid. No "
-        "run of one job on two devices was at hand to compare with."
-    )
-    columns = (Column(), *numbers("step", "speed", "compute", "work known"))
-    table = Table(columns=columns, rows=tuple(rows))
-    return Section(title="On another device", blocks=(table, Prose(words, "quiet")))
 
 
 def recorded_words(plan: RunPlan) -> str:
@@ -101,12 +82,6 @@ def recorded_words(plan: RunPlan) -> str:
 def verdict_words(plan: RunPlan) -> str:
     """The answer in a sentence."""
     derived = [step for step in plan.made.steps if not step.is_measured]
-    if not derived and plan.devices:
-        best = min(plan.devices, key=lambda each: each.step_s)
-        return (
-            f"On {best.device} the recorded step would take {seconds(best.step_s)}, "
-            f"{best.speedup:.2f} times as fast."
-        )
     if not derived:
         return "The widths asked for are the recorded one: there is nothing to derive."
     last = derived[-1]
@@ -163,7 +138,6 @@ def run_plan_json(plan: RunPlan) -> str:
         scaling="strong" if made.is_strong else "weak",
         ranks_per_node=made.per_node,
         widths=tuple(_width(plan, step) for step in made.steps),
-        devices=plan.devices,
         methods=made.methods,
         notes=plan.notes,
     )
@@ -183,3 +157,57 @@ def _width(plan: RunPlan, step: WidthStep) -> Width:
         samples_per_s=plan.samples_per_s(step),
         tokens_per_s=plan.tokens_per_s(step),
     )
+
+
+EMPTY: dict[str, Any] = {
+    "advice": [],
+    "counts": "",
+    "best": None,
+    "layouts": (),
+    "pareto": (),
+    "front_curve": None,
+    "memory": [],
+}
+
+
+def run_plan_html(plan: RunPlan) -> str:
+    """The whole file."""
+    made = plan.made
+    last = made.steps[-1]
+    rate = "samples/s" if plan.seq_len is None else "tokens/s"
+    if plan.global_batch is None:
+        rate = "work/s"
+    widths, judged = run_plan_sections(plan)
+    page = EMPTY | {
+        "title": plan.path[0],
+        "job": recorded_words(plan),
+        "headline": verdict_words(plan),
+        "version": __version__,
+        "chips": [
+            ("recorded", seconds(made.run.step_s), f"{made.run.width} ranks"),
+            ("at the widest", seconds(last.step_s), f"{last.width} ranks"),
+            ("efficiency", percent(last.efficiency), "against the recorded run"),
+        ],
+        "scaling": widths,
+        "scaling_curve": _curve_of(plan, rate),
+        "parts": [("notes", judged)],
+    }
+    return drawn(page)
+
+
+def _rate(plan: RunPlan, step: WidthStep) -> float:
+    rate = plan.tokens_per_s(step) or plan.samples_per_s(step)
+    return rate if rate is not None else step.speedup / plan.made.run.step_s
+
+
+def _curve_of(plan: RunPlan, rate: str) -> dict[str, Any] | None:
+    points = [
+        (float(step.width), _rate(plan, step), f"{step.width} ranks") for step in plan.made.steps
+    ]
+    if len(points) < 2:
+        return None
+    base = (
+        _rate(plan, plan.made.steps[0]) / plan.made.steps[0].efficiency / plan.made.steps[0].width
+    )
+    ideal = [(points[0][0], base * points[0][0]), (points[-1][0], base * points[-1][0])]
+    return curve(points, logarithmic=True, ideal=ideal) | {"x_word": "ranks", "y_word": rate}

@@ -11,13 +11,13 @@ from stepscope.plan.contract.plan import (
     Failures,
     FrameworkRow,
     RecordedMemory,
+    RecordedMemoryRow,
     Variant,
 )
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import Layout
 from stepscope.plan.layout_words import name_parts
 from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS, Plan
-from stepscope.plan.report.measured_memory import measured_memory_section
 from stepscope.plan.report.words import (
     GIB,
     asked_words,
@@ -52,7 +52,7 @@ from stepscope.report.units import NBSP, fixed, number, percent, plural
 FORMULA = 80
 """Cells of what a part is made of."""
 NEGLIGIBLE = 0.001
-"""Of the whole: a part below it has no line."""
+"""Share of the whole: a part below it has no line."""
 
 
 NO_LAYOUT = "nothing fits or divides"
@@ -315,3 +315,42 @@ def trust_section(plan: Plan) -> Section:
     return Section(
         title="How this was judged", blocks=(Items((*trust_words(plan), *plan.assumptions)),)
     )
+
+
+PART_WORDS = {
+    "activations": "activations, logits",
+    "others": "others",
+    "peak": "all tensors, peak",
+    "reserved": "reserved",
+}
+"""What is not here is called as it is."""
+UNKNOWN = "-"
+
+
+def measured_memory_section(measured: RecordedMemory) -> Section:
+    columns = (Column(), *numbers("planned", "recorded", "at the peak", "planned/recorded"))
+    rows = tuple(
+        (
+            PART_WORDS.get(row.part, row.part),
+            *_sizes(row),
+            (UNKNOWN if row.ratio is None else f"{row.ratio:.2f}x"),
+        )
+        for row in measured.rows
+    )
+    blocks: list[Block] = [Table(columns=columns, rows=rows)]
+    if measured.notes:
+        blocks.append(Items(measured.notes))
+    files = ", ".join(measured.recordings)
+    return Section(
+        title="Compared with the recording",
+        aside=f"{measured.layout or 'nothing planned, as no layout fits'}; {files}",
+        blocks=tuple(blocks),
+    )
+
+
+def _sizes(row: RecordedMemoryRow) -> tuple[str, str, str]:
+    planned, most, at_peak = (
+        UNKNOWN if size is None else gib(size)
+        for size in (row.planned_bytes, row.most_bytes, row.at_peak_bytes)
+    )
+    return planned, most, at_peak
