@@ -63,14 +63,14 @@ def run(options: Options) -> int:
     check_commands(sides)
     steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.most_steps
     if not refused_beforehand(sides):
-        for words in applied_words(sides.codes):
+        for words in applied_words(sides.codes, sides.commands["baseline"]):
             say(words)
         say(
             f"each run ends after {steps} steps; one that makes none goes on to its end (--timeout)"
         )
     with ended_as_by_hand():
         verified = prove(sides, proof, folder, prediction, budget)
-    notes = [*verified.notes, *applied_words(sides.codes)]
+    notes = [*verified.notes, *applied_words(sides.codes, sides.commands["baseline"])]
     if verified.is_gain and not proof.allows_numerics:
         notes += numbers_notes(verified)
     verified = replace(verified, notes=tuple(notes))
@@ -103,21 +103,21 @@ def check_commands(sides: Sides) -> None:
             )
 
 
-def applied_words(codes: Sequence[str]) -> list[str]:
-    """Which values a finding's code stands for here, and why these: nothing of the job is known by
-    then."""
+def applied_words(codes: Sequence[str], command: Sequence[str] = ()) -> list[str]:
+    """Which values a finding's code stands for here, and why these: what the last run of this
+    command proposed, else what is known of the machine alone."""
+    from stepscope.cli.verify.recorded import recorded_fixes
     from stepscope.core.experiments.trials import Change
-    from stepscope.experiments.fix_values import fix_reasons, fixes
+    from stepscope.experiments.fix_values import fix_reasons
     from stepscope.report.verify.view import change_words
 
-    return [
-        (
-            f"--apply {code} tries {change_words(Change(knobs={name: value}))}: "
-            f"{fix_reasons(code)[name]}"
-        )
-        for code in codes
-        for name, value in (fixes(code) or {}).items()
-    ]
+    words = []
+    for code in codes:
+        settings, run = recorded_fixes(code, command)
+        for name, value in (settings or {}).items():
+            why = f"as {run} proposes" if run else fix_reasons(code)[name]
+            words.append(f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {why}")
+    return words
 
 
 def policy_of(proof: Proof) -> VerifyPolicy:

@@ -200,7 +200,7 @@ def read_sides(given: SideOptions) -> Sides:
         )
     baseline = given.command or words_of(given.baseline or "", "--baseline")
     candidate = baseline if given.candidate is None else words_of(given.candidate, "--candidate")
-    knobs, codes = read_applied(given.apply)
+    knobs, codes = read_applied(given.apply, baseline)
     named = {text.partition("=")[0] for text in given.apply if "=" in text}
     changes: dict[Side, Change] = {
         "baseline": Change(environment=_environment(given.baseline_env, "--baseline-env")),
@@ -222,9 +222,11 @@ def read_sides(given: SideOptions) -> Sides:
     )
 
 
-def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
+def read_applied(
+    texts: Sequence[str], command: Sequence[str]
+) -> tuple[dict[str, Value], tuple[str, ...]]:
     """The knobs of `--apply`, and the codes among them."""
-    from stepscope.experiments.fix_values import fixes
+    from stepscope.cli.verify.recorded import recorded_fixes
     from stepscope.protocol.settings import SETTINGS, value_of
 
     knobs: dict[str, Value] = {}
@@ -237,7 +239,7 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
             except ValueError as problem:
                 raise UsageError(f"--apply {text}: {_near(name, SETTINGS)}{problem}") from None
         else:
-            settings = fixes(text)
+            settings = recorded_fixes(text, command)[0]
             if settings is None:
                 raise UsageError(
                     f"--apply {text}: not a finding whose fix can be set from outside; "
