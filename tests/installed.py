@@ -111,6 +111,7 @@ THINGS: dict[str, Thing] = {
     "a browser": Thing(
         _has_browser, "scripts/setup-and-test --with-browser, or Chromium from your system"
     ),
+    "IPython": Thing(lambda: has_modules("IPython"), "pip install ipython"),
     "a git checkout": Thing(
         lambda: (ROOT / ".git").exists() and _has_program("git"), "clone the repository"
     ),

@@ -41,6 +41,9 @@ def __getattr__(name: str) -> "Any":
         # By its name: the capture imports this package, and must not be bound to what a notebook
         # needs.
         return getattr(_module("stepscope.tables.run"), name)
+    if name in ("load_ipython_extension", "unload_ipython_extension"):
+        # Of `%load_ext stepscope`, in a notebook.
+        return getattr(_module("stepscope.tables.magic"), name)
     if name == "log_to":
         return _module("stepscope.doors.trackers").log_to
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")

@@ -27,6 +27,8 @@ class Scope:
     def __init__(self, out: str | os.PathLike[str] | None, options: dict[str, Any]) -> None:
         self.out = None if out is None else Path(out)
         self._options = options
+        self.is_by_hand = True
+        """Whether `step()` ends a step; else optimizers do, as under `stepscope run`."""
         self._session: Session | None = None
         self._is_ours = False
 
@@ -65,7 +67,8 @@ class Scope:
             self.out = self._folder()
             self._session = begin(self.out, options_of(self._options))
             self._is_ours = True
-        self._session.take_by_hand()
+        if self.is_by_hand:
+            self._session.take_by_hand()
 
     def _folder(self) -> Path:
         out = self.out
