@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 from stepscope.core.diagnosis import Abstention
 from stepscope.rules.memory import unfused_attention
 from stepscope.rules.proposal import Proposal
 from tests.ranges import left_open
 from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
+from tests.wording import mentions
 
 
 def attention(
@@ -46,6 +49,20 @@ def test_unfused_attention_becomes_one_kernel() -> None:
         8 < finding.predicted_speedup < 16
     )  # 1090 us for each; a fused causal one takes about 85, another 153
     assert left_open(finding)[0] < finding.predicted_speedup
+
+
+def test_attention_that_sdpa_wrote_out_itself_is_told_how_to_force_another_back_end() -> None:
+    written_out = attention(64, 2048, 64, "c10::BFloat16", (160.0, 260.0, 150.0))
+    sdpa = "aten::scaled_dot_product_attention"
+    case = case_of_steps(*(replace(one, within=sdpa) for one in written_out * 3))
+    proposal = unfused_attention.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert "sdpa_kernel" in proposal.action
+    assert "attn_implementation" not in proposal.action
+    assert mentions(proposal.evidence[0], sdpa, "math back end")
+    plain = unfused_attention.propose(case_of_steps(*written_out * 3))
+    assert isinstance(plain, Proposal)
+    assert "sdpa_kernel" not in plain.action
 
 
 def test_unfused_attention_in_plain_fp32_gains_little() -> None:

@@ -88,20 +88,25 @@ def propose(case: Case) -> Proposal | Abstention | None:
     captured, compiled = _captured(case, mask), compiled_work(case)
     whole = launches_of_kernels(case)
     by_hand = _by_hand(case, whole)
+    change = captured if steady else compiled
     by_hand_gain = case.speedup(by_hand(graph))
+    is_more = by_hand_gain > case.speedup(change(graph))
+    less = "" if is_more else " (less: it fuses nothing)"
     return Proposal(
         summary=_summary(case, graph),
-        action=_action(steady=steady, waits=waits > 0),
+        action=_action(steady=steady, waits=waits > 0, is_more=is_more),
         evidence=(
             *_evidence(graph, steady=steady, waits=waits),
-            f"in a CUDA graph captured by hand, optimizer and all: {by_hand_gain:.2g}x",
+            f"in a CUDA graph captured by hand, optimizer and all: {by_hand_gain:.2g}x{less}",
         ),
         events=graph.call_event[mask],
         events_ns=graph.call_parts["work"][mask],
-        change=captured if steady else compiled,
+        change=change,
         cautious=_captured(case, mask, 1.0 + OPEN_SHARE) if steady else compiled,
         # A graph captured by hand, where the action offers that too.
-        hopeful=by_hand if steady and not waits else _captured(case, mask, 1.0 - OPEN_SHARE),
+        hopeful=by_hand
+        if steady and not waits and is_more
+        else _captured(case, mask, 1.0 - OPEN_SHARE),
     )
 
 
@@ -184,7 +189,7 @@ def _summary(case: Case, graph: Graph) -> str:
     )
 
 
-def _action(*, steady: bool, waits: bool) -> str:
+def _action(*, steady: bool, waits: bool, is_more: bool) -> str:
     if not steady:
         return (
             "Pad or bucket the shapes so that they hold still, then "
@@ -195,6 +200,8 @@ def _action(*, steady: bool, waits: bool) -> str:
             "Take the waits out of the step, then torch.compile(mode='reduce-overhead'); with "
             "them it may give less"
         )
+    if not is_more:
+        return "torch.compile(mode='reduce-overhead')"
     return (
         "torch.compile(mode='reduce-overhead'); more with the whole step in a CUDA graph of your "
         "own (optimizer with capturable=True)"

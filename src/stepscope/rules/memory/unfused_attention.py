@@ -27,6 +27,7 @@ scaled_dot_product_attention.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
@@ -54,6 +55,20 @@ from stepscope.workload.operands import operand, operands
 
 CODE = "unfused-attention"
 BOUND = "memory"
+
+SDPA = re.compile(r"^aten::scaled_dot_product_attention$")
+WRITTEN_OUT = (
+    'attn_implementation="sdpa" where the model has that knob, else '
+    "F.scaled_dot_product_attention(q, k, v, is_causal=True), with is_causal in place of a causal "
+    "mask; flex_attention for masks of other kinds"
+)
+FALLEN_BACK = (
+    "from torch.nn.attention import SDPBackend, sdpa_kernel; with "
+    "sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]): around the call "
+    "forces a fused back end, or warns why none takes it. In place of an explicit mask: "
+    "is_causal=True for a causal one, flex_attention for others"
+)
+"""Where the model calls it already."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -131,14 +146,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
     sizes = Counter(
         (group.batch, group.queries, group.keys, group.dim, group.precision) for group in groups
     ).most_common(1)[0][0]
+    fallen_back = _fallen_back(case, table, groups)
     return Proposal(
         summary=f"{per_step_ms(graph, mask):.1f} ms a step of attention written out as separate "
-        "kernels.",
-        action='attn_implementation="sdpa" where the model has that knob, else '
-        "F.scaled_dot_product_attention(q, k, v,"
-        " is_causal=True), with is_causal in place of a causal mask; flex_attention for masks of "
-        "other kinds",
+        f"kernels{'' if fallen_back is None else ': scaled_dot_product_attention fell back'}.",
+        action=WRITTEN_OUT if fallen_back is None else FALLEN_BACK,
         evidence=(
+            *(() if fallen_back is None else (fallen_back,)),
             f"{count} attentions a step, {len(first.tasks)} kernels for one forward pass",
             (
                 f"{sizes[0]} heads x batch of {sizes[1]} queries x {sizes[2]} keys, head size "
@@ -151,6 +165,25 @@ def propose(case: Case) -> Proposal | Abstention | None:
         hopeful=_fusing(case, graph, groups, roofs, mask, True),
         changes_numerics=True,
     )
+
+
+def _fallen_back(case: Case, table: TaskTable, groups: list[AttentionGroup]) -> str | None:
+    """That scaled_dot_product_attention itself wrote most of them out, and its mask; None where the
+    model did."""
+    trace = case.replayed
+    wanted = matching(trace, SDPA) & ~trace.device_work
+    leads = [int(table.op[group.lead]) for group in groups if not group.is_backward]
+    parent = case.context.links.parent[: len(trace)]
+    outer = ancestor_with(parent, np.array(leads, np.int64), wanted)
+    inside = outer[outer != NONE]
+    if 2 * len(inside) <= len(leads):
+        return None
+    words = f"{len(inside)} of {len(leads)} are aten::scaled_dot_product_attention's math back end"
+    inputs = table.inputs(int(inside[0]))
+    mask = None if inputs is None else operand(inputs, 3)
+    if mask is None or not mask.dims:
+        return f"{words}, without a mask"
+    return f"{words}, with a mask of {'x'.join(map(str, mask.dims))}"
 
 
 def find_groups(case: Case, graph: Graph, table: TaskTable) -> list[AttentionGroup]:
