@@ -116,6 +116,8 @@ class Partition(Struct, frozen=True, kw_only=True):
             assert sum(values) == total, f"window {i}: the parts sum to {sum(values)}, not {total}"
 
 
+COLLECTIVE = "collective"
+"""The category of kernels that communicate."""
 CLOCK_MARGIN = 0.05
 """How far above its peak a device may seem to work: peaks are told for one clock, and it has
 several."""
@@ -336,6 +338,20 @@ class RankFacts(Struct, frozen=True, kw_only=True):
             return None
         typical = {part: self.steps.typical(self.partition.parts[part]) for part in PARTS}
         return {part: value for part, value in typical.items() if value is not None}
+
+    @property
+    def floor_ms(self) -> float | None:
+        """A step of the kernels' least times, those whose work is not known as they are,
+        communication hidden behind them. None where the work of less than half is known."""
+        is_known = (self.roofline.modelled_share or 0) >= 0.5
+        if not self.kernels or not self.steps.windows or not is_known:
+            return None
+        least = sum(
+            row.total_ns if row.floor_ns is None else min(row.floor_ns, row.total_ns)
+            for row in self.kernels
+            if row.category != COLLECTIVE
+        )
+        return least / len(self.steps.windows) / 1e6
 
     def self_check(self) -> None:
         """Assert that the times add up."""

@@ -15,7 +15,7 @@ from stepscope.core.comms_facts import (
 )
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.numbers import number_ranges
-from stepscope.report.diagnosis.view import is_of_rare_steps
+from stepscope.core.predicted_steps import is_of_rare_steps
 from stepscope.report.document.blocks import (
     Block,
     Column,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from stepscope.core.facts import RangeRow, RankFacts
+from stepscope.core.facts import COLLECTIVE, RangeRow, RankFacts
 from stepscope.report.document.blocks import Block, Column, Prose, Section, Table, numbers
 from stepscope.report.names import kernel_name, op_name
 from stepscope.report.units import ms, number, per_step, percent
 
 MAX_ROWS = 8
 MAX_RANGES = 6
-COLLECTIVE = "collective"
-"""The category that is no part of compute, and so has no share of it."""
 NAME = Column(fit="shorten")
 
 

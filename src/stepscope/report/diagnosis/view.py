@@ -12,12 +12,11 @@ from stepscope.core.diagnosis import (
     Diagnosis,
     Finding,
     MemoryChange,
-    ReplayCheck,
-    StepTime,
     Verdict,
 )
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.numbers import gain_words, number_ranges, size_words
+from stepscope.core.predicted_steps import all_steps_ms, is_of_rare_steps, unprofiled_ms
 from stepscope.report.document.blocks import (
     Code,
     Headline,
@@ -51,8 +50,6 @@ UNEVEN = 2.0
 """Times the median step that the mean is, from which both are told: then most of the time is in
 steps that most steps are not."""
 
-LEAST_RARE = 0.001
-"""Of a usual step, from which what only some steps hold is told apart from it."""
 OF_THE_RUN = "of the run: a usual step stays as it is"
 
 BOUND_WORDS = {
@@ -70,8 +67,6 @@ SOURCE_WORDS = {
     "log": "as the job's own log tells",
     "trace": "from the trace, while profiled",
 }
-SAME_STEP = 0.02
-"""Of the recorded step, up to which what the profiler adds to it is not worth a word."""
 
 
 def limit_words(verdict: Verdict) -> str:
@@ -200,24 +195,12 @@ def _uneven_words(diagnosis: Diagnosis) -> str:
     return f", the mean; half of them take {ms(steps.median_ns)} at most"
 
 
-def unprofiled_ms(step: StepTime, replay: ReplayCheck | None) -> float | None:
-    """The step that gains are of, where the recorded one alone is known and the profiler lengthens
-    it."""
-    if step.source != "trace" or step.ms is None or replay is None:
-        return None
-    return replay.ms if replay.ms < (1 - SAME_STEP) * step.ms else None
-
-
 def together_words(diagnosis: Diagnosis) -> str:
     """What all the fixes give; empty where there are fewer than two."""
     if diagnosis.together is None:
         return ""
     findings = [finding for finding in diagnosis.findings if not finding.changes_training]
-    first = findings[0]
-    usual = 1 + rare_share(first, diagnosis.replay)
-    rare = sum(rare_share(finding, diagnosis.replay) for finding in findings)
-    today_ms = first.predicted_step_ms * first.predicted_speedup * (1 + rare) / usual
-    left_ms = today_ms / diagnosis.together
+    left_ms = all_steps_ms(findings, diagnosis.replay) / diagnosis.together
     is_any = any(finding.excludes for finding in findings)
     which = "All that go together" if is_any else "All of them together"
     gain = f"{which}: {diagnosis.together:.{2 if diagnosis.together < 10 else 0}f}x"
@@ -241,19 +224,6 @@ def _after_words(step_ms: float, samples_times: float) -> str:
     many as today."""
     step = f"{ms(step_ms * samples_times * 1e6)} a step"
     return step if samples_times == 1 else f"{step} of {samples_times:.0f} times the samples"
-
-
-def rare_share(finding: Finding, replay: ReplayCheck | None) -> float:
-    """Of a usual step, what the fix spares beside it: in those alone that hold more than it."""
-    if replay is None or not replay.ms:
-        return 0.0
-    share = finding.predicted_speedup * finding.predicted_step_ms / replay.ms - 1
-    return share if share > LEAST_RARE else 0.0
-
-
-def is_of_rare_steps(finding: Finding, replay: ReplayCheck | None) -> bool:
-    """Whether most of the gain is of steps that are longer than the usual one."""
-    return rare_share(finding, replay) > (finding.predicted_speedup - 1) / 2 > 0
 
 
 def change_code(change: CodeChange) -> Code:

@@ -3,7 +3,7 @@ whole diagnosis is at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET, to_builtins
@@ -23,19 +23,22 @@ from stepscope.core.diagnosis import (
 )
 from stepscope.core.facts import RankFacts
 from stepscope.core.numbers import WIDE_RANGE
+from stepscope.core.predicted_steps import (
+    PredictedSteps,
+    has_unprofiled_gains,
+    is_of_rare_steps,
+    predicted_steps,
+    unprofiled_ms,
+)
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import document_of
-from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
 from stepscope.report.diagnosis.view import (
     OF_THE_RUN,
     SOURCE_WORDS,
     damage_warnings,
-    is_of_rare_steps,
     limit_words,
     memory_words,
-    rare_share,
-    unprofiled_ms,
 )
 from stepscope.report.html.auxiliary import auxiliary_of
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
@@ -49,17 +52,14 @@ from stepscope.report.html.whole_run import whole_run_page
 from stepscope.report.names import clean
 from stepscope.report.units import digits_after_point, number, plural
 
-LEAST_MORE = 0.001
-"""Of the step, from which a fix is said to add to those above it."""
-MAX_STEPS_DOWN = 8
-"""Fixes in the picture of the step; the cards have them all."""
-
 
 def page_of(recorded: Page) -> dict[str, Any]:
     """The page of a diagnosis just made, and of what is drawn beside it."""
     diagnosis = recorded.diagnosis
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
-    page = page_of_document(document_of(diagnosis), floor_ms=_floor_ms(rank))
+    page = page_of_document(
+        document_of(diagnosis), floor_ms=None if rank is None else rank.floor_ms
+    )
     page["title"] = _title(diagnosis)
     if rank is not None:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank, recorded.views)
@@ -164,9 +164,10 @@ def _picture(contract: DiagnosisDocument, floor_ms: float | None) -> dict[str, A
     if shown:
         recorded_ms = sum(shown.values())
         bars.append({"name": "recorded, with the profiler", "ms": recorded_ms, "parts": shown})
-    name, today = _today(contract)
-    if today is not None:
-        bars += _ladder_bars(contract, name, today)
+    steps = predicted_steps(contract)
+    if steps is not None:
+        is_replayed = has_unprofiled_gains(contract)
+        bars += _step_bars(steps, "without the profiler's usual cost" if is_replayed else "today")
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
             bars.append(
                 {"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True}
@@ -178,49 +179,22 @@ def _picture(contract: DiagnosisDocument, floor_ms: float | None) -> dict[str, A
     }
 
 
-def _ladder_bars(
-    contract: DiagnosisDocument, name: str, today_ms: float
-) -> Iterator[dict[str, Any]]:
-    """Today's step, and what it is after each fix and those before it. Where fixes spare what only
-    some steps hold, all of them are steps over all of the run."""
-    pairs = list(zip(_ladder(contract), contract.findings, strict=False))
-    rare = sum(rare_share(finding, contract.replay) for _, finding in pairs)
-    if rare:
+def _step_bars(steps: PredictedSteps, name: str) -> Iterator[dict[str, Any]]:
+    """Today's step, and what it is after each fix and those before it."""
+    if steps.over_all_steps:
         name += ", over all steps"
-    yield {"name": name, "ms": today_ms * (1 + rare), "is_today": True}
-    before, spared = 1.0, 0.0
-    for gain, finding in pairs:
-        is_more = gain > before * (1 + LEAST_MORE)
-        name = f"after {finding.code}" if is_more else f"{finding.code}: no more after these"
-        if finding.samples_times > 1:
+    yield {"name": name, "ms": steps.today_ms, "is_today": True}
+    for after in steps.after:
+        code = after.finding.code
+        name = f"after {code}" if after.is_more else f"{code}: no more after these"
+        if after.finding.samples_times > 1:
             name += ", for today's samples"
-        if is_more:
-            spared += rare_share(finding, contract.replay)
-        usual_ms = today_ms * (1 + spared) / gain
-        left_ms = today_ms * (rare - spared)
-        yield {"name": name, "ms": usual_ms + left_ms, "code": finding.code}
-        before = gain
+        yield {"name": name, "ms": after.ms, "code": code}
 
 
 def _shown_parts(rank: Rank) -> dict[str, float]:
     """The parts that took any time."""
     return {part: ms for part, ms in rank.parts_ms.items() if ms}
-
-
-def _today(contract: DiagnosisDocument) -> tuple[str, float | None]:
-    """The step that gains are gains of: where only the trace tells it, less what the profiler
-    costs, as the replay has it."""
-    if contract.step.source != "trace" or not contract.findings:
-        return "today", contract.step.ms or contract.step.profiled_ms
-    first = contract.findings[0]
-    all_ms = first.predicted_step_ms * first.predicted_speedup
-    return "without the profiler's usual cost", all_ms / (1 + rare_share(first, contract.replay))
-
-
-def _ladder(contract: DiagnosisDocument) -> Sequence[float]:
-    """With one finding, or an older file, what is known of it alone."""
-    alone = [finding.predicted_speedup for finding in contract.findings[:1]]
-    return contract.ladder[:MAX_STEPS_DOWN] or alone
 
 
 def _card(finding: Finding, contract: DiagnosisDocument) -> dict[str, Any]:
@@ -294,24 +268,6 @@ def _title(diagnosis: Diagnosis) -> str:
     if not ranks:
         return "Training run"
     return ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks"
-
-
-def _floor_ms(rank: RankFacts | None) -> float | None:
-    """A step of the kernels' least times, those whose work is not known as they are, communication
-    hidden behind them. None where the work of less than half is known."""
-    if (
-        rank is None
-        or not rank.kernels
-        or not rank.steps.windows
-        or (rank.roofline.modelled_share or 0) < 0.5
-    ):
-        return None
-    least = sum(
-        min(row.floor_ns, row.total_ns) if row.floor_ns is not None else row.total_ns
-        for row in rank.kernels
-        if row.category != COLLECTIVE
-    )
-    return least / len(rank.steps.windows) / 1e6
 
 
 def _ms(ms: float | None) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.core.facts import RangeRow, RankFacts
+from stepscope.core.facts import COLLECTIVE, RangeRow, RankFacts
 from stepscope.core.views import KernelView, OperatorView, ProfilerViews
-from stepscope.report.diagnosis.kernels import COLLECTIVE, compute_ns
+from stepscope.report.diagnosis.kernels import compute_ns
 from stepscope.report.names import kernel_name
 
 MAX_KERNELS = 500
