@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stepscope.report.document.terminal import to_text
 from stepscope.tune.cli.kernel import read_options
+from stepscope.tune.doubling import doubling_notes
 from stepscope.tune.report.view import tuning_document
 from stepscope.tune.shapes.tuning import (
     MEASURED,
@@ -41,3 +44,22 @@ def test_trials_have_their_throughput() -> None:
     )
     answer = to_text(tuning_document(tuning))
     assert mentions(answer, "samples/s", "125", "250", "2.00x")
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ({8: 4.0, 16: 2.1, 32: 1.2}, ("from 16 to 32", "57%", "not full yet")),
+        ({32: 1.2, 64: 1.0, 128: 0.99}, ("from 64 to 128", "99%", "is full")),
+    ],
+)
+def test_doubling_the_batch_says_whether_the_device_is_full(
+    times: dict[int, float], words: tuple[str, ...]
+) -> None:
+    trials = [
+        Tried(number=at, settings={"batch_size": size}, state=MEASURED, ms=ms)
+        for at, (size, ms) in enumerate(times.items(), start=1)
+    ]
+    (note,) = doubling_notes(trials, SAMPLE)
+    assert mentions(note, *words)
+    assert list(doubling_notes(trials[:1], SAMPLE)) == []

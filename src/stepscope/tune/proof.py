@@ -32,6 +32,7 @@ from stepscope.tune.batch import (
     batch_words,
     changes_batch,
 )
+from stepscope.tune.doubling import doubling_notes
 from stepscope.tune.final import Settled
 from stepscope.tune.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
 from stepscope.tune.numerics import WORKERS, Numerics, NumericsChecker
@@ -103,13 +104,14 @@ def concluded(
             is_proven=proof.verdict == PROVEN,
             words=winner_words(search.space, proof.settings, ineffective),
         )
+    trials = () if study is None else tuple(study.trials())
     return Tuning(
         command=command,
         per=search.judge.per,
         knobs=tuple(_shown(knob) for knob in search.space.knobs),
         size=search.space.size,
         baseline=search.baseline,
-        trials=() if study is None else tuple(study.trials()),
+        trials=trials,
         verdict=proof.verdict,
         because=proof.because,
         winner=winner,
@@ -121,7 +123,11 @@ def concluded(
         spent=_spent(search),
         device=setup.device,
         versions=setup.versions,
-        notes=(*proof.notes, *([] if kept is None else [kept])),
+        notes=(
+            *proof.notes,
+            *doubling_notes((search.baseline, *trials), search.judge.per),
+            *([] if kept is None else [kept]),
+        ),
     )
 
 
