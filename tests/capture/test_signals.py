@@ -80,6 +80,17 @@ def interrupted(at: int, steps: int, step: Callable[[], None]) -> tuple[int, int
     return interrupter.num_raised, num_caught
 
 
+class Thing:
+    """What a job has many of."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def things() -> list[Thing]:
+    """A recording looks through the objects that are there: workers of tests have few that the
+    collector knows."""
+    return [Thing() for _ in range(500)]
+
+
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     made = begin(tmp_path, Options(sample_s=1e6, start_step=2, num_steps=1))
