@@ -12,6 +12,10 @@ and HTML, and what they say is compared:
 - *ranks*: no section denies a finding about a rank.
 - *judged*: nothing is found that is said not to be judged.
 - *told*: the text, the JSON and the page have one headline.
+- *evidence*: no line of a finding's evidence has a gain under its promise without saying `less`.
+- *has*: nothing is advised that the job has: attention's fused operator, workers of a loader.
+- *bounds*: no step and no gain is below nothing or outside of its range, and what changes the
+  training stands after what does not.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import math
 import re
 import sys
 import traceback
@@ -47,6 +52,15 @@ from stepscope.rules.headline import by_bound, part_words_of
 ROUNDING = 0.006
 """Of a whole: shares are printed to a hundredth."""
 WORTH = 1.02
+GAIN = re.compile(r": (\d+(?:\.\d+)?)x\b")
+GAIN_ROUNDING = 0.06
+"""Of a gain in two digits."""
+MATH_ATTENTION = {
+    "aten::_scaled_dot_product_attention_math",
+    "_scaled_dot_product_attention_math",
+}
+ABSURD = 2.5
+"""Times the median step, from which a mean alone is no step of the job's."""
 ON_DEVICE = re.compile(
     r"\bkernels?\b|\bGPUs?\b|\bdevice busy\b|\bbusy\b[^.\n]{0,20}\b0 ?%", re.IGNORECASE
 )
@@ -106,6 +120,53 @@ def violations(shown: Shown) -> Iterator[tuple[str, str]]:
     yield from (("ranks", words) for words in _ranks(shown))
     yield from (("judged", words) for words in _judged(shown.diagnosis))
     yield from (("told", words) for words in _told(shown))
+    yield from (("evidence", words) for words in _evidence(shown.diagnosis))
+    yield from (("has", words) for words in _has(shown.diagnosis))
+    yield from (("bounds", words) for words in _bounds(shown))
+
+
+def _evidence(diagnosis: Diagnosis) -> Iterator[str]:
+    """Other ways to fix it, against the way that is advised."""
+    for finding in diagnosis.findings:
+        for line in finding.evidence:
+            gain = GAIN.search(line)
+            if gain is None or "less" in line:
+                continue
+            if float(gain[1]) < finding.predicted_speedup * (1 - GAIN_ROUNDING):
+                yield f"{finding.code} {finding.predicted_speedup:.2f}, and: {line}"
+
+
+def _has(diagnosis: Diagnosis) -> Iterator[str]:
+    """Advice against what was recorded of the job."""
+    operators = {row.name for rank in diagnosis.facts.ranks for row in rank.ops}
+    run = diagnosis.facts.run
+    loaders = [rank.loader for rank in (() if run is None else run.ranks) if rank.loader]
+    for finding in diagnosis.findings:
+        if "attn_implementation" in finding.action and MATH_ATTENTION & operators:
+            yield f"{finding.code}: {finding.action}"
+        if finding.code == "serial-loader" and any(loader.num_workers for loader in loaders):
+            yield f"{finding.code}: the loader has workers"
+
+
+def _bounds(shown: Shown) -> Iterator[str]:
+    """Step times and gains that cannot be, and findings out of their order."""
+    diagnosis = shown.diagnosis
+    run = diagnosis.facts.run
+    for rank in () if run is None else run.ranks:
+        steps = rank.steps
+        if steps is not None and not 0 < steps.low_ns <= steps.step_ns <= steps.high_ns:
+            yield f"rank {rank.rank}: a step of {steps.low_ns} to {steps.high_ns} ns"
+        is_uneven = steps is not None and steps.step_ns > ABSURD * (steps.median_ns or math.inf)
+        if steps is not None and is_uneven and "half of them take" not in shown.text:
+            yield f"rank {rank.rank}: a mean of {steps.step_ns} ns, a median of {steps.median_ns}"
+    for finding in diagnosis.findings:
+        gains = (finding.predicted_low, finding.predicted_speedup, finding.predicted_high)
+        if not 0 < gains[0] <= gains[1] <= gains[2]:
+            yield f"{finding.code}: {gains}"
+    worth = [each for each in diagnosis.findings if each.predicted_speedup >= WORTH]
+    order = [finding.changes_training for finding in worth]
+    if order != sorted(order):
+        yield f"{', '.join(finding.code for finding in worth)}: another training is not last"
 
 
 def _largest(diagnosis: Diagnosis) -> Iterator[str]:

@@ -57,6 +57,22 @@ def kinds(shown: Shown) -> set[str]:
     return {kind for kind, _ in violations(shown)}
 
 
+def test_cards_that_deny_themselves_are_counted() -> None:
+    first, *others = SCENARIOS["data_bound"]().findings
+    assert first.predicted_speedup > 1.2
+
+    def with_first(**changed: object) -> set[str]:
+        findings = (msgspec.structs.replace(first, **changed), *others)
+        diagnosis = msgspec.structs.replace(SCENARIOS["data_bound"](), findings=findings)
+        said = to_text(diagnosis_document(diagnosis), width=400)
+        return kinds(Shown(diagnosis=diagnosis, text=said, json=to_json(diagnosis), page=said))
+
+    usual = with_first()
+    assert with_first(evidence=("by hand: 1.1x",)) - usual == {"evidence"}
+    assert with_first(evidence=("by hand: 1.1x (less: it fuses nothing)",)) == usual
+    assert with_first(changes_training=True) - usual == ({"bounds"} if others else set())
+
+
 def test_a_bound_that_is_not_the_largest_part_is_counted() -> None:
     words = "Bound by copies: without copies the step would be 40% shorter."
     verdict = Verdict(bound="transfer", summary=words, shares={"transfer": 0.4})
