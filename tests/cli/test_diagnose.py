@@ -39,7 +39,7 @@ FINDING_KEYS = {
     "samples_times",
     "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
     "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms", "places",
-    "alternatives", "excludes",
+    "alternatives", "excludes", "code_change", "changes_training",
 }  # fmt: skip
 DEVICE_KEYS = {"span", "busy", "compute", "comms", "copy", "comms_under_compute"}
 
@@ -491,6 +491,7 @@ def test_the_options_are_pinned() -> None:
                 "--bytes",
                 "--calibration",
                 "--check",
+                "--checkpoint",
                 "--cluster",
                 "--collective",
                 "--cp",
@@ -504,6 +505,7 @@ def test_the_options_are_pinned() -> None:
                 "--framework",
                 "--from",
                 "--global-batch",
+                "--grads",
                 "--hardware",
             ),
             *(
@@ -514,6 +516,7 @@ def test_the_options_are_pinned() -> None:
                 "--measured",
                 "--micro-batch",
                 "--model",
+                "--mtbf",
                 "--no-cache",
                 "--no-flash",
             ),
@@ -532,7 +535,9 @@ def test_the_options_are_pinned() -> None:
             *(
                 "--ranks-per-node",
                 "--recompute",
+                "--recompute-every",
                 "--recorded-memory",
+                "--restart",
                 "--rows",
                 "--scaling",
                 "--schedule",
