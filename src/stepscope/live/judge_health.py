@@ -24,7 +24,7 @@ SPREAD = 0.1
 """Between ranks' steps, as a share of the middle one: ranks in step differ by far less."""
 MIN_STEPS = 3
 PARTS = {"loader": "wait_ns", "backward": "backward_ns", "optimizer": "optimizer_ns"}
-"""Of a step, by the column of a row."""
+"""Parts of a step by the column of a row."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

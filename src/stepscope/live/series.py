@@ -35,13 +35,13 @@ from stepscope.readers.run_folder.line_tail import Lines, read_object
 
 NUM_STRETCHES = 160
 SHORTEST_S = 0.05
-"""Of a stretch, as a run begins."""
+"""Seconds of a stretch, as a run begins."""
 LONGEST_S = 1e9
-"""Of a run, in seconds: some thirty years."""
+"""The longest run, in seconds: some thirty years."""
 MAX_RANKS = 128
 """Ranks with a line of their own; the first ones."""
 MAX_BYTES = 32 << 20
-"""Of one file, at the first look."""
+"""Bytes of one file at the first look."""
 PARTS = (
     ("input", "waiting for input"),
     ("rest", "forward and the rest"),
@@ -55,7 +55,7 @@ DIGITS = 4
 COLUMN = {name: at for at, name in enumerate(STEP_COLUMNS)}
 SUMMARY_COLUMN = {name: at for at, name in enumerate(STEP_SUMMARY_COLUMNS)}
 FEWEST_COLUMNS = 13
-"""Of a step, as version 0.1.0 wrote it."""
+"""Columns of a step, as version 0.1.0 wrote it."""
 NUMBERS = msgspec.json.Decoder(list[int | None])
 SAMPLE = msgspec.json.Decoder(dict[str, Any])
 
@@ -160,7 +160,7 @@ class _Rank:
         self.rank = rank
         self._folder = folder
         self._offset_ns: int | None = None
-        """Of its clock, from the wall clock."""
+        """Offset of its clock from the wall clock."""
         self._last_step = -1.0
         self._rows = Lines(folder / STEPS_FILE, MAX_BYTES)
         self._summaries = Lines(step_summary_path(folder), MAX_BYTES)

@@ -23,7 +23,7 @@ each way. PowerSGD (Vogels et al. 2019, algorithm 1): the error added, two produ
 matrix that read all, one that writes all, and the new error. 8 bits: a cast each way and the parts
 added up. Top-k: the error added, a selection by its digits, and the new error."""
 KEPT_BYTES = {"bf16": 0.0, "powersgd": 4.0, "int8": 0.0, "topk": 4.0}
-"""Of each gradient, the error that is added to the next."""
+"""Bytes for each gradient of the error that is added to the next."""
 WORDS = {
     "bf16": "bf16_compress_hook",
     "powersgd": "powerSGD_hook; it changes the training, and begins after 1,000 steps there",
@@ -39,9 +39,9 @@ class Compression:
 
     kind: str
     rank: int = 0
-    """Of PowerSGD's two factors."""
+    """Rank of PowerSGD's two factors."""
     share: float = 0.0
-    """Of gradients that top-k sends."""
+    """Share of gradients that top-k sends."""
 
 
 def parse_compression(word: str) -> Compression:
@@ -56,8 +56,8 @@ def parse_compression(word: str) -> Compression:
 
 
 def factored_share(model: Model, rank: int) -> float:
-    """Of a model's gradients, the numbers in PowerSGD's two factors: a matrix of m x n becomes
-    rank x (m + n)."""
+    """Share of a model's gradients that are the numbers in PowerSGD's two factors: a matrix of m x
+    n becomes rank x (m + n)."""
     h, q = model.hidden, model.heads * model.head_dim
     kv, up = 2 * model.kv_heads * model.head_dim, 2 if model.is_gated else 1
     of_layer = [(h, q + kv), (q, h), (h, up * model.ffn_hidden), (model.ffn_hidden, h)]
@@ -95,6 +95,6 @@ def exchange_s(
 
 
 def passed_bytes(how: Compression, size: Any) -> Any:
-    """Of each gradient, on the device."""
+    """Bytes of each gradient, on the device."""
     gathered = 8.0 * how.share * np.asarray(size)
     return PASSED_BYTES[how.kind] + gathered

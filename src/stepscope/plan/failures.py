@@ -13,8 +13,8 @@ from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob
 
 PUBLISHED_MTBF_H = 16_384 * 54 * 24 / 419
-"""Of one device and what it hangs on: 419 interruptions that nobody planned in 54 days of 16,384
-H100s (Llama 3, arXiv 2407.21783, section 3.3.4). One publication of one cluster."""
+"""Hours of one device and what it hangs on: 419 interruptions that nobody planned in 54 days of
+16,384 H100s (Llama 3, arXiv 2407.21783, section 3.3.4). One publication of one cluster."""
 RESTART_S = 600.0
 """*Assumed*: from a failure to the next step. --restart says otherwise."""
 STORAGE_BYTES_PER_S = 1e9
@@ -31,7 +31,7 @@ def checkpoint_s(job: TrainingJob) -> float:
 
 
 def best_interval_s(write_s: float, mtbf_s: float) -> float:
-    """Of work between two checkpoints (Daly 2006, equation 37): Young's to first order."""
+    """Time of work between two checkpoints (Daly 2006, equation 37): Young's to first order."""
     if write_s >= 2 * mtbf_s:
         return mtbf_s
     share = write_s / (2 * mtbf_s)

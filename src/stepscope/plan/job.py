@@ -78,7 +78,7 @@ class TrainingJob:
     grads: str | None = None
     """That gradients were asked to be kept in, bf16 or fp32; `framework` has it already."""
     compression: Compression | None = None
-    """Of gradients that all data ranks keep whole."""
+    """How the gradients are compressed that all data ranks keep whole."""
     constants: Constants = DEFAULT
 
     @property

@@ -50,7 +50,7 @@ class Layout:
     recompute_layers: Count = 0
     """Layers of each stage that `full` recomputes; 0 is all of them."""
     recompute_every: Count = 1
-    """Of `full` in all layers: layers from one checkpoint to the next."""
+    """For `full` in all layers: layers from one checkpoint to the next."""
     schedule: str = "1f1b"
     offload: str = "none"
     is_flash: bool = True

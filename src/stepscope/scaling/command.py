@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.scaling.shapes import Scaling
 
 QUANTITIES = ("efficiency", "speedup", "karp_flatt")
-"""Of a Gain, that --fail-if knows."""
+"""Quantities of a Gain that --fail-if knows."""
 
 
 def run_scaling(

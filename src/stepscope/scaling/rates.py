@@ -30,7 +30,7 @@ AFTER = re.compile(rf"\b{UNIT}{PER_S}{EACH}['\"]?\s?[:=]?\s?['\"]?({AMOUNT})", r
 """samples_per_second: 601.2"""
 WORLD = re.compile(r"world[_ ]?size['\"]?\s?[:=]?\s?(\d{1,7})\b", re.IGNORECASE)
 ANY_UNIT = "rate"
-"""Of a number that was given without one."""
+"""Unit of a number that was given without one."""
 HEAD_BYTES = 1 << 20
 MAX_RATES = 1_000_000
 NEXT = (

@@ -23,7 +23,7 @@ PICTURES = (
     ("memory", "Memory", "GB"),
     ("loss", "Loss", ""),
 )
-"""Of the live page: what is drawn, its title and its unit."""
+"""Charts of the live page: what is drawn, its title and its unit."""
 
 
 class RecordedFiles(Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from stepscope.experiments.verify.schedule import RUNS_A_ROUND, VerifyPolicy
 MIN_STEPS, MIN_TIMED_S = 12, 1.0
 """Timed in a run however large the gain is: a third of them is still four."""
 OPEN_SHARE = 1 / 12
-"""Of the logarithm of the gain."""
+"""Share of the gain's logarithm within which a step counts as known."""
 TimeOf = Callable[[Measured], float]
 
 

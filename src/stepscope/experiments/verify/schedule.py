@@ -63,7 +63,8 @@ class VerifyPolicy(Struct, frozen=True, kw_only=True):
 
 
 REHEARSED_S, MIN_REHEARSED = 10.0, 16
-"""Of timed steps in a first run whose step is known; what is computed is compared over so many."""
+"""Seconds of timed steps in a first run whose step is known; what is computed is compared over so
+many."""
 
 
 def rehearsed_steps(step_s: float | None, most: int) -> int:

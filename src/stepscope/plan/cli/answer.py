@@ -42,7 +42,7 @@ ZERO = "zero"
 """In place of a layout to explain: every ZeRO stage."""
 EVERY_STAGE = 4
 WORTH = 0.01
-"""Of a step: what gains less is not worth a change of the training."""
+"""Share of a step: what gains less is not worth a change of the training."""
 WIDEST = "megatron"
 """What writes most ways to cut a model."""
 LARGEST = "fsdp2"

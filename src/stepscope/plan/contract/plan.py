@@ -125,20 +125,20 @@ class Failures(Struct, frozen=True, kw_only=True):
     """What failures cost, with checkpoints as often as is best."""
 
     mtbf_hours: AtLeastZero
-    """Of one device: the mean time between failures."""
+    """One device's mean time between failures."""
     job_mtbf_hours: AtLeastZero
-    """Of all devices together."""
+    """The mean time between failures of all devices together."""
     checkpoint_s: AtLeastZero
     """That a checkpoint holds up the run."""
     restart_s: AtLeastZero
     """From a failure to the next step."""
     every_s: AtLeastZero
-    """Of work between two checkpoints: the best interval, in whole steps."""
+    """Time of work between two checkpoints: the best interval, in whole steps."""
     every_steps: Count
     goodput: AtLeastZero
     """The share of time that is work which stays."""
     days: float | None
-    """Of --tokens, failures counted; null without, or where nothing stays."""
+    """Days of --tokens, failures counted; null without, or where nothing stays."""
     num_failures: float | None
     """Expected in that time."""
 

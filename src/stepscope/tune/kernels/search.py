@@ -19,9 +19,10 @@ from stepscope.tune.parameters import import_optuna
 
 MIN_FIRST = 20
 FIRST_SHARE = 0.1
-"""Of the trials, by chance, before the model is asked."""
+"""Share of the trials, by chance, before the model is asked."""
 MAX_ASKS = 8
-"""Of the model, for a configuration that was not tried yet, before one is drawn of the rest."""
+"""Questions to the model for a configuration that was not tried yet, before one is drawn of the
+rest."""
 FAILED_TIMES = 2.0
 """A configuration that is wrong counts as so many times the slowest of those that were right."""
 SEED = 0

@@ -18,7 +18,7 @@ Settings = Mapping[str, Value]
 MAX_SWEPT = 512
 """Configurations of one sweep; of more, some are chosen by what was timed."""
 MAX_CONFIGS = 100_000
-"""Of which any are chosen."""
+"""Configurations of which any are chosen."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 EXECUTION_OPTIONS: Mapping[str, str] = {

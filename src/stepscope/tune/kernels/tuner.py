@@ -91,9 +91,9 @@ time those that were checked."""
 
 
 QUICK_SAMPLES = 3
-"""Of a configuration that is one of many, in each case, after one that warms it up."""
+"""Samples of a configuration that is one of many, in each case, after one that warms it up."""
 MAX_RACED = 32
-"""Of many, those that run the race: the first few samples are no choice between the fastest."""
+"""Those of many that run the race: the first few samples are no choice between the fastest."""
 NOISY = 0.3
 """Share of the median, between the tenth and the ninetieth percentile of a configuration's samples:
 half of all have more."""
@@ -158,7 +158,7 @@ class _Sweep:
     tryings: list[Trying] = field(default_factory=list)
     has_gradients: bool = False
     kept: frozenset[int] | None = None
-    """Of the tryings, those that run the race; None: all."""
+    """Those of the tryings that run the race; None: all."""
 
     def run(self) -> KernelTuning:
         start, plan, policy = self.now(), self.plan, self.policy

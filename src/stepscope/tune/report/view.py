@@ -126,7 +126,7 @@ def time_words(tried: Tried) -> str:
 
 
 def rate_words(tried: Tried) -> str:
-    """Of what is minimised, in a second."""
+    """Rate of what is minimised, in a second."""
     return "-" if not tried.ms else number(1e3 / tried.ms)
 
 
