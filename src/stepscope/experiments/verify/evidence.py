@@ -28,7 +28,7 @@ from stepscope.experiments.verify.schedule import RUNS_A_ROUND, VerifyPolicy
 MIN_STEPS, MIN_TIMED_S = 12, 1.0
 """Timed in a run however large the gain is: a third of them is still four."""
 OPEN_SHARE = 1 / 12
-"""Share of the gain's logarithm within which a step counts as known."""
+"""Share of the gain's logarithm that its standard error may be."""
 TimeOf = Callable[[Measured], float]
 
 
