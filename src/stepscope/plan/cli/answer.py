@@ -31,6 +31,7 @@ from stepscope.plan.launch.compare import (
 from stepscope.plan.launch.emit import COMPARED, PYTORCH, TARGETS, restricted, target_of
 from stepscope.plan.layout import OFFLOAD, Layout
 from stepscope.plan.layout_words import parse_layout
+from stepscope.plan.ranges import ranges_of
 from stepscope.plan.report.account import MEMORY_WORDS, Plan, account_of, described
 from stepscope.plan.report.words import gib, short_count
 from stepscope.plan.search import SearchResult, search
@@ -355,12 +356,21 @@ def smallest_of(job: TrainingJob, space: Space) -> Variant:
     smallest = what_if.smallest_cluster(job, free)
     if smallest is None:
         return Variant(name=f"none of up to {what_if.MAX_NODES} nodes", num_devices=0, best=None)
+    high = ranges_of(job).memory.high
+    # A device as much smaller as memory may come to more than is planned.
+    full = replace(job, cluster=replace(job.cluster, memory_bytes=job.cluster.memory_bytes / high))
+    most = what_if.smallest_cluster(full, free)
+    note = f"none of up to {what_if.MAX_NODES} nodes is sure to hold it"
+    if most is not None:
+        note = f"{smallest.num_devices} to {most.num_devices} devices"
+    note += f": so much where memory comes to {high:.2f} times what is planned, as one in ten did"
     nodes = smallest.job.cluster.num_nodes
     name = (
         f"{smallest.num_devices} x {job.cluster.device.name}, in {nodes} "
         f"node{'' if nodes == 1 else 's'}"
     )
-    return _variant(name, smallest.job, smallest.choice, smallest.num_devices)
+    variant = _variant(name, smallest.job, smallest.choice, smallest.num_devices)
+    return structs.replace(variant, note=note)
 
 
 def _variant(

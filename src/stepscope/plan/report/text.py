@@ -26,7 +26,9 @@ from stepscope.plan.report.words import (
     gib,
     hours_words,
     job_words,
+    memory_range_words,
     money,
+    range_words,
     seconds,
     short_count,
     tokens_words,
@@ -299,13 +301,13 @@ def answer_sections(plan: Plan) -> Iterator[Section]:
         facts, best = [("answer", answer.name)], answer.best
         if best is not None:
             step = (
-                f"{seconds(best.step_s)}, {number(best.tokens_per_s)} tokens/s, "
+                f"{seconds(best.step_s)}{range_words(best)}, {number(best.tokens_per_s)} tokens/s, "
                 f"{percent(best.mfu)} MFU"
             )
             facts += [
                 ("layout", str(best.layout)),
                 ("step", step),
-                ("memory", gib(best.memory_bytes)),
+                ("memory", f"{gib(best.memory_bytes)}{memory_range_words(best)}"),
             ]
         note = (Prose(answer.note, "quiet"),) if answer.note else ()
         yield Section(title=title, blocks=(Facts(tuple(facts)), *note))
