@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.planner import GIB, measured_memory_gib, measured_step_s, memory_kinds
+from benchmarks.planner import measured_memory_gib, measured_step_s
 from benchmarks.planner_sources import with_source_facts
 from stepscope.plan.row_parts import cluster_of, model_of
 from stepscope.plan.rows import predict, read_rows
@@ -96,8 +96,7 @@ def ratios_of(rows: list[dict[str, Any]]) -> tuple[dict[tuple[str, str], Ratios]
             made["step", kind][group].append(step / told["step_s"])
             devices[cluster_of(row).device.key] += 1
         if memory is not None:
-            planned = memory_kinds(blind)[memory[1]] / GIB
-            made["memory", kind][group].append(memory[0] / planned)
+            made["memory", kind][group].append(memory / told["memory_gb"])
     return made, devices
 
 

@@ -1,10 +1,10 @@
 """How far the planner's predictions are from published, measured results.
 
-    PYTHONPATH=src python -m benchmarks.planner ROWS.jsonl [--source NAME] [--json FILE]
+    PYTHONPATH=src python -m benchmarks.planner ROWS.jsonl [--source NAME] [--bare] [--json FILE]
 
 ROWS.jsonl has a row for each result (see docs/planner.md); what was measured is taken out of a row
 before it is predicted, and what its source says elsewhere (benchmarks/planner_sources.py) is added
-to it. Told for each source:
+to it; with --bare nothing is. Told for each source:
 
 - **step**: |predicted / measured - 1| of the step time, median and 90th percentile, and the median
   of predicted / measured.
@@ -35,12 +35,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.planner_sources import MEMORY_KINDS, with_source_facts
-from stepscope.plan.memory import memory as memory_of
+from benchmarks.planner_sources import with_source_facts
 from stepscope.plan.model import model_flops_per_token
-from stepscope.plan.parameters import parameters
 from stepscope.plan.row_parts import model_of
-from stepscope.plan.rows import best_of, predict, published_result, read_rows
+from stepscope.plan.rows import predict, read_rows
 
 LEAST_LAYOUTS = 5
 GIB = 2**30
@@ -68,40 +66,12 @@ def measured_step_s(row: dict[str, Any]) -> float | None:
     return float(flops / (tflops * 1e12 * num))
 
 
-def measured_memory_gib(row: dict[str, Any]) -> tuple[float, str] | None:
-    """The peak in GiB, and which of our figures is of the same kind."""
+def measured_memory_gib(row: dict[str, Any]) -> float | None:
+    """The peak in GiB."""
     told = row["measured"]
     peak, kind = told.get("peak_mem_gb"), str(told.get("mem_kind") or "")
-    if not peak:
-        return None
-    ours = MEMORY_KINDS.get(str(row.get("source"))) or (
-        "total"
-        if "nvidia-smi" in kind
-        else "states and activations"
-        if "analytic" in kind
-        else "allocated"
-        if "allocated" in kind
-        else "reserved"
-    )
     is_gb = "GB" in kind and "GiB" not in kind
-    return float(peak) * (1e9 / GIB if is_gb else 1.0), ours
-
-
-def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
-    """Bytes of the layout meant, in each of the ways that people measure it."""
-    estimates, index = best_of(published_result(row))
-    memory = estimates.memory
-    kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "total": memory.total}
-    kinds["states and activations"] = (
-        memory.weights + memory.gradients + memory.optimizer + memory.activations
-    )
-    job, layouts = estimates.job, estimates.layouts
-    first = memory_of(job, layouts, parameters(job, layouts), is_first=True)
-    kinds["first stage"] = first.reserved
-    return {
-        name: float(np.broadcast_to(value, len(estimates.layouts))[index])
-        for name, value in kinds.items()
-    }
+    return float(peak) * (1e9 / GIB if is_gb else 1.0) if peak else None
 
 
 def contradicts_itself(row: dict[str, Any]) -> bool:
@@ -117,9 +87,10 @@ def spearman(first: list[float], second: list[float]) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def score(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def score(rows: list[dict[str, Any]], *, is_bare: bool = False) -> dict[str, dict[str, Any]]:
+    """`is_bare` is of the rows as they are, nothing added."""
     found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for row in map(with_source_facts, rows):
+    for row in rows if is_bare else map(with_source_facts, rows):
         mine = found[row["source"]]
         blind = {key: value for key, value in row.items() if key != "measured"}
         told = predict(blind)
@@ -143,7 +114,7 @@ def score(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
                 mine["jobs"].append((job, 1 / told["step_s"], 1 / step, told["fits"]))
         memory = measured_memory_gib(row)
         if memory is not None and not failed:
-            mine["memory"].append(memory_kinds(blind)[memory[1]] / GIB / memory[0])
+            mine["memory"].append(told["memory_gb"] / memory)
     return {source: summary(mine) for source, mine in found.items()}
 
 
@@ -223,9 +194,10 @@ def main() -> int:
     parser.add_argument("rows", type=Path)
     parser.add_argument("--source", help="this one alone")
     parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--bare", action="store_true", help="the rows as they are, nothing added")
     told = parser.parse_args()
     rows = [row for row in read_rows(told.rows) if told.source in (None, row.get("source"))]
-    scores = score(rows)
+    scores = score(rows, is_bare=told.bare)
     print(table(scores))
     if told.json:
         told.json.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")

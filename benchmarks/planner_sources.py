@@ -21,15 +21,22 @@ FACTS: dict[str, dict[str, Any]] = {
     # Its chronicles: nodes hung unless CUDA_LAUNCH_BLOCKING=1 was set.
     "bloom-176b-sweep": {"conventions": {"waits": True}},
     # nanotron's launch scripts for that cluster have FI_PROVIDER="efa".
-    "ultrascale-sweep": {"cluster": {"network": "efa"}},
+    # Its rank 0 writes its own peak (helpers.py, log_throughput), and that is of the first stage.
+    "ultrascale-sweep": {"cluster": {"network": "efa"}, "memory_of": "first stage"},
     # When the papers were written; their rows say Megatron-LM alone.
-    "korthikanti-t5": {"framework": "Megatron-LM 2022"},
-    "megatron-sc21-t1": {"framework": "Megatron-LM 2021 (interleaved 1F1B)"},
+    "korthikanti-t5": {"framework_year": 2022},
+    "megatron-sc21-t1": {"framework_year": 2021},
 }
 
-MEMORY_KINDS = {"ultrascale-sweep": "first stage"}
-"""Which of our figures a source's peak is, where its rows do not say: nanotron's rank 0 writes its
-own (helpers.py, log_throughput), and that is of the first stage."""
+
+def memory_of(row: dict[str, Any]) -> str:
+    """What the row's peak is of, by what its source says of it."""
+    kind = str((row.get("measured") or {}).get("mem_kind") or "")
+    if "nvidia-smi" in kind:
+        return "device"
+    if "analytic" in kind:
+        return "states and activations"
+    return "allocated" if "allocated" in kind else "reserved"
 
 
 def with_source_facts(row: dict[str, Any]) -> dict[str, Any]:
@@ -38,4 +45,4 @@ def with_source_facts(row: dict[str, Any]) -> dict[str, Any]:
     parts = {
         key: value | (row.get(key) or {}) for key, value in facts.items() if isinstance(value, dict)
     }
-    return row | facts | parts
+    return row | {"memory_of": memory_of(row)} | facts | parts

@@ -12,8 +12,9 @@ from benchmarks.planner import score
 from benchmarks.planner_sources import FACTS, with_source_facts
 from stepscope.errors import InputError
 from stepscope.plan.catalog import find_model
+from stepscope.plan.framework import MEGATRON
 from stepscope.plan.row_parts import framework_of, model_of
-from stepscope.plan.rows import predict, read_rows
+from stepscope.plan.rows import MEMORY_OF, predict, read_rows
 from tests.shared_data import SAMPLES, unpacked
 from tests.wording import mentions
 
@@ -227,7 +228,26 @@ def test_what_a_source_says_elsewhere_is_added_by_the_benchmark() -> None:
     assert (model_of(vtrain).vocab, framework_of(vtrain)[0].pads_vocab) == (50257, False)
     assert (model_of(row).vocab, framework_of(row)[0].pads_vocab) == (51200, True)
     assert framework_of(with_source_facts({**row, "source": "bloom-176b-sweep"}))[0].waits
-    assert with_source_facts(row) == row
+    plain = {**row, "measured": {}}
+    assert with_source_facts(plain) == plain | {"memory_of": "reserved"}
+
+
+def test_a_row_says_what_its_peak_is_of_and_how_old_its_framework_is() -> None:
+    told = {kind: predict({**ROW, "memory_of": kind})["memory_gb"] for kind in MEMORY_OF}
+    assert predict(ROW)["memory_gb"] == told["reserved"]
+    order = ("states and activations", "allocated", "reserved", "device")
+    sizes = [told[kind] for kind in order]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    assert "memory_of is one of" in predict({**ROW, "memory_of": "nvidia-smi"})["unsupported"]
+    # Before attention had a kernel of its own.
+    row = {**ROW, "framework": "Megatron-LM"}
+    assert framework_of(row)[1]
+    assert framework_of({**row, "framework_year": 2021}) == (MEGATRON, False)
+    assert predict({**row, "framework_year": 2021})["step_s"] > predict(row)["step_s"]
+    kernels = [{"conventions": {"attention": kernel}} for kernel in (1, 2, 3)]
+    steps = [predict({**row, **kernel})["step_s"] for kernel in kernels]
+    assert steps == sorted(steps, reverse=True)
 
 
 def test_the_product_knows_no_source() -> None:

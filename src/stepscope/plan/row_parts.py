@@ -71,6 +71,8 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
 
 def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
     name = str(row.get("framework") or "").casefold()
+    if row.get("framework_year") is not None:
+        name = f"{name} {int(row['framework_year'])}"
     options = json_text(row.get("options") or "").casefold()
     layout = row.get("layout") or {}
     if not name:

@@ -17,8 +17,9 @@ from stepscope.plan.estimate import Estimates, estimate
 from stepscope.plan.framework import MEGATRON, Framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import RECOMPUTE, Layout, Layouts
+from stepscope.plan.memory import memory as memory_of
 from stepscope.plan.model import Model, model_flops_per_token
-from stepscope.plan.parameters import is_selective_cheap
+from stepscope.plan.parameters import is_selective_cheap, parameters
 from stepscope.plan.ranges import ranges_of
 from stepscope.plan.row_parts import UnsupportedError, cluster_of, framework_of, model_of
 from stepscope.protocol.untrusted import open_regular, parse_json
@@ -31,6 +32,12 @@ MAX_FILL = 1.08
 MAX_COUNT = 10**7
 
 
+MEMORY_OF = ("allocated", "reserved", "device", "states and activations", "first stage")
+"""What a row's peak may be of: tensors, what the allocator took of the device (taken where nothing
+is said), all that the device shows, sums on paper, and what the allocator of the first stage took,
+whose rank 0 many jobs print."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedResult:
     """One published result, read."""
@@ -39,6 +46,8 @@ class PublishedResult:
     job: TrainingJob
     layouts: Layouts
     """One, or several where not all of it was published."""
+    memory_of: str = "reserved"
+    """Of MEMORY_OF: what a peak is of."""
     is_recompute_stated: bool = True
     is_zero_stated: bool = True
 
@@ -158,9 +167,32 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
         id=str(row.get("id", "?")),
         job=job,
         layouts=Layouts.of(layouts),
+        memory_of=_memory_of(row.get("memory_of")),
         is_recompute_stated=is_stated,
         is_zero_stated=stated.get("zero_stage") is not None or int(zero) > 0,
     )
+
+
+def _memory_of(word: Any) -> str:
+    kind = "reserved" if word is None else str(word)
+    if kind not in MEMORY_OF:
+        raise UnsupportedError(f"memory_of is one of {', '.join(MEMORY_OF)}, not {kind[:40]!a}")
+    return kind
+
+
+def memory_bytes(row: PublishedResult, estimates: Estimates, index: int) -> float:
+    """Of the layout meant, as the row's peak is counted."""
+    memory, layouts = estimates.memory, estimates.layouts
+    if row.memory_of == "first stage":
+        held = parameters(estimates.job, layouts)
+        peak = memory_of(estimates.job, layouts, held, is_first=True).reserved
+    elif row.memory_of == "states and activations":
+        peak = memory.weights + memory.gradients + memory.optimizer + memory.activations
+    elif row.memory_of == "device":
+        peak = memory.total
+    else:
+        peak = memory.allocated if row.memory_of == "allocated" else memory.reserved
+    return float(np.broadcast_to(peak, len(layouts))[index])
 
 
 def _check_widths(row: dict[str, Any], widths: dict[str, int]) -> None:
@@ -281,7 +313,7 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
     again = share / 3 if layout.recompute == "full" else 0.0
     peak = job.cluster.peak_flops[job.precision]
     step_s = job.tokens / (rate * layout.num_devices)
-    memory_gb = float(estimates.memory.reserved[index]) / GIB
+    memory_gb = memory_bytes(result, estimates, index) / GIB
     ranges = ranges_of(job)
     step, memory = ranges.step.around(step_s), ranges.memory.around(memory_gb)
     return {
