@@ -16,7 +16,7 @@ from tests.shared_data import DEMO, SAMPLES, SHARED
 MAX_KEPT = 12
 KEYS = ("sources", "step_ns")
 """Parameters of `measure_job` that tell one plain job from another."""
-MORE = ("logs", "auxiliary", "run")
+MORE = ("logs", "auxiliary", "run", "whole_run")
 """Parameters that add to what the traces say: a job with any of them is measured anew."""
 MEANS = ("workers", "progress", "read_progress")
 """Parameters that change how it is measured, and not what comes of it."""
