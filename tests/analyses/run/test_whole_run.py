@@ -113,6 +113,16 @@ def test_the_start_is_start_up_first_batch_and_compiling() -> None:
     assert list(start.of_it.values()) == [0.1, 0.9]
 
 
+@pytest.mark.parametrize("years_ns", [799_999_999_981_000_000, 2**61 + 12345])
+def test_a_clock_that_was_set_makes_a_run_of_years_and_no_fault(years_ns: int) -> None:
+    made = record([row(n, 30 + n % 3) for n in range(1, 51)], first_ns=years_ns + 7)
+    run = rank_whole_run(
+        made, {"started_wall_ns": WALL, "ended_wall_ns": WALL + (made.rows[-1]["end_ns"] or 0)}
+    )
+    assert run is not None
+    assert run.ns_of("start_up", "warm_up") > 0.9 * run.dur_ns
+
+
 def test_a_host_that_runs_ahead_is_not_slow_where_it_waits() -> None:
     """It waits for the device in every tenth step, for all ten of them."""
     rows = [row(n, 2 if n % 10 else 182, device_ns=20 * MS) for n in range(1, 201)]
