@@ -17,7 +17,7 @@ class Change(NamedTuple):
     notice: str
 
 
-CODE = "only `__code__` is another: the same object, source, signature, frames and pickle as before"
+CODE = "only its `__code__`"
 WATCHED: dict[str, str] = {
     "torch.optim.Optimizer.profile_hook_step": "optimizer steps",
     "torch.autograd.backward": "backward passes, and now and then the loss",
