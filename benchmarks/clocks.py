@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import io
 import json
 import random
@@ -25,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.truth import read_json
 from stepscope.cli.main import main as stepscope
 from stepscope.report.diagnosis.view import damage_warnings
 
@@ -40,7 +40,12 @@ MAX_BYTES = 3 << 20
 def recordings(paths: list[str]) -> list[Path]:
     """Files of one rank with a device, the small ones."""
     roots = [Path(path) for path in paths] or [SHARED / "lab" / "single", SHARED / "recordings"]
-    files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*.gz"))]
+    files = [
+        file
+        for root in roots
+        for file in ([root] if root.is_file() else root.rglob("*"))
+        if file.suffix in (".gz", ".zst")
+    ]
     alone = [file for file in files if "rank" not in file.name and file.stat().st_size < MAX_BYTES]
     return sorted(alone)
 
@@ -133,7 +138,7 @@ def main() -> int:
             truth = truths[file]
             if truth is None or not is_silent(truth):
                 continue
-            document = json.loads(gzip.decompress(file.read_bytes()))
+            document = read_json(str(file))
             planted(document["traceEvents"], kind, size_ms * 1000.0, random.Random(seed))
             path = Path(folder) / "planted.json"
             path.write_text(json.dumps(document))
