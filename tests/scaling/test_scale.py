@@ -74,6 +74,7 @@ def test_the_parts_of_a_loss_sum_to_it_exactly(pair: tuple[WidthRun, WidthRun], 
     gain = found.gains[1]
     assert gain is not None
     loss = gain.loss
+    assert loss is not None
     assert loss.parts_ns is not None
     assert (
         sum(ns or 0 for ns in loss.parts_ns.values())
@@ -96,6 +97,7 @@ def test_no_part_of_a_loss_is_off_by_more_than_rounding(
     base, run = pair
     gain = scale(pair, kind).gains[1]
     assert gain is not None
+    assert gain.loss is not None
     assert gain.loss.parts_ns is not None
     assert base.parts_ns is not None
     assert run.parts_ns is not None
@@ -197,6 +199,7 @@ def test_better_than_ideal_has_no_worst_part() -> None:
     gain = scale([run_of(1, 80), run_of(2, 70)]).gains[1]
     assert gain is not None
     assert gain.efficiency > 1
+    assert gain.loss is not None
     assert gain.loss.lost_ns == -10
     assert gain.loss.worst is None
 

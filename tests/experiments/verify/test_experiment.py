@@ -97,7 +97,9 @@ def test_rehearsals_say_how_few_steps_show_a_gain(
     def measure(side: Side) -> Trial:
         sides.append(side)
         middle = (baseline_ms if side == BASELINE else 100) * 1e6
-        return trial(middle * generator.normal(1, 0.05, 50), irregular_step_ns=irregular_step_ns)
+        return trial(
+            (middle * generator.normal(1, 0.05, 50)).tolist(), irregular_step_ns=irregular_step_ns
+        )
 
     policy = VerifyPolicy(max_rounds=2)
     verify(measure, policy, shorten=lambda num: told.append((num, len(sides))))
