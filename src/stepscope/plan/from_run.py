@@ -35,6 +35,7 @@ class MeasuredCollective:
     op: str
     num_ranks: int
     size_bytes: int
+    """0 where it was not recorded."""
     count: float
     """In a step."""
     seconds: float
@@ -205,7 +206,7 @@ def _seconds(
         method = BY_VOLUME
         ratio = bus_factor(collective.op, size) / bus_factor(collective.op, collective.num_ranks)
     seconds = collective.seconds * ratio
-    if cluster is not None:
+    if cluster is not None and collective.size_bytes:
         linked_s = _over_links_s(collective, size, max(1, run.width // run.num_data), cluster)
         if linked_s > seconds:
             method, seconds = BY_LINKS, linked_s

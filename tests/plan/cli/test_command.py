@@ -625,6 +625,42 @@ def test_a_run_without_collectives_says_so(capsys: pytest.CaptureFixture[str]) -
     assert "2.00x" not in text
 
 
+@needs_shared
+def test_collectives_that_the_host_carries_grow_with_the_width(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """gloo's name neither group nor size: one group is all ranks, and a ring's volume grows."""
+    ranks = [
+        str(
+            SHARED
+            / "recordings"
+            / "rank_traces"
+            / f"gloo_late_rank.fixed.rank{rank}.pt.trace.json.gz"
+        )
+        for rank in (0, 1)
+    ]
+    found = planned(capsys, "--from", *ranks, "--nodes", "2,4")
+    steps = [each["step_s"] for each in found["widths"]]
+    assert steps == sorted(steps)
+    assert steps[0] < 0.95 * steps[-1]
+    assert not any("no collective" in note for note in found["notes"])
+
+
+@needs_shared
+def test_a_recorded_run_is_carried_to_another_device(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(SHARED / "recordings" / "traces" / "bert_fp32.fixed.pt.trace.json.gz")
+    asked = ("--from", trace, "--what-if", "device=B200", "--what-if", "device=H200")
+    found = planned(capsys, *asked)
+    newer, same = found["devices"]
+    assert same["speedup"] == pytest.approx(1)
+    assert newer["device"] == "NVIDIA B200"
+    kept = {name: value for name, value in same["parts_s"].items() if name != "compute"}
+    assert kept == {name: value for name, value in newer["parts_s"].items() if name != "compute"}
+    assert newer["parts_s"]["compute"] < same["parts_s"]["compute"]
+    assert mentions(printed(capsys, *asked), "On another device", "times as fast")
+    assert "device=NAME alone" in failed(capsys, *asked, "--what-if", "batch=2")
+
+
 def test_traces_of_several_runs_are_not_carried(capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(SAMPLES / "ranks2")
     assert main(["plan", "--from", folder, "--no-cache", "--nodes", "2"]) == 2

@@ -14,8 +14,11 @@ from stepscope.pipeline.options import Options as ReadingOptions
 from stepscope.pipeline.recording import measure
 from stepscope.plan.cli.job import cluster_of
 from stepscope.plan.cli.options import Options, RecordedRun
-from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.plan.contract.plan import Device
+from stepscope.plan.from_run import COMPUTE, MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.plan.other_device import on_device
 from stepscope.plan.report.run import RunPlan, run_plan_document, run_plan_html, run_plan_json
+from stepscope.plan.what_if import Change, parse_change
 from stepscope.rules.job import Job
 
 WIDE = 16
@@ -25,23 +28,29 @@ MISFIT = 0.25
 
 def run_from(options: Options, paths: list[str]) -> int:
     asked, output = options.run, options.output
-    if asked.nodes is None:
+    changes = [parse_change(word) for word in options.questions.what_if]
+    if asked.nodes is None and not changes:
         raise UsageError(
-            "--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with "
-            "the run's own rates"
+            "--from needs the widths to predict for (--nodes 2,4,8), another device (--what-if "
+            "device=B200), or a --model to plan with the run's own rates"
         )
+    if any(change != Change(words=change.words, device=change.device) for change in changes):
+        raise UsageError("of a recorded run --what-if takes device=NAME alone; give --model too")
     job, run = read_run(asked, paths)
     cluster, notes = (
         (None, ()) if options.cluster is None else cluster_of(options.cluster, options.hardware)
     )
     per_node = asked.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
-    made = extrapolate(run, asked.nodes, per_node=per_node, is_strong=asked.strong, cluster=cluster)
+    made = extrapolate(
+        run, asked.nodes or (), per_node=per_node, is_strong=asked.strong, cluster=cluster
+    )
     plan = RunPlan(
         path=paths,
         made=made,
         global_batch=options.global_batch,
         seq_len=options.seq,
         step_source=job.facts.step_source,
+        devices=tuple(device_of(job, run, change.device or "") for change in changes),
         notes=(*made.notes, *notes, *job.notes),
     )
     if output.format == "json":
@@ -52,6 +61,22 @@ def run_from(options: Options, paths: list[str]) -> int:
         put_document(run_plan_document(plan), output.out)
     sys.stdout.flush()
     return 0
+
+
+def device_of(job: Job, run: MeasuredRun, word: str) -> Device:
+    """The recorded step on another device: kernels as they scale, all else as it was."""
+    rank = job.facts.median_rank
+    other = on_device(rank.kernels, rank.device_name, word)
+    parts = dict(run.parts_s)
+    parts[COMPUTE] = parts.get(COMPUTE, 0.0) * other.ratio
+    step_s = sum(parts.values())
+    return Device(
+        device=other.device,
+        step_s=step_s,
+        parts_s=parts,
+        speedup=run.step_s / step_s,
+        share_known=other.share_known,
+    )
 
 
 def read_run(asked: RecordedRun, paths: list[str]) -> tuple[Job, MeasuredRun]:
@@ -101,17 +126,21 @@ def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, .
     fits = {(fit.op, fit.group, fit.num_ranks): fit for fit in comms.fits if _is_wide(fit)}
     collectives = []
     for row in comms.rows:
-        if row.count_per_step is None or row.bytes is None or row.num_ranks is None:
+        num_ranks, size = row.num_ranks, row.bytes
+        if not row.on_device and row.num_groups == 1 and num_ranks is None:
+            # The host's own (gloo) name neither group nor size: one group is all ranks.
+            num_ranks, size = width, size or 0
+        if row.count_per_step is None or size is None or num_ranks is None or num_ranks < 2:
             continue
-        fit = fits.get((row.op, row.group, row.num_ranks))
+        fit = fits.get((row.op, row.group, num_ranks))
         collectives.append(
             MeasuredCollective(
                 op=row.op,
-                num_ranks=row.num_ranks,
-                size_bytes=row.bytes,
+                num_ranks=num_ranks,
+                size_bytes=size,
                 count=row.count_per_step,
                 seconds=row.moving_ns / 1e9,
-                is_data=_is_data(row, data, width),
+                is_data=_is_data(row, data, num_ranks == width),
                 alpha_s=None if fit is None else fit.alpha_ns / 1e9,
                 beta_bytes_per_s=None if fit is None else fit.beta_bytes_per_s,
             )
@@ -125,6 +154,6 @@ def _is_wide(fit: LinkFit) -> bool:
     return fit.max_bytes >= WIDE * fit.min_bytes and fit.worst <= MISFIT
 
 
-def _is_data(row: CollectiveRow, data: set[str], width: int) -> bool:
+def _is_data(row: CollectiveRow, data: set[str], is_of_all: bool) -> bool:
     """By the shape where it is known; else a group of all ranks."""
-    return row.group in data if data else row.num_ranks == width
+    return row.group in data if data else is_of_all

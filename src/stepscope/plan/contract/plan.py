@@ -235,6 +235,18 @@ class Width(Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None
 
 
+class Device(Struct, frozen=True, kw_only=True):
+    """The recorded step on another device."""
+
+    device: str
+    step_s: float
+    parts_s: Mapping[str, float]
+    """Compute as its kernels scale; all else as recorded."""
+    speedup: float
+    share_known: float
+    """Of the kernels' time, those whose work was recorded; others go with the memory's rate."""
+
+
 class PlanRunContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan-run/1"):
     """A recorded run at other widths. What is not known is null."""
 
@@ -243,5 +255,7 @@ class PlanRunContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan-r
     """strong or weak."""
     ranks_per_node: int
     widths: tuple[Width, ...]
+    devices: tuple[Device, ...]
+    """Of --what-if device=NAME."""
     methods: tuple[str, ...]
     notes: tuple[str, ...]

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from stepscope import __version__
 from stepscope.core.contract.codec import encode
-from stepscope.plan.contract.plan import PlanRunContract, RecordedRun, Width
-from stepscope.plan.from_run import COMMS, Extrapolation, WidthStep
+from stepscope.plan.contract.plan import Device, PlanRunContract, RecordedRun, Width
+from stepscope.plan.from_run import COMMS, COMPUTE, Extrapolation, WidthStep
 from stepscope.plan.report.html import curve, drawn
 from stepscope.plan.report.words import seconds
 from stepscope.report.document.blocks import (
@@ -21,6 +21,7 @@ from stepscope.report.document.blocks import (
     Document,
     Headline,
     Items,
+    Prose,
     Section,
     Table,
     numbers,
@@ -39,6 +40,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     """The recorded run's, in samples."""
     seq_len: int | None
     step_source: str
+    devices: tuple[Device, ...] = ()
+    """Others that were asked about."""
     notes: tuple[str, ...]
 
     def samples_per_s(self, step: WidthStep) -> float | None:
@@ -58,18 +61,37 @@ def run_plan_document(plan: RunPlan) -> Document:
     return (answer, *run_plan_sections(plan))
 
 
-def run_plan_sections(plan: RunPlan) -> tuple[Section, Section]:
-    """The widths, and what they rest on."""
+def run_plan_sections(plan: RunPlan) -> tuple[Section, ...]:
+    """The widths and other devices, and what they rest on."""
     methods = plan.made.methods
     carried = (
         [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
     )
     judged = Items((*carried, *plan.notes[:MOST_NOTES]))
     aside = "comms: what of a step is exposed communication; efficiency: against the recorded run"
+    devices = (devices_section(plan),) if plan.devices else ()
     return (
         Section(title="Widths", aside=aside, blocks=(_widths_table(plan),)),
+        *devices,
         Section(title="How this was judged", blocks=(judged,)),
     )
+
+
+def devices_section(plan: RunPlan) -> Section:
+    """The step on each other device that was asked about."""
+    rows = []
+    for each in plan.devices:
+        compute, known = each.parts_s.get(COMPUTE, 0.0), percent(each.share_known)
+        figures = (seconds(each.step_s), f"{each.speedup:.2f}x", seconds(compute), known)
+        rows.append((each.device, *figures))
+    words = (
+        "kernels' work known: others go with the memory's rate. The host's time, copies and "
+        "collectives stay as recorded; a faster device may wait for a host that this one hid. No "
+        "run of one job on two devices was at hand to compare with."
+    )
+    columns = (Column(), *numbers("step", "speed", "compute", "work known"))
+    table = Table(columns=columns, rows=tuple(rows))
+    return Section(title="On another device", blocks=(table, Prose(words, "quiet")))
 
 
 def recorded_words(plan: RunPlan) -> str:
@@ -82,6 +104,12 @@ def recorded_words(plan: RunPlan) -> str:
 def verdict_words(plan: RunPlan) -> str:
     """The answer in a sentence."""
     derived = [step for step in plan.made.steps if not step.is_measured]
+    if not derived and plan.devices:
+        best = min(plan.devices, key=lambda each: each.step_s)
+        return (
+            f"On {best.device} the recorded step would take {seconds(best.step_s)}, "
+            f"{best.speedup:.2f} times as fast."
+        )
     if not derived:
         return "The widths asked for are the recorded one: there is nothing to derive."
     last = derived[-1]
@@ -138,6 +166,7 @@ def run_plan_json(plan: RunPlan) -> str:
         scaling="strong" if made.is_strong else "weak",
         ranks_per_node=made.per_node,
         widths=tuple(_width(plan, step) for step in made.steps),
+        devices=plan.devices,
         methods=made.methods,
         notes=plan.notes,
     )
@@ -177,7 +206,7 @@ def run_plan_html(plan: RunPlan) -> str:
     rate = "samples/s" if plan.seq_len is None else "tokens/s"
     if plan.global_batch is None:
         rate = "work/s"
-    widths, judged = run_plan_sections(plan)
+    widths, *others, judged = run_plan_sections(plan)
     page = EMPTY | {
         "title": plan.path[0],
         "job": recorded_words(plan),
@@ -190,7 +219,7 @@ def run_plan_html(plan: RunPlan) -> str:
         ],
         "scaling": widths,
         "scaling_curve": _curve_of(plan, rate),
-        "parts": [("notes", judged)],
+        "parts": [*(("devices", section) for section in others), ("notes", judged)],
     }
     return drawn(page)
 
