@@ -7,8 +7,10 @@ takes the second half of what another one has before it.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
+import sys
 import traceback
 import warnings
 from collections import deque
@@ -25,6 +27,11 @@ import pytest
 
 from tests import quick
 
+IN_MANY_FILES = "torch._dynamo"
+"""The first optimizer of a process imports it, which takes as long as torch itself. Where the tests
+are many, every worker would."""
+MANY = 100
+"""Files."""
 Share = deque[int]
 """The tests that a worker has before it, by their places in the session."""
 
@@ -58,6 +65,8 @@ class Workers:
             return None
         places = groupby(range(len(session.items)), lambda place: session.items[place].path)
         self.files.extend(Share(same) for _, same in places)
+        if len(self.files) > MANY and "torch" in sys.modules:
+            importlib.import_module(IN_MANY_FILES)
         # What is there now lives as long as the session: no worker need look through it again, or
         # have a copy of it for the looking.
         gc.collect()

@@ -26,6 +26,7 @@ need("a browser")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
     shutil.copytree(ROOT / "tests" / "kept" / "run", folder / "stepscope-runs" / "first")
+    shutil.copytree(ROOT / "tests" / "kept" / "run", folder / "stepscope-runs" / "again")
     running = write_run(folder / "stepscope-runs" / "second", command=["python", HOSTILE])
     add_steps(write_rank(running, 0), [row(step) for step in range(1, 40)])
     wide = write_run(folder / "stepscope-runs" / "wide")
@@ -94,7 +95,8 @@ def test_one_goes_from_the_list_to_a_report_and_back(
     page.wait_for_selector("html[data-ready=yes]")
     assert page.locator("#findings .card").count() >= 1
     page.go_back()
-    assert page.locator("#runs tbody tr").count() == 3
+    assert page.locator("#runs tbody tr").count() == 4
+    assert page.locator("#runs .trend circle").count() == 2
     assert page.said == []
     page.context.close()
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
-from stepscope.report.diagnosis.comms import MAX_ROWS
+from msgspec import structs
+
+from stepscope.core.comms_facts import Link
+from stepscope.report.diagnosis.comms import MAX_ROWS, comms_sections
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.whole import diagnosis_document
+from stepscope.report.document.blocks import Table
 from stepscope.report.document.terminal import to_text
 from tests.scenarios import evil_groups, healthy, lone_rank_with_collectives, meshed_ranks
 from tests.wording import mentions
@@ -41,6 +45,21 @@ def test_collectives_are_a_table_with_what_it_adds_up_to() -> None:
     assert mentions(text, "1.70 times the mean")
     assert "9 buckets of 25.0, 25.0, 25.0, 25.0, 25.0, ..., 25.0 MB" in text
     assert mentions(text, "forward", "33 a step", "14 000 MB", "93 % hidden", "2 modules ahead")
+
+
+def test_groups_within_a_node_have_their_share_of_the_link() -> None:
+    """One that crosses nodes, or holds waits, has none: the link is not the one it runs over."""
+    comms = meshed_ranks().facts.comms
+    assert comms is not None
+    row = structs.replace(comms.rows[0], includes_waits=False, busbw_bytes_per_s=90e9)
+    link = Link(name="nvlink", bytes_per_s=450e9, source="datasheet")
+    rows = [structs.replace(row, crosses_nodes=crosses) for crosses in (False, True, None)]
+    facts = structs.replace(comms, rows=tuple(rows), link=link)
+    (section,) = comms_sections(facts)
+    table = section.blocks[0]
+    assert isinstance(table, Table)
+    assert table.columns[-1].title == "of link"
+    assert [cells[-1] for cells in table.rows] == ["20\u00a0%", "-", "-"]
 
 
 def test_one_rank_says_that_waiting_is_included() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from stepscope.core.contract.codec import decode
@@ -18,11 +19,14 @@ from stepscope.core.diagnosis import (
 )
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Quantities
+from stepscope.core.memory import MemoryUse
 
 SHARES = tuple(f"share.{bound}" for bound in BOUNDS if bound != "unknown")
 PART_NAMES = tuple(f"{part}_ms" for part in PARTS)
 NAMES = (
     *("step_ms", "profiled_ms", "mfu", "gpu_busy", "gpu_busy_ms", "exposed_comms_ms", "idle_ms"),
+    "peak_memory_gb",
+    "memory_share",
     *PART_NAMES,
     *SHARES,
     ANY_FINDING,
@@ -33,6 +37,10 @@ MORE_IS_BETTER = ("mfu", "gpu_busy", "speedup", "speedup_low", "speedup_high")
 BY_STEP_TIME = ("step_ms", "mfu")
 """They follow the run's step time, so they tell nothing beside one that was taken another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"
+NO_MEMORY = (
+    "was not recorded: profile_memory=True, stepscope run --memory, or a recording of memory does"
+)
+NO_SIZE = "is not known: how large the device is was not recorded"
 NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be judged"
 
 
@@ -51,10 +59,15 @@ def read_quantities(
     values |= {name: diagnosis.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
     rank = median_rank(sorted(diagnosis.ranks, key=lambda rank: rank.rank))
     values |= {} if rank is None else _of_rank(rank)
+    values |= _of_memory(() if diagnosis.memory is UNSET else diagnosis.memory)
     abstained = _abstained(diagnosis.abstentions)
     values |= _of_findings(diagnosis, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
+    if values["peak_memory_gb"] is None:
+        why["peak_memory_gb"] = NO_MEMORY
+    if values["memory_share"] is None:
+        why["memory_share"] = NO_MEMORY if values["peak_memory_gb"] is None else NO_SIZE
     unjudged = unjudged_fixes(diagnosis.abstentions)
     not_judged = NOT_JUDGED if unjudged is None else _abstained_words(unjudged)
     why |= {
@@ -106,6 +119,15 @@ def _of_rank(rank: Rank) -> dict[str, float | None]:
     moved, waited = parts["comms_transfer"], parts["comms_wait"]
     values["exposed_comms_ms"] = None if moved is None else moved + (waited or 0.0)
     return values
+
+
+def _of_memory(memory: Sequence[MemoryUse]) -> dict[str, float | None]:
+    """The most that tensors held on any device, and the fullest device's share of it."""
+    shares = [use.peak_bytes / use.capacity_bytes for use in memory if use.capacity_bytes]
+    return {
+        "peak_memory_gb": max((use.peak_bytes / 1e9 for use in memory), default=None),
+        "memory_share": max(shares, default=None),
+    }
 
 
 def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:

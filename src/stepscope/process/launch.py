@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stepscope.process.commit import commit_of
 from stepscope.process.job import run_in_foreground
 from stepscope.process.stderr import say
 from stepscope.protocol.made_here import marked
@@ -36,6 +37,7 @@ def prepare(
     calls = f"\n\nstart(__file__, {str(PACKAGE)!r})\ngive_way()\n"
     text = SITE.read_text(encoding="utf-8") + calls
     (site / "sitecustomize.py").write_text(text, encoding="utf-8")
+    commit = commit_of(Path.cwd())
     run_info: dict[str, Any] = {
         "schema": SCHEMA,
         "stepscope": version,
@@ -43,6 +45,7 @@ def prepare(
         **marked(run, masked_words(command)),
         "options": options.values,
         "started_wall_ns": time.time_ns(),
+        **({"commit": commit} if commit else {}),
         **({"settings": dict(settings)} if settings else {}),
     }
     write_json(run / RUN_FILE, run_info)

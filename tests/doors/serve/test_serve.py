@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.cli.main import main
+from stepscope.core.contract.codec import encode
+from stepscope.core.experiments.experiment import PROVEN, UNSETTLED, Interval, Predicted, Verified
+from stepscope.core.experiments.fixed import KEPT, REVERTED, Attempt, Fixed
 from stepscope.core.http_server import Server
 from stepscope.doors.serve.catalogue import catalogue_of
 from stepscope.doors.serve.pages import Pages
@@ -21,6 +25,7 @@ from stepscope.doors.serve.server import is_own_host, server_of
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.shared_data import DEMO, ROOT
 from tests.waiting import LONGEST_S
+from tests.wording import mentions
 
 HOSTILE = "<img src=x onerror=alert(1)>.json"
 
@@ -85,6 +90,55 @@ def test_it_lists_runs_and_recordings(server: Server, folder: Path) -> None:
     assert HOSTILE not in text
     assert "&lt;img src=x" in text
     assert written(folder) == before
+
+
+def test_the_list_has_what_to_do_first_and_how_a_command_has_come_along(
+    server: Server, folder: Path
+) -> None:
+    runs = folder / "stepscope-runs"
+    kept = json.loads((runs / "first" / "diagnosis.json").read_text())
+    told = json.loads((runs / "first" / "run.json").read_text())
+    for number, commit in enumerate(("a" * 40, "b" * 40)):
+        again = runs / f"again-{number}"
+        again.mkdir()
+        command = {"command": ["python", "<b>.py"], "commit": commit}
+        (again / "run.json").write_text(json.dumps(told | command))
+        kept["step"]["ms"] = 40.0 - 10 * number
+        (again / "diagnosis.json").write_text(json.dumps(kept))
+    status, text, _ = got(server, "/")
+    assert status == 200
+    code = kept["findings"][0]["code"]
+    assert f"<b>{code}</b>" in text
+    assert mentions(text, "not tried", "commit aaaaaaaa", "Step time of 2")
+    assert text.count("<circle") == 2
+    assert 'class="part-compute"' in text
+    assert "<b>.py" not in text
+    _, alone, _ = got(server, "/?command=" + quote("python <b>.py"))
+    assert mentions(alone, "2 of 4 runs", "again-0", "40.0 ms")
+    assert 'href="/report?what=first"' not in alone
+    _, none, _ = got(server, "/?command=other")
+    assert mentions(none, "0 of 4 runs", "All of them")
+
+
+def test_what_was_proven_stands_with_the_finding(server: Server, folder: Path) -> None:
+    runs = folder / "stepscope-runs"
+    told = json.loads((runs / "first" / "run.json").read_text())
+    code = json.loads((runs / "first" / "diagnosis.json").read_text())["findings"][0]["code"]
+    speedup = Interval(value=1.5, low=1.4, high=1.6, level=0.95)
+    for outcome, verdict, expected in (
+        (KEPT, PROVEN, "proven 1.50x"),
+        (REVERTED, UNSETTLED, "tried: not proven 1.50x"),
+    ):
+        attempt = Attempt(
+            code=code, summary="", action="", outcome=outcome, why="",
+            predicted=Predicted(value=2.0),
+            verified=Verified(verdict=verdict, because="", speedup=speedup),
+        )  # fmt: skip
+        trials = runs / "fix"
+        shutil.copytree(runs / "second", trials / "01-verify", dirs_exist_ok=True)
+        made = encode(Fixed(command=tuple(told["command"]), attempts=(attempt,)))
+        (trials / "fix.json").write_text(made)
+        assert expected in got(server, "/")[1]
 
 
 def test_it_opens_a_report_and_writes_nothing(server: Server, folder: Path) -> None:

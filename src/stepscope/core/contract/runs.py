@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
-from stepscope.core.constraints import AtLeastZero, Count
+from stepscope.core.constraints import AboveZero, AtLeastZero, Count, Share
 from stepscope.core.contract.codec import Contract
 
 RunState = Literal["running", "ended", "broken off"]
 RunKind = Literal["run", "trials"]
+
+
+class RunFinding(Struct, frozen=True, kw_only=True):
+    """The first finding of a run's diagnosis."""
+
+    code: str
+    predicted_speedup: AboveZero
+    predicted_low: AboveZero
+    predicted_high: AboveZero
+    is_proven: bool | None = None
+    """Whether `fix` or `verify` proved its fix to make this command faster; null where that was not
+    tried, as far as what is kept beside the run tells."""
+    proven_speedup: AboveZero | None = None
+    """What it gave there."""
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
@@ -33,6 +48,12 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     """Of its diagnosis.json; null where it has none."""
     verdict: str | None = None
     step_ms: AtLeastZero | None = None
+    parts: Mapping[str, Share] = {}
+    """Of the diagnosed step; of the rank in the middle. Empty where they were not measured."""
+    finding: RunFinding | None = None
+    """null where there is none, or no diagnosis."""
+    commit: str | None = None
+    """Of the checkout that it was started in, whatever was changed in it since."""
 
 
 class RunsContract(Contract, frozen=True, kw_only=True, tag="stepscope.runs/1"):

@@ -59,7 +59,7 @@ class Pages:
     def answer(self, path: str, given: Mapping[str, str]) -> Answer:
         try:
             if path == "/":
-                return self._index()
+                return self._index(given.get("command", ""))
             if path == "/report":
                 return self._report(given.get("what", ""))
             if path == "/compare":
@@ -76,10 +76,10 @@ class Pages:
             return self._refusal("This cannot be shown", problem.strerror or str(problem), 422)
         return self._refusal("There is no such page", "The list has what there is.", 404)
 
-    def _index(self) -> Answer:
+    def _index(self, chosen: str) -> Answer:
         now = catalogue_of(self._folder)
         text = index_page(
-            str(self._folder), now.runs, now.recordings, now.num_left_out, time.time_ns()
+            str(self._folder), now.runs, now.recordings, now.num_left_out, time.time_ns(), chosen
         )
         return Answer(text=text)
 

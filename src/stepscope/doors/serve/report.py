@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -10,13 +11,21 @@ from msgspec import Struct
 
 from stepscope import __version__
 from stepscope.core.contract.runs import RunEntry
+from stepscope.core.facts import PARTS
+from stepscope.core.numbers import gain_words
+from stepscope.doors.serve.trend import trends_of
+from stepscope.report.diagnosis.step import PART_WORDS
 from stepscope.report.document.blocks import Document
 from stepscope.report.html import environment, render
-from stepscope.report.units import ms, plural
+from stepscope.report.units import ms, percent, plural
 from stepscope.runs.view import age_words, size_words, verdict_words
 
 STYLES = ("page.css", "serve.css")
 MAX_COMMAND = 120
+MAX_COMMANDS = 200
+"""To choose from, the most frequent."""
+LEAST_PART = 0.005
+"""Of a step, from which a part has a place in its bar."""
 PICTURES = (
     ("steps", "How long a step takes", "ms"),
     ("parts", "Parts of a step, as the host sees them", "ms"),
@@ -43,16 +52,26 @@ def index_page(
     recordings: Sequence[RecordedFiles],
     num_left_out: int,
     now_ns: int,
+    chosen: str = "",
 ) -> str:
-    """All runs and recordings, and a form that compares two."""
+    """All runs and recordings, and a form that compares two; `chosen`: runs of this command
+    alone."""
+    commands = Counter(" ".join(run.command) for run in runs)
+    listed = [run for run in runs if not chosen or " ".join(run.command) == chosen]
     counts = ((len(runs), "run"), (len(recordings), "recording"))
     title = ", ".join(plural(count, noun) for count, noun in counts if count)
     page = {
         **_page("index", folder, title or "No run and no recording"),
-        "runs": runs,
+        "runs": listed,
+        "num_runs": len(runs),
+        "commands": [command for command, _ in commands.most_common(MAX_COMMANDS) if command],
+        "chosen": chosen,
+        "trends": trends_of(listed),
+        "legend": [
+            (part, PART_WORDS[part]) for part in PARTS if any(part in run.parts for run in listed)
+        ],
         "recordings": recordings,
         "now_ns": now_ns,
-        "most": MAX_COMMAND,
         "num_left_out": num_left_out,
         "choices": [
             *((entry.name, entry.name) for entry in runs),
@@ -106,9 +125,40 @@ def _rendered(
     policy: Sequence[str] = (),
     forms: str = "'none'",
 ) -> str:
-    words = {"link": link, "label": label, "ms": ms}
+    words: dict[str, Any] = {"link": link, "label": label, "ms": ms, "step_bar": step_bar}
+    words |= {"finding_words": finding_words, "shortened": shortened}
     words |= {"age_words": age_words, "size_words": size_words, "verdict_words": verdict_words}
     return render("serve.html", page, scripts, STYLES, policy=policy, forms=forms, **words)
+
+
+def step_bar(run: RunEntry) -> dict[str, Any] | None:
+    """The run's step as parts of a bar, and the same in words."""
+    parts = [part for part in PARTS if run.parts.get(part, 0.0) >= LEAST_PART]
+    if not parts:
+        return None
+    at, made = 0.0, []
+    for part in parts:
+        made.append({"part": part, "at": round(at, 1), "width": round(1000 * run.parts[part], 1)})
+        at += 1000 * run.parts[part]
+    words = (f"{PART_WORDS[part]} {percent(run.parts[part])}" for part in parts)
+    return {"parts": made, "words": ", ".join(words)}
+
+
+def finding_words(run: RunEntry) -> str:
+    """The first finding's gain, and whether it was proven: `about 3.1x; proven 2.9x`."""
+    finding = run.finding
+    if finding is None:
+        return ""
+    gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
+    if finding.is_proven is None:
+        return f"{gain}, not tried"
+    gave = "" if finding.proven_speedup is None else f" {finding.proven_speedup:.2f}x"
+    return f"{gain}, proven{gave}" if finding.is_proven else f"{gain}, tried: not proven{gave}"
+
+
+def shortened(command: str) -> str:
+    """Of a command, so much as a line holds."""
+    return command if len(command) <= MAX_COMMAND else f"{command[: MAX_COMMAND - 3]}..."
 
 
 def link(what: str, path: str) -> str:

@@ -6,10 +6,15 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import asdict, replace
 
 from stepscope.core.contract.codec import decode
-from stepscope.core.contract.runs import RunEntry, RunKind, RunState
+from stepscope.core.contract.runs import RunEntry, RunFinding, RunKind, RunState
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.errors import InputError, StepscopeError
 from stepscope.protocol.run_folder import (
@@ -22,10 +27,12 @@ from stepscope.protocol.run_folder import (
     write_json,
 )
 from stepscope.protocol.untrusted import read_json_object, read_regular, whole
+from stepscope.readers.run_folder.kept_proofs import proofs_of
 
 LAST = re.compile(r"last(?:~(\d{1,6}))?", re.ASCII)
 """`last`, and `last~1` for the one before it."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 MAX_DIAGNOSIS_BYTES = 16 << 20
 SILENT_NS = 600 * 10**9
 """After this long without a file written, a run that has no end was broken off."""
@@ -106,14 +113,34 @@ def kept_runs(folder: Path, now_ns: int | None = None) -> list[RunEntry]:
         kind = kind_of(path)
         if kind is not None:
             entries.append(_entry(path, kind, tuple(tags.get(path.resolve(), ())), now_ns))
+    entries = _with_proofs(entries)
     return sorted(entries, key=lambda entry: (entry.started_wall_ns or 0, entry.name), reverse=True)
+
+
+def _with_proofs(entries: Sequence[RunEntry]) -> list[RunEntry]:
+    """First findings, with what trials of the same command showed of them."""
+    shown = {
+        (proof.command, proof.code): proof
+        for entry in sorted(entries, key=lambda entry: entry.started_wall_ns or 0)
+        if entry.kind == "trials"
+        for proof in proofs_of(Path(entry.path))
+    }
+    made = []
+    for entry in entries:
+        finding = entry.finding
+        proof = None if finding is None else shown.get((entry.command, finding.code))
+        if finding is not None and proof is not None:
+            speedup = proof.speedup or None
+            finding = replace(finding, is_proven=proof.is_proven, proven_speedup=speedup)
+        made.append(replace(entry, finding=finding))
+    return made
 
 
 def _entry(path: Path, kind: RunKind, tags: tuple[str, ...], now_ns: int) -> RunEntry:
     size, newest_ns = _size(path)
     metadata = read_json_object(path / RUN_FILE) if kind == "run" else {}
     command = metadata.get("command")
-    diagnosis = _diagnosis(path / DIAGNOSIS_FILE)
+    diagnosis, commit = _diagnosis(path / DIAGNOSIS_FILE), metadata.get("commit")
     has_ended = whole(metadata.get("ended_wall_ns"), 0) is not None or _ranks_have_ended(path)
     state: RunState = "ended" if has_ended or kind == "trials" else "broken off"
     if not has_ended and now_ns - newest_ns < SILENT_NS:
@@ -128,9 +155,12 @@ def _entry(path: Path, kind: RunKind, tags: tuple[str, ...], now_ns: int) -> Run
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         started_wall_ns=begun_ns(path)[0] if kind == "run" else newest_ns,
         size_bytes=size,
-        bound=None if diagnosis is None else diagnosis.verdict.bound,
-        verdict=None if diagnosis is None else diagnosis.verdict.summary,
-        step_ms=None if diagnosis is None else diagnosis.step.ms,
+        bound=diagnosis.bound,
+        verdict=diagnosis.verdict,
+        step_ms=diagnosis.step_ms,
+        parts=diagnosis.parts,
+        finding=diagnosis.finding,
+        commit=commit if isinstance(commit, str) and COMMIT.fullmatch(commit) else None,
     )
 
 
@@ -141,11 +171,60 @@ def _ranks_have_ended(run: Path) -> bool:
     return bool(ranks) and all("ended_ns" in read_json_object(rank) for rank in ranks)
 
 
-def _diagnosis(path: Path) -> DiagnosisDocument | None:
+class _Diagnosed(NamedTuple):
+    """What a list says of a diagnosis."""
+
+    bound: str | None = None
+    verdict: str | None = None
+    step_ms: float | None = None
+    parts: Mapping[str, float] = {}
+    finding: RunFinding | None = None
+
+
+def _diagnosis(path: Path) -> _Diagnosed:
     try:
-        return decode(read_regular(path, MAX_DIAGNOSIS_BYTES), DiagnosisDocument, str(path))
+        state = path.lstat()
+    except OSError:
+        return _Diagnosed()
+    return _read_diagnosis(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _read_diagnosis(path: Path, _changed_ns: int, _size: int) -> _Diagnosed:
+    try:
+        read = decode(read_regular(path, MAX_DIAGNOSIS_BYTES), DiagnosisDocument, str(path))
     except (OSError, StepscopeError):
-        return None
+        return _Diagnosed()
+    first = next(iter(read.findings), None)
+    return _Diagnosed(
+        bound=read.verdict.bound,
+        verdict=read.verdict.summary,
+        step_ms=read.step.ms,
+        parts=_parts(read),
+        finding=None
+        if first is None
+        else RunFinding(
+            code=first.code,
+            predicted_speedup=first.predicted_speedup,
+            predicted_low=first.predicted_low,
+            predicted_high=first.predicted_high,
+        ),
+    )
+
+
+def _parts(read: DiagnosisDocument) -> dict[str, float]:
+    """Shares of the step, of the rank in the middle."""
+    steps = [
+        parts
+        for rank in read.ranks
+        if rank.partition_ms is not None
+        and sum((parts := {k: v or 0.0 for k, v in asdict(rank.partition_ms).items()}).values()) > 0
+    ]
+    if not steps:
+        return {}
+    middle = sorted(steps, key=lambda parts: sum(parts.values()))[(len(steps) - 1) // 2]
+    total = sum(middle.values())
+    return {part: ms / total for part, ms in middle.items() if ms > 0}
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -67,7 +67,12 @@ def _blocks(comms: CommsFacts) -> Iterator[Block]:
     waits = all(row.includes_waits for row in comms.rows)
     shown, hidden = comms.rows[:MAX_ROWS], comms.rows[MAX_ROWS:]
     rows = tuple(_row(row, comms.world_size, "" if waits else "*") for row in shown)
-    yield Table(columns=COLUMNS, rows=rows)
+    of_link = tuple(_of_link(row, comms) for row in shown)
+    if any(share != "-" for share in of_link):
+        rows = tuple((*row, share) for row, share in zip(rows, of_link, strict=True))
+        yield Table(columns=(*COLUMNS, *numbers("of link")), rows=rows)
+    else:
+        yield Table(columns=COLUMNS, rows=rows)
     hidden_ns = sum(row.ns_per_step or 0 for row in hidden)
     rest = f", {ms(hidden_ns)}" if hidden_ns else ""
     yield from more(len(hidden) + comms.num_rows_left_out, "kind", rest)
@@ -95,6 +100,17 @@ def _row(row: CollectiveRow, world_size: int | None, mark: str) -> tuple[str, ..
         "-" if row.exposed_share is None else percent(row.exposed_share),
         "-" if rate is None else gigabytes(rate) + (mark if row.includes_waits else ""),
     )
+
+
+def _of_link(row: CollectiveRow, comms: CommsFacts) -> str:
+    """Of the datasheet's rate one way; nothing where the group may run over another link, or its
+    times hold waits."""
+    rate = row.busbw_bytes_per_s
+    if comms.link is None or rate is None or not row.on_device:
+        return "-"
+    if row.crosses_nodes is not False or row.includes_waits:
+        return "-"
+    return percent(rate / comms.link.bytes_per_s)
 
 
 def _group(name: str, num_ranks: int | None, num_groups: int, world_size: int | None) -> str:

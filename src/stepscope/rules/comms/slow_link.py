@@ -109,7 +109,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
         "NCCL_SOCKET_IFNAME or NCCL_IB_HCA to the fast cards, remove NCCL_IB_DISABLE and "
         "NCCL_P2P_DISABLE",
         evidence=(
-            (f"{len(rates)} large collectives, bus bandwidth {rate / 1e9:.2f} GB/s in the middle"),
+            (
+                f"{len(rates)} large collectives, bus bandwidth {rate / 1e9:.2f} GB/s in the "
+                f"middle: {factor:.0%} of {link.bytes_per_s / 1e9:.3g}"
+            ),
             *(
                 f"of each {op} {cost.alpha_ns / 1e6:.2f} ms are its start, and stay"
                 for (op, _), cost in costs.items()

@@ -1,0 +1,139 @@
+"""A Python loop calls the same few small operators, hundreds of times a step.
+
+What it sees: on a run without a device, the same few operators again and again in one order (a
+`select` and an `add` per edge of a graph, a `where` per token), and the same in backward. Layers of
+a model repeat too, but with many operators in each; the optimizer's own loop is not meant.
+
+Why it costs: a call of an operator takes the host microseconds however little it computes: its
+arguments are checked, memory is found, a node for backward is written. A hundred calls on one row
+each take a hundred times that; one call on a hundred rows takes it once.
+
+Evidence it needs: operators (`ProfilerActivity.CPU`). Stacks (`with_stack=True`) name the line.
+
+What to do: one operator over all of them: `index_select` and `index_add_` or `scatter_reduce` in
+place of a loop over edges, a mask in place of a loop over tokens, `torch.stack` once and
+`torch.vmap` over what is left. Where each turn needs the one before (a recurrent cell), nn.GRU or
+nn.LSTM, or torch.compile. The gain is that of one call in place of each operator's calls; half of
+it where only a part of the loop can go.
+
+Example: sums over 600 edges in a loop took 205 ms a step, in 2,500 operators; `index_add` takes 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from msgspec import Struct
+
+from stepscope.analyses.intervals import contains, union
+from stepscope.analyses.naming import matching
+from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
+from stepscope.core.trace import Bool, Float64, Int64
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.rule import Rule
+
+CODE = "looped-operators"
+BOUND = "host"
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    most_operators: int = 16
+    """Of a loop's body. A layer has more: 20 to 60 in a transformer."""
+    least_turns: int = 32
+    """Of a loop. Models of as many layers as that have more operators in each."""
+    left: float = 0.5
+    """Of the loop, where only part of it can go."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | None:
+    """One call in place of each operator's calls."""
+    graph = case.graph
+    if not graph.on_host:
+        return None
+    turns = turns_of(case, graph)
+    looped = turns > 1
+    if not looped.any():
+        return None
+    trace, steps = case.context.trace, max(graph.num_steps, 1)
+    spent_ns = graph.task_ns + graph.call_parts["work"]
+    spent_ms = float(spent_ns[looped].sum()) / steps / 1e6
+    names = trace.name[graph.task_event[looped]]
+    which, count = np.unique(names, return_counts=True)
+    most = np.argsort(-count, kind="stable")[:2]
+    words = " and ".join(trace.names[which[at]] for at in most)
+    return Proposal(
+        summary=f"{int(looped.sum()) / steps:.0f} operators a step are calls of the same few in a "
+        f"loop: {spent_ms:.2f} ms, most of it for being called.",
+        action="one operator over all of them: index_select and index_add_ for a loop over edges, "
+        "a mask for one over tokens, torch.stack and torch.vmap else; where each turn needs the "
+        "one before, nn.GRU, nn.LSTM or torch.compile",
+        evidence=(
+            f"up to {int(turns.max())} turns one after the other, most of {words}",
+            f"{float(np.median(graph.task_ns[looped])) / 1e3:.1f} us a call in the middle",
+        ),
+        events=graph.task_event[looped],
+        events_ns=spent_ns[looped],
+        change=lambda before: _called_once(before, turns, 0.0),
+        cautious=lambda before: _called_once(before, turns, POLICY.left),
+    )
+
+
+def turns_of(case: Case, graph: Graph) -> Int64:
+    """Per task, how often the loop turns that it is in; 1 outside of loops.
+
+    The shortest body counts: in `a b a b a b` that is `a b`, not `a b a b`.
+    """
+    trace = case.context.trace
+    names = trace.name[graph.task_event].astype(np.int64)
+    own = ~_in_optimizer(case, graph)
+    turns = np.ones(len(names), np.int64)
+    for size in range(1, POLICY.most_operators + 1):
+        same = np.zeros(len(names), np.bool_)
+        same[size:] = (
+            (names[size:] == names[:-size])
+            & (graph.task_step[size:] == graph.task_step[:-size])
+            & own[size:]
+            & own[:-size]
+        )
+        edge = np.diff(np.concatenate(([0], same.astype(np.int8), [0])))
+        for begin, end in zip(np.flatnonzero(edge > 0), np.flatnonzero(edge < 0), strict=True):
+            num = (end - begin) // size + 1
+            inside = slice(begin - size, end)
+            if num >= POLICY.least_turns and (turns[inside] == 1).all():
+                turns[inside] = num
+    return turns
+
+
+def _in_optimizer(case: Case, graph: Graph) -> Bool:
+    trace = case.context.trace
+    ranges = np.flatnonzero(matching(trace, OPTIMIZER_RANGE) & ~trace.device_work)
+    inside = union(trace.start_ns[ranges], trace.end_ns[ranges])
+    return contains(inside, trace.start_ns[graph.task_event])
+
+
+def _called_once(graph: Graph, turns: Int64, left: float) -> Graph:
+    """Each turn's share of a call, and of the Python between two."""
+    share: Float64 = left + (1.0 - left) / turns
+    within = np.append((turns[1:] > 1) & (turns[1:] == turns[:-1]), False)
+    work = graph.call_parts["work"]
+    return replace(
+        graph,
+        task_ns=graph.task_ns * share,
+        call_parts=graph.call_parts | {"work": np.where(within, work * share, work)},
+    )
+
+
+RULE = Rule(
+    code=CODE,
+    bound=BOUND,
+    text=__doc__,
+    propose=propose,
+    needs_device=False,
+    includes=("python-overhead",),
+)

@@ -1,0 +1,62 @@
+"""looped-operators: a short body of small operators, many times over; layers and optimizers repeat
+too, and are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from stepscope.analyses.rank_context import build_context
+from stepscope.rules.case import Case, case_of
+from stepscope.rules.host.looped_operators import propose
+from tests.tracing import Event, mark, op, trace_of
+from tests.wording import mentions
+
+US = 1_000
+BODY = ("aten::select", "aten::add")
+
+
+def case(body: Sequence[str], turns: int, *, inside: str | None = None, us: int = 5) -> Case:
+    """Three steps of one large operator and a loop, with as long between two operators as one
+    takes."""
+    events: list[Event] = []
+    now = 0
+    for step in range(3):
+        began = now
+        events.append(op("aten::mm", now, now + 1_000 * US))
+        now += 1_010 * US
+        looped = now
+        for _ in range(turns):
+            for name in body:
+                events.append(op(name, now, now + us * US))
+                now += 2 * us * US
+        if inside is not None:
+            events.append(mark(inside, looped - US, now))
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+        now += US
+    return case_of(build_context(trace_of(*events), None), 0, None)
+
+
+def test_a_loop_is_one_call_of_each_operator() -> None:
+    run = case(BODY, 200)
+    said = propose(run)
+    assert said is not None
+    assert mentions(said.summary, "400 operators", "4.00 ms")
+    assert mentions(said.evidence[0], "200 turns", "aten::add", "aten::select")
+    # A millisecond of mm stays, and of four in the loop a two-hundredth.
+    assert run.speedup(said.change(run.graph)) == pytest.approx(5.01 / 1.04, rel=0.03)
+    assert said.cautious is not None
+    assert run.speedup(said.cautious(run.graph)) == pytest.approx(5.01 / 3.03, rel=0.03)
+
+
+def test_a_few_turns_are_no_loop() -> None:
+    assert propose(case(BODY, 20)) is None
+
+
+def test_layers_are_no_loop_however_many() -> None:
+    assert propose(case([f"aten::op{number}" for number in range(20)], 48)) is None
+
+
+def test_the_optimizers_loop_is_its_own() -> None:
+    assert propose(case(BODY, 200, inside="Optimizer.step#SGD.step")) is None
