@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts
 from stepscope.pipeline.code_changes import patch_of, with_code_changes
 from stepscope.protocol.made_here import marked
 from stepscope.readers.run_folder.folder import RunRecord
+from tests.installed import need
 from tests.scenarios import SCENARIOS
 from tests.wording import mentions
 
@@ -100,8 +100,7 @@ def test_findings_have_the_lines_that_change(folder: Path) -> None:
 
 @pytest.mark.parametrize("program", [("git", "apply"), ("patch", "-p0", "-i")])
 def test_the_patch_of_all_findings_is_applied_by(folder: Path, program: tuple[str, ...]) -> None:
-    if shutil.which(program[0]) is None:
-        pytest.skip(f"needs {program[0]}")
+    need(program[0])
     diagnosis = diagnosed(folder)
     patch = patch_of(diagnosis, recorded(folder), diagnosis.findings)
     assert patch.codes == ("serial-loader", "pageable-copy", "looped-optimizer")

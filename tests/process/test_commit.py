@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from stepscope.process.commit import commit_of
+from tests.installed import need
 
 FIRST, SECOND = "a" * 40, "b" * 40
 
@@ -56,8 +56,7 @@ def test_what_is_no_commit_is_none(git: Path, tmp_path: Path) -> None:
 
 
 def test_it_is_the_one_that_git_tells(tmp_path: Path) -> None:
-    if shutil.which("git") is None:
-        pytest.skip("needs git")
+    need("git")
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "one"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)

@@ -75,14 +75,22 @@ def test_a_larger_batch_says_its_samples_and_its_memory() -> None:
     assert mentions(text, "Memory's peak", "315 MB today")
 
 
-def test_all_fixes_together_are_of_the_larger_batch_where_it_is_one_of_them() -> None:
+def test_a_larger_batch_is_another_training_and_not_among_all_fixes_together() -> None:
     made = diagnosed()
     batch = next(each for each in made.findings if each.code == "small-batch")
-    other = replace(batch, code="device-sync", samples_times=1.0, predicted_speedup=1.5)
-    both = replace(made, findings=(batch, other), ladder=(2.0, 2.5))
-    assert mentions(together_words(both), f"{batch.samples_times:.0f} times the samples")
-    without = replace(made, findings=(other, batch), ladder=(2.5, 2.5))
-    assert "samples" not in together_words(without)
+    other = replace(
+        batch,
+        code="device-sync",
+        samples_times=1.0,
+        predicted_speedup=1.5,
+        changes_training=False,
+    )
+    assert batch.changes_training
+    third = replace(other, code="gc-pause")
+    made = replace(made, findings=(other, third, batch), ladder=(1.5, 2.0, 2.5))
+    assert mentions(together_words(made), "together: 2.00x")
+    assert "samples" not in together_words(made)
+    assert together_words(replace(made, findings=(other, batch), ladder=(1.5, 2.5))) == ""
 
 
 def test_the_terminal_has_the_ways_out() -> None:

@@ -127,7 +127,9 @@ def test_what_one_run_teaches_holds_for_other_jobs(
 def test_two_ranks_that_share_a_device_are_learned_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over loopback sockets: collectives are most of the step, and compute takes twice as long."""
+    """Over loopback sockets: collectives are most of the step, and compute takes twice as long;
+    with the update beside it, which the recorded job loops over tensors in lists and the plan takes
+    for fused, two and a half times."""
     model = tmp_path / "small.json"
     model.write_text(json.dumps({**lab_model(6), "n_embd": 512, "n_head": 8}))
     job = ["plan", "--model", str(model), "--cluster", "2x1xH200@10gbe", "--seq", "512",
@@ -138,7 +140,7 @@ def test_two_ranks_that_share_a_device_are_learned_from(
     document = compared(capsys, str(plan), *map(str, ranks), "--recalibrate", str(kept))
     assert document["measured_ranks"] == 2
     assert document["most_off"] == "comms"
-    assert document["factors"]["compute"] == pytest.approx(2.0, abs=0.3)
+    assert document["factors"]["compute"] == pytest.approx(2.5, abs=0.3)
     assert document["recalibrated_step_s"] == pytest.approx(document["measured_step_s"], rel=0.05)
     # The same with four micro-batches and one all-reduce took 149.9 ms.
     assert main([*job, "--global-batch", "32", "--calibration", str(kept)]) == 0

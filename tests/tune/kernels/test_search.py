@@ -16,12 +16,11 @@ from stepscope.tune.kernels.space import Settings, parse_configs, product
 from stepscope.tune.kernels.tuner import MAX_RACED, Plan, SweepPolicy, tune_kernel
 from stepscope.tune.kernels.worker import Described
 from stepscope.tune.shapes.kernel_tuning import RIGHT, Case, Error
+from tests.installed import needs
 from tests.kernels.running import Scripted, case
 from tests.wording import any_mentions
 
-pytest.importorskip("optuna")
-pytest.importorskip("scipy")
-
+pytestmark = [needs("optuna"), needs("scipy")]
 AXES = {name: tuple(range(10)) for name in "abcd"}
 BEST = {"a": 7, "b": 2, "c": 5, "d": 9}
 CONFIGS = product(AXES)
