@@ -625,20 +625,12 @@ def test_a_run_without_collectives_says_so(capsys: pytest.CaptureFixture[str]) -
     assert "2.00x" not in text
 
 
-@needs_shared
 def test_collectives_that_the_host_carries_grow_with_the_width(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """gloo's name neither group nor size: one group is all ranks, and a ring's volume grows."""
-    ranks = [
-        str(
-            SHARED
-            / "recordings"
-            / "rank_traces"
-            / f"gloo_late_rank.fixed.rank{rank}.pt.trace.json.gz"
-        )
-        for rank in (0, 1)
-    ]
+    folder = SAMPLES / "rank_traces"
+    ranks = [str(folder / f"gloo_late_rank.fixed.rank{rank}.pt.trace.json.zst") for rank in (0, 1)]
     found = planned(capsys, "--from", *ranks, "--nodes", "2,4")
     steps = [each["step_s"] for each in found["widths"]]
     assert steps == sorted(steps)
@@ -646,9 +638,8 @@ def test_collectives_that_the_host_carries_grow_with_the_width(
     assert not any("no collective" in note for note in found["notes"])
 
 
-@needs_shared
 def test_a_recorded_run_is_carried_to_another_device(capsys: pytest.CaptureFixture[str]) -> None:
-    trace = str(SHARED / "recordings" / "traces" / "bert_fp32.fixed.pt.trace.json.gz")
+    trace = str(SAMPLES / "single" / "healthy.slow.pt.trace.json.zst")
     asked = ("--from", trace, "--what-if", "device=B200", "--what-if", "device=H200")
     found = planned(capsys, *asked)
     newer, same = found["devices"]
