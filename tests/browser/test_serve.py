@@ -105,7 +105,7 @@ def test_two_are_compared_by_the_form(browser: Any, server: Server) -> None:
     page = opened(browser, server, "/")
     page.select_option("select[name=a]", "first")
     page.select_option("select[name=b]", label="log/worker0.1794937251000.pt.trace.json.gz")
-    page.click("button[type=submit]")
+    page.click("#compare button[type=submit]")
     page.wait_for_url("**/compare?**")
     assert page.locator("h1").is_visible()
     assert page.said == []
