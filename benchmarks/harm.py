@@ -153,7 +153,7 @@ def _run(command: list[str]) -> Outcome:
         return Outcome(code=process.returncode, out=out, err=err, left=tuple(sorted(left)))
 
 
-_RANDOM = re.compile(r"(tmp|(?<=_))[a-z0-9_]{8}(?=/|$)|[0-9a-f-]{8,}|\d+")
+_RANDOM = re.compile(r"(tmp|(?<=[_-]))[a-z0-9_]{8}(?=[/.]|$)|[0-9a-f-]{8,}|\d+")
 MOST_GRACE_S = 20.0
 
 

@@ -68,5 +68,12 @@ def test_a_text_without_the_table_is_refused(tmp_path: Path) -> None:
         read_text(tmp_path, TEXT[: TEXT.index("Unidirectional")])
 
 
+def test_an_index_of_thousands_of_digits_is_no_device(tmp_path: Path) -> None:
+    header = next(line for line in TEXT.splitlines() if line.split()[:1] == ["D/D"])
+    text = TEXT.replace(header, header.rstrip() + " " + "9" * 5000)
+    (test,), (plain,) = (read_text(tmp_path, each).copy_tests for each in (text, TEXT))
+    assert test.copies == plain.copies
+
+
 def samples() -> Iterator[tuple[str, str, bytes]]:
     yield "rocm-bandwidth-test", "bandwidth.txt", TEXT.encode()

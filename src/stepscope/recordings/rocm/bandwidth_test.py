@@ -32,6 +32,7 @@ OTHER = re.compile(
     r"\s{0,40}(?:Bidirectional|Inter-Device|Data Path Validation)\b.{0,80}", re.IGNORECASE
 )
 GPU = re.compile(r"\bGPU\b|Instinct|Radeon|\bMI\d{2,3}\w?\b")
+INDEX = re.compile(r"[0-9]{1,4}")
 MAX_DEVICES = 256
 HINT = "Record with rocm-bandwidth-test > bandwidth.txt"
 
@@ -86,10 +87,10 @@ def _take(
 ) -> list[int] | None:
     """The columns that hold from this line on; rates of a row are added."""
     if cells[:1] == ["D/D"]:
-        numbers = [int(cell) for cell in cells[1:] if cell.isascii() and cell.isdigit()]
+        numbers = [int(cell) for cell in cells[1:] if INDEX.fullmatch(cell)]
         return numbers[:MAX_DEVICES]
-    if columns is not None and len(cells) == len(columns) + 1 and cells[0].isdecimal():
-        row = int(cells[0][:6])
+    if columns is not None and len(cells) == len(columns) + 1 and INDEX.fullmatch(cells[0]):
+        row = int(cells[0])
         for column, cell in zip(columns, cells[1:], strict=True):
             rate = finite_text(cell, 0, 1e6)
             if rate:
