@@ -122,7 +122,6 @@ def record(
     env: dict[str, str] | None = None,
 ) -> Ended:
     """Run the loop with `text` after it, to its end."""
-    """Run the loop with `text` after it, to its end: without a start where it has LIGHT."""
     path, kept = script(folder, text, before=before), out or folder / "run"
     words = ["run", "--out", str(kept), *options, "--", sys.executable, str(path)]
     if not diagnose:

@@ -67,7 +67,8 @@ def test_forks_and_other_faults_change_nothing(tmp_path: Path) -> None:
 def test_what_is_compiled_or_recomputed_stays_as_it_is(tmp_path: Path) -> None:
     """Inside a recording and after it; and a hook of ours that the compiler cannot follow would end
     this job, whose step has no breaks. Its backward pass is one, as any other; and so is one that
-    computes its forward again, with a backward pass inside."""
+    computes its forward again, with a backward pass inside. Past a break the compiler reads what
+    is called next: of a step that is compiled whole it reads nothing of ours."""
     text = f"""
 import runpy
 from torch.utils.checkpoint import checkpoint
@@ -84,9 +85,23 @@ def at_step(step):
     checkpoint(model, x, use_reentrant=True).square().mean().backward()
 train(20, at_step)
 print("compiled")
+read = []
+def backend(graph, _):
+    read.extend(node.meta.get("stack_trace") or "" for node in graph.graph.nodes)
+    return graph
+@torch.compile(backend=backend)
+def step():
+    model(torch.ones(2, 32)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+for _ in range(4):
+    step()
+breaks = torch._dynamo.utils.counters["graph_break"]
+print(any("backward()" in text for text in breaks), any("stepscope" in text for text in read))
 """
     ended = record(tmp_path, text, *WINDOW, before=WHOLE_LOOP)
-    assert (ended.code, ended.out) == (0, b"compiled 2.0\ncompiled 2.0\ncompiled\n"), ended.err
+    out = b"compiled 2.0\ncompiled 2.0\ncompiled\nTrue False\n"
+    assert (ended.code, ended.out) == (0, out), ended.err
     assert "External init callback" not in ended.err
     rank = ended.run.ranks[0]
     assert len(rank.rows) == 19, "distances between 20 steps"

@@ -111,6 +111,11 @@ OTHERS = (
         "`sys.modules`; modules of the job with such names are its own",
     ),
     Change(
+        "marks by which torch's compiler leaves codes alone, on our own",
+        "nothing of ours is compiled, and no graph is broken by it",
+        "no way is known: torch has no call that reads such a mark",
+    ),
+    Change(
         "the profiler of torch, while a recording is open",
         "the recording",
         "`torch.autograd._profiler_enabled()`; one that the job starts goes first",

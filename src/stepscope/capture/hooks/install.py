@@ -19,6 +19,7 @@ from stepscope.capture.hooks.optimizers import hook_optimizers
 from stepscope.capture.hooks.probes import Probe, timed, watch
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import backward_probe, next_probe
+from stepscope.capture.hooks.uncompiled import keep_from_compiler
 from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.out_of_memory import note_failure
 from stepscope.capture.recording.forked import never_let_go, settle_child
@@ -83,6 +84,7 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     with suppressed():
         # The first optimizer's step imports it, and drops what a signal's handler raises meanwhile.
         importlib.import_module("torch.profiler._cupti_monitor")
+    keep_from_compiler(torch)
     hook_optimizers(guard, torch, session)
     for name, probe in (
         ("torch.autograd.backward", backward_probe(session, guard)),

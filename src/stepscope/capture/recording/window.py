@@ -304,6 +304,8 @@ class Window:
         begun = time.perf_counter_ns()
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
         try:
+            # Where it cannot be, Kineto would say so on the job's stderr.
+            part.touch()
             profile.export_chrome_trace(str(part))
             part.replace(self.path)
         except (OSError, RuntimeError) as problem:
