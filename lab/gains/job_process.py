@@ -16,6 +16,7 @@ from lab.gains.jobs import JOBS as FIRST_JOBS
 from lab.gains.jobs_eighth import EIGHTH_JOBS
 from lab.gains.jobs_fifth import FIFTH_JOBS
 from lab.gains.jobs_fourth import FOURTH_JOBS
+from lab.gains.jobs_ninth import NINTH_JOBS
 from lab.gains.jobs_second import SECOND_JOBS
 from lab.gains.jobs_sixth import SIXTH_JOBS
 from lab.gains.jobs_third import THIRD_JOBS
@@ -29,6 +30,7 @@ SETS = {
     "fifth": FIFTH_JOBS,
     "sixth": SIXTH_JOBS,
     "eighth": EIGHTH_JOBS,
+    "ninth": NINTH_JOBS,
     "given": given_jobs(),
 }
 QUICK_BLOCKS, QUICK_BLOCK_S = 3, 0.12
