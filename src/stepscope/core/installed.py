@@ -24,15 +24,20 @@ GROUP = "stepscope.rooms"
 POINTS_FILE = "entry_points.txt"
 
 
-def with_installed(
-    ours: tuple[T, ...], door: str, name_of: Callable[[T], str], taken: Iterable[str] = ()
+def with_installed(ours: tuple[T, ...], door: str, name_of: Callable[[T], str]) -> tuple[T, ...]:
+    """Ours, then what installed packages add by a door."""
+    return (*ours, *installed(door, type(ours[0]), name_of, taken=map(name_of, ours)))
+
+
+def installed(
+    door: str, shape: type[T], name_of: Callable[[T], str], taken: Iterable[str]
 ) -> tuple[T, ...]:
-    """Ours, then what installed packages add by a door: format, rule or command. One that has a
-    name of ours, or one that is taken, or cannot be imported, is left out with a warning."""
-    names = {*taken, *(name_of(each) for each in ours)}
+    """What installed packages add by a door: format, rule or command. One whose name is taken, or
+    that cannot be imported, is left out with a warning."""
+    names = set(taken)
     added: list[T] = []
     for point in _points(door):
-        found = _load(point, type(ours[0]))
+        found = _load(point, shape)
         if found is None:
             continue
         if name_of(found) in names:
@@ -40,7 +45,7 @@ def with_installed(
             continue
         names.add(name_of(found))
         added.append(found)
-    return (*ours, *added)
+    return tuple(added)
 
 
 def _points(door: str) -> list[EntryPoint]:

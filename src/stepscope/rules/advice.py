@@ -10,7 +10,6 @@ from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.run import RunFacts
-from stepscope.rules.host import graph_breaks, recompilation
 from stepscope.rules.registry import advisers, every_rule
 from stepscope.rules.rule import Advised
 
@@ -90,6 +89,6 @@ def joined(
 def _evidence(advice: Advice) -> tuple[str, ...]:
     """Its lines; of a compiler's log also its action, which names a line or an argument that a
     trace does not have."""
-    if advice.code not in (recompilation.CODE, graph_breaks.CODE):
+    if advice.code not in ("recompilation", "graph-breaks"):
         return advice.evidence
     return (*advice.evidence, f"by that log: {advice.action}")

@@ -19,14 +19,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
-from stepscope.rules.registry import (
-    EXCLUDES,
-    INCLUDES,
-    OF_JOB,
-    SWEEPING,
-    job_rules,
-    rank_rules,
-)
+from stepscope.rules.registry import excludes, job_rules, rank_rules, rule_of
 from stepscope.rules.rule import Answer, Rule
 
 LEAST_SPEEDUP = 1.02
@@ -121,8 +114,10 @@ def _place(pair: Pair) -> tuple[int, float]:
     finding, proposal = pair
     if finding.predicted_speedup < LEAST_SPEEDUP:
         return 2, -finding.predicted_speedup
-    gain = math.log(finding.predicted_speedup)
-    return int(proposal.changes_training), -gain * (NEARLY if finding.code in SWEEPING else 1.0)
+    gain, rule = math.log(finding.predicted_speedup), rule_of(finding.code)
+    if rule is not None and rule.sweeping:
+        gain *= NEARLY
+    return int(proposal.changes_training), -gain
 
 
 def _narrower_first(pairs: list[Pair]) -> list[Pair]:
@@ -130,11 +125,13 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
     gives."""
     ordered = list(pairs)
     for finding, proposal in pairs:
-        gain = math.log(max(finding.predicted_speedup, 1.0))
+        gain, rule = math.log(max(finding.predicted_speedup, 1.0)), rule_of(finding.code)
+        if rule is None or not rule.includes:
+            continue
         narrower = [
             place
             for place, (other, its) in enumerate(ordered)
-            if other.code in INCLUDES.get(finding.code, ())
+            if other.code in rule.includes
             and not its.changes_training
             and other.predicted_speedup >= LEAST_SPEEDUP
             and math.log(other.predicted_speedup) >= MOST_OF * gain
@@ -169,6 +166,9 @@ def _answers(job: JobCase) -> list[list[Answer]]:
     answers: list[list[Answer]] = [[] for _ in rules]
     asked = [(i, rule) for i, of_rank in enumerate(rules) for rule in of_rank]
     for i, rule in counted("judging", asked, len(asked)):
+        if isinstance(rule, Abstention):
+            answers[i].append(rule)
+            continue
         assert rule.propose is not None
         answer = rule.propose(job.cases[i])
         answers[i].append(_signed(rule, answer) if isinstance(answer, Proposal) else answer)
@@ -243,7 +243,7 @@ def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
     applied: set[str] = set()
     for proposal in proposals:
         gain = gains[-1]
-        if not applied & EXCLUDES.get(proposal.code, frozenset()):
+        if not any(excludes(proposal.code, other) for other in applied):
             # A larger batch divides the step by its samples: the others are of the step before.
             is_larger = proposal.samples_times != 1
             changed = job_graph if is_larger else proposal.change(job_graph)
@@ -327,8 +327,10 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         samples_times=proposal.samples_times,
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
-    of_job = OF_JOB.get(proposal.code)
-    return of_all if of_job is None or len(proposals) == 1 else of_job(job, of_all)
+    rule = rule_of(proposal.code)
+    if rule is None or rule.of_job is None or len(proposals) == 1:
+        return of_all
+    return rule.of_job(job, of_all)
 
 
 def _alone_gain(case: Case, proposal: Proposal) -> float:
@@ -426,9 +428,7 @@ def _alternative(finding: Finding) -> Alternative:
 def _with_excluded(pairs: list[Pair]) -> list[Pair]:
     """Each finding with those of the others that cannot be applied with it."""
     codes = [finding.code for finding, _ in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
-    excluded = {
-        code: tuple(other for other in codes if other in EXCLUDES.get(code, ())) for code in codes
-    }
+    excluded = {code: tuple(other for other in codes if excludes(code, other)) for code in codes}
     return [
         (replace(finding, excludes=excluded.get(finding.code, ())), proposal)
         for finding, proposal in pairs

@@ -1,184 +1,178 @@
 """The rules, in the order in which they are asked. A new one is its file and its line here; those
-of other tools' recordings and of installed packages follow."""
+of other tools' recordings and of installed packages follow. A rule is imported where the evidence
+that its line names is there, or where all rules are listed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stepscope.core.installed import with_installed
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.installed import installed
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.rules.case import Case
-from stepscope.rules.comms import (
-    buffer_broadcast,
-    data_parallel_module,
-    exchange_each_batch,
-    exposed_collectives,
-    fp32_exchange,
-    oversized_buckets,
-    pipeline_bubble,
-    resharded_forward,
-    shared_device,
-    slow_link,
-    sync_every_microbatch,
-    tiny_buckets,
-    unprefetched_gather,
-    unused_parameter_scan,
-)
-from stepscope.rules.compute import (
-    bf16_matmul,
-    fp32_matmul,
-    misaligned_shapes,
-    needless_recompute,
-    tf32_off,
-    untuned_convolution,
-)
-from stepscope.rules.data import loader_respawn, serial_loader, shallow_prefetch, starved_loader
-from stepscope.rules.host import (
-    allocator_churn,
-    checkpoint_stall,
-    debug_mode,
-    device_sync,
-    expert_loop,
-    frequent_evaluation,
-    gc_pause,
-    graph_breaks,
-    launch_overhead,
-    looped_operators,
-    looped_optimizer,
-    loss_scaling,
-    own_profiler,
-    python_overhead,
-    recompilation,
-    small_batch,
-    thread_oversubscription,
-)
-from stepscope.rules.imbalance import late_rank, throttled_gpu, uneven_work
-from stepscope.rules.job_case import JobCase, JobProposal
-from stepscope.rules.memory import (
-    activation_casts,
-    dtype_casts,
-    fragmentation,
-    layout_copies,
-    memory_growth,
-    memory_pressure,
-    nchw_layout,
-    unfused_attention,
-    unfused_pointwise,
-    wide_logits,
-    wide_optimizer_state,
+from stepscope.rules.evidence import (
+    COMPILED_REGION,
+    EXPERT_SELECTION,
+    SCALER,
+    Evidence,
+    Missing,
+    allocator_events,
+    attends,
+    calls_driver_for_memory,
+    compiles,
+    copies_to_device,
+    has_eight_bits,
+    has_workers,
+    is_of_run,
+    is_replayed,
+    named,
+    of_category,
+    on_device,
+    on_host,
+    recomputes,
+    saves,
 )
 from stepscope.rules.rule import Rule
-from stepscope.rules.transfer import (
-    host_offload,
-    many_small_copies,
-    pageable_copy,
-    unoverlapped_copy,
-)
+from stepscope.rules.shared.pcie_copies import PAGEABLE_TO_DEVICE, TO_HOST
 
 OTHER_TOOLS = "stepscope.recordings.rules"
 """The module whose `rules` and `advisers` judge the recordings of other tools alone."""
-OURS: tuple[Rule, ...] = (
-    serial_loader.RULE,
-    pageable_copy.RULE,
-    starved_loader.RULE,
-    loader_respawn.RULE,
-    shallow_prefetch.RULE,
-    many_small_copies.RULE,
-    unoverlapped_copy.RULE,
-    host_offload.RULE,
-    memory_pressure.RULE,
-    fragmentation.RULE,
-    memory_growth.RULE,
-    device_sync.RULE,
-    expert_loop.RULE,
-    launch_overhead.RULE,
-    looped_operators.RULE,
-    looped_optimizer.RULE,
-    loss_scaling.RULE,
-    small_batch.RULE,
-    recompilation.RULE,
-    graph_breaks.RULE,
-    gc_pause.RULE,
-    python_overhead.RULE,
-    thread_oversubscription.RULE,
-    allocator_churn.RULE,
-    debug_mode.RULE,
-    own_profiler.RULE,
-    checkpoint_stall.RULE,
-    frequent_evaluation.RULE,
-    fp32_matmul.RULE,
-    tf32_off.RULE,
-    bf16_matmul.RULE,
-    unfused_attention.RULE,
-    unfused_pointwise.RULE,
-    needless_recompute.RULE,
-    nchw_layout.RULE,
-    dtype_casts.RULE,
-    activation_casts.RULE,
-    layout_copies.RULE,
-    wide_logits.RULE,
-    wide_optimizer_state.RULE,
-    misaligned_shapes.RULE,
-    untuned_convolution.RULE,
-    throttled_gpu.RULE,
-    exposed_collectives.RULE,
-    fp32_exchange.RULE,
-    exchange_each_batch.RULE,
-    sync_every_microbatch.RULE,
-    shared_device.RULE,
-    slow_link.RULE,
-    late_rank.RULE,
-    uneven_work.RULE,
-    tiny_buckets.RULE,
-    oversized_buckets.RULE,
-    resharded_forward.RULE,
-    unprefetched_gather.RULE,
-    pipeline_bubble.RULE,
-    buffer_broadcast.RULE,
-    unused_parameter_scan.RULE,
-    data_parallel_module.RULE,
+
+
+class Entry(NamedTuple):
+    """A rule of ours: where it is, and what it is asked about."""
+
+    module: str
+    """Below `stepscope.rules`; the rule's code is the file's name."""
+    evidence: Evidence | None = on_device
+    """What a rank's case must have; None where it is not asked about single ranks."""
+    of_job: bool = False
+    """It is asked about ranks that exchange data together."""
+    on_host: bool = False
+    """About such ranks without a device, too."""
+
+    @property
+    def code(self) -> str:
+        return self.module.rpartition(".")[2].replace("_", "-")
+
+    @property
+    def rule(self) -> Rule:
+        rule = import_module(f"stepscope.rules.{self.module}").RULE
+        assert isinstance(rule, Rule), self.module
+        return rule
+
+
+OURS = (
+    Entry("data.serial_loader", is_replayed),
+    Entry("transfer.pageable_copy", named(PAGEABLE_TO_DEVICE)),
+    Entry("data.starved_loader", has_workers),
+    Entry("data.loader_respawn", has_workers),
+    Entry("data.shallow_prefetch", has_workers),
+    Entry("transfer.many_small_copies", copies_to_device),
+    Entry("transfer.unoverlapped_copy", copies_to_device),
+    Entry("transfer.host_offload", named(TO_HOST)),
+    Entry("memory.memory_pressure", allocator_events),
+    Entry("memory.fragmentation", allocator_events),
+    Entry("memory.memory_growth", allocator_events),
+    Entry("host.device_sync"),
+    Entry("host.expert_loop", named(EXPERT_SELECTION)),
+    Entry("host.launch_overhead"),
+    Entry("host.looped_operators", on_host),
+    Entry("host.looped_optimizer"),
+    Entry("host.loss_scaling", named(SCALER)),
+    Entry("host.small_batch"),
+    Entry("host.recompilation", compiles),
+    Entry("host.graph_breaks", named(COMPILED_REGION, is_replayed)),
+    Entry("host.gc_pause", is_replayed),
+    Entry("host.python_overhead", is_replayed),
+    Entry("host.thread_oversubscription", is_replayed),
+    Entry("host.allocator_churn", calls_driver_for_memory),
+    Entry("host.debug_mode", is_replayed),
+    Entry("host.own_profiler", None),
+    Entry("host.checkpoint_stall", saves),
+    Entry("host.frequent_evaluation", is_of_run),
+    Entry("compute.fp32_matmul"),
+    Entry("compute.tf32_off"),
+    Entry("compute.bf16_matmul", has_eight_bits),
+    Entry("memory.unfused_attention", attends),
+    Entry("memory.unfused_pointwise"),
+    Entry("compute.needless_recompute", recomputes),
+    Entry("memory.nchw_layout"),
+    Entry("memory.dtype_casts"),
+    Entry("memory.activation_casts"),
+    Entry("memory.layout_copies"),
+    Entry("memory.wide_logits"),
+    Entry("memory.wide_optimizer_state"),
+    Entry("compute.misaligned_shapes"),
+    Entry("compute.untuned_convolution", of_category("convolution")),
+    Entry("imbalance.throttled_gpu", is_of_run, of_job=True),
+    Entry("comms.exposed_collectives", None, of_job=True),
+    Entry("comms.fp32_exchange", None, of_job=True),
+    Entry("comms.exchange_each_batch", None, of_job=True),
+    Entry("comms.sync_every_microbatch", None, of_job=True),
+    Entry("comms.shared_device", None),
+    Entry("comms.slow_link", None, of_job=True),
+    Entry("imbalance.late_rank", None, of_job=True, on_host=True),
+    Entry("imbalance.uneven_work", None, of_job=True),
+    Entry("comms.tiny_buckets", None, of_job=True),
+    Entry("comms.oversized_buckets", None, of_job=True),
+    Entry("comms.resharded_forward", None, of_job=True),
+    Entry("comms.unprefetched_gather", None, of_job=True),
+    Entry("comms.pipeline_bubble", None, of_job=True),
+    Entry("comms.buffer_broadcast", None, of_job=True),
+    Entry("comms.unused_parameter_scan", None, of_job=True),
+    Entry("comms.data_parallel_module", None, of_job=True),
 )
 _OTHER = import_module(OTHER_TOOLS)
-TRACE_RULES = with_installed(OURS, "rule", lambda rule: rule.code, taken=_OTHER.CODES)
-"""Ours, and those of installed packages."""
-RANK_RULES = tuple(rule for rule in TRACE_RULES if rule.propose is not None)
-JOB_RULES = tuple(rule for rule in TRACE_RULES if rule.propose_job is not None)
-
-EXCLUDES: Mapping[str, frozenset[str]] = {
-    rule.code: frozenset(rule.excludes)
-    | {other.code for other in TRACE_RULES if rule.code in other.excludes}
-    for rule in TRACE_RULES
-}
-"""By code, both ways."""
-INCLUDES: Mapping[str, frozenset[str]] = {
-    rule.code: frozenset(rule.includes) for rule in TRACE_RULES
-}
-OF_JOB: Mapping[str, Callable[[JobCase, JobProposal], JobProposal]] = {
-    rule.code: rule.of_job for rule in TRACE_RULES if rule.of_job is not None
-}
-SWEEPING = frozenset(rule.code for rule in TRACE_RULES if rule.sweeping)
+_BY_CODE = {entry.code: entry for entry in OURS}
 
 
-def rank_rules(case: Case) -> tuple[Rule, ...]:
-    """Those that can judge this rank. Without a replay that are the ones that promise no gain; the
-    others are about kernels, copies and launches, and need a device."""
-    if case.unprofiled is None:
-        rules = tuple(rule for rule in RANK_RULES if not rule.needs_replay)
-        return _for(rules, has_device=case.facts.uses_device)
-    return _for(RANK_RULES, has_device=not case.graph.on_host)
+@cache
+def installed_rules() -> tuple[Rule, ...]:
+    """Those of installed packages."""
+    return installed("rule", Rule, lambda rule: rule.code, taken=(*_BY_CODE, *_OTHER.CODES))
 
 
-def job_rules(*, has_device: bool) -> tuple[Rule, ...]:
-    """Those that can judge ranks together."""
-    return _for(JOB_RULES, has_device=has_device)
+def rule_of(code: str) -> Rule | None:
+    """The rule of ours or of an installed package that is called so."""
+    if code in _BY_CODE:
+        return _BY_CODE[code].rule
+    return next((rule for rule in installed_rules() if rule.code == code), None)
 
 
-def _for(rules: tuple[Rule, ...], *, has_device: bool) -> tuple[Rule, ...]:
-    return rules if has_device else tuple(rule for rule in rules if not rule.needs_device)
+def excludes(code: str, other: str) -> bool:
+    """Whether the fixes of two findings cannot be applied together, by either one's word."""
+    rules = ((rule_of(code), other), (rule_of(other), code))
+    return any(rule is not None and excluded in rule.excludes for rule, excluded in rules)
+
+
+def rank_rules(case: Case) -> Iterator[Rule | Abstention]:
+    """Those whose evidence this rank has; what a rule abstains from without it."""
+    for entry in OURS:
+        found = False if entry.evidence is None else entry.evidence(case)
+        if isinstance(found, Missing):
+            yield Abstention(code=entry.code, reason=found.reason, needs=found.needs)
+        elif found:
+            yield entry.rule
+    is_replayed = case.unprofiled is not None
+    has_device = not case.graph.on_host if is_replayed else case.facts.uses_device
+    for rule in installed_rules():
+        is_met = (is_replayed or not rule.needs_replay) and (has_device or not rule.needs_device)
+        if rule.propose is not None and is_met:
+            yield rule
+
+
+def job_rules(*, has_device: bool) -> Iterator[Rule]:
+    """Those that judge ranks together."""
+    yield from (entry.rule for entry in OURS if entry.of_job and (has_device or entry.on_host))
+    for rule in installed_rules():
+        if rule.propose_job is not None and (has_device or not rule.needs_device):
+            yield rule
 
 
 @cache
@@ -187,9 +181,10 @@ def every_rule() -> tuple[Rule, ...]:
     those of installed packages."""
     advice = _OTHER.advice()
     ours = tuple(
-        replace(rule, advise=advice[rule.code]) if rule.code in advice else rule for rule in OURS
+        replace(entry.rule, advise=advice[entry.code]) if entry.code in advice else entry.rule
+        for entry in OURS
     )
-    return (*ours, *_OTHER.rules(), *TRACE_RULES[len(OURS) :])
+    return (*ours, *_OTHER.rules(), *installed_rules())
 
 
 def advisers() -> Sequence[Callable[[Auxiliary], Sequence[Advice]]]:

@@ -42,9 +42,10 @@ class Rule(Struct, frozen=True, kw_only=True):
     advise_run: Callable[[RunFacts], Advice | None] | None = None
     """Asked once about the steps that a run timed, without a trace."""
     needs_device: bool = True
-    """False where it can judge ranks that use no device."""
+    """Of an installed rule: False where it can judge ranks that use no device. Ours say it in the
+    registry, so that they need not be imported."""
     needs_replay: bool = True
-    """False where it has something to say of a rank whose steps cannot be replayed."""
+    """Likewise: False where it has something to say of a rank whose steps cannot be replayed."""
     excludes: tuple[str, ...] = ()
     """Rules whose fixes cannot be applied with this one's."""
     includes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from stepscope.core.facts import KernelRow, RankFacts
 from stepscope.core.kernel_names import MATRIX_CATEGORIES
 from stepscope.core.recorders import Recorder
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
-from stepscope.rules.registry import TRACE_RULES
+from stepscope.rules.registry import rule_of
 
 LARGE = 0.15
 """Of the step, from which a share wants an answer or a reason."""
@@ -42,11 +42,6 @@ IDLE_WORDS = {
 Reason = tuple[str, str]
 """Why not, and what to record or to give."""
 
-ANSWERS: Mapping[str, tuple[str, ...]] = {
-    rule.code: (rule.bound, *rule.answers) for rule in TRACE_RULES
-}
-"""The shares that each rule's fix is for."""
-
 
 def unanswered(
     rank: RankFacts,
@@ -62,7 +57,7 @@ def unanswered(
         share
         for finding in judgement.findings
         if finding.best_speedup >= LEAST_SPEEDUP
-        for share in ANSWERS.get(finding.code, (finding.bound,))
+        for share in _answers(finding.code) or (finding.bound,)
     }
     # However the fixes divide what they save, no share is longer than the step that they leave.
     answered |= {bound for bound, share in shares.items() if left <= MOST_LEFT * share}
@@ -86,9 +81,7 @@ def _abstention(
         reason = f"nothing could be replayed: {lacking}"
     else:
         reason, needs = _of_rules(judgement, bound) or REASONS[bound](rank, bound, recorder)
-        tried = [
-            finding.code for finding in judgement.findings if bound in ANSWERS.get(finding.code, ())
-        ]
+        tried = [finding.code for finding in judgement.findings if bound in _answers(finding.code)]
         if tried:
             reason += f"; {' and '.join(tried[:MOST_NAMED])} would give less than 2 %"
     whole = "the step" if rank.steps.source != WHOLE_TRACE else "what was recorded"
@@ -97,12 +90,18 @@ def _abstention(
     )
 
 
+def _answers(code: str) -> tuple[str, ...]:
+    """The shares that this rule's fix is for."""
+    rule = rule_of(code)
+    return () if rule is None else (rule.bound, *rule.answers)
+
+
 def _of_rules(judgement: Judgement, bound: str) -> Reason | None:
     """What a rule about the input says of it, which knows the workers."""
     said = (
         (each.reason, each.needs)
         for each in judgement.abstentions
-        if bound == "data" and bound in ANSWERS.get(each.code, ())
+        if bound == "data" and bound in _answers(each.code)
     )
     return next(said, None)
 

@@ -153,5 +153,4 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    needs_device=False,
 )

@@ -90,7 +90,6 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    needs_device=False,
     # What is saved is copied first.
     answers=("transfer",),
 )

@@ -22,7 +22,6 @@ device had work for 5 % of it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,6 +33,7 @@ from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.evidence import EXPERT_SELECTION
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import call_of_task, named_events
@@ -42,7 +42,6 @@ from stepscope.rules.shared.rates import SHORTEST_NS
 
 CODE = "expert-loop"
 BOUND = "host"
-SELECT = re.compile(r"^aten::nonzero$")
 
 Products = tuple[tuple[int, int], ...]
 """n and k of an expert's products, in order."""
@@ -93,7 +92,7 @@ def propose(case: Case) -> Proposal | None:
             f"{inside.sum() / steps:.0f} launches a step for single experts",
             f"{waits:.0f} waits a step for the number of an expert's tokens",
         ),
-        events=named_events(case, SELECT, Kind.OP),
+        events=named_events(case, EXPERT_SELECTION, Kind.OP),
         change=lambda before: _grouped(before, loops, loops.num_experts),
         cautious=lambda before: _grouped(before, loops, POLICY.cautious_group),
         changes_numerics=True,
@@ -150,7 +149,7 @@ def _selections(case: Case) -> tuple[Int64, list[Products]]:
     """When the host selected tokens, in order, and the forward products up to the next time; those
     that none follow are left out."""
     table, trace = case.table, case.replayed
-    events = named_events(case, SELECT, Kind.OP)
+    events = named_events(case, EXPERT_SELECTION, Kind.OP)
     starts = np.sort(trace.start_ns[events])
     is_product = table.is_matrix & table.leads & ~table.backward & ~table.recomputed
     tasks = np.flatnonzero(is_product & (table.op != NONE))

@@ -46,6 +46,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.evidence import COMPILED_REGION as REGION
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import ranges_of, share_inside
@@ -53,7 +54,6 @@ from stepscope.rules.shared.host_ranges import ranges_of, share_inside
 CODE = "graph-breaks"
 BOUND = "host"
 
-REGION = re.compile(r"^Torch-Compiled Region")
 COMPILED = re.compile(r"^CompiledFunction(Backward)?$|^## Call CompiledFxGraph")
 NODE = re.compile(r"^autograd::engine::evaluate_function")
 
@@ -209,5 +209,4 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    needs_device=False,
 )

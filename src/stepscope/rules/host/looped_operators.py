@@ -134,6 +134,5 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    needs_device=False,
     includes=("python-overhead",),
 )

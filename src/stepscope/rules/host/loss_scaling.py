@@ -27,6 +27,7 @@ from msgspec import Struct
 from stepscope.analyses.intervals import union
 from stepscope.core.trace import Kind
 from stepscope.rules.case import Case
+from stepscope.rules.evidence import SCALER
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_ranges import (
@@ -38,7 +39,6 @@ from stepscope.rules.shared.host_ranges import (
 
 CODE = "loss-scaling"
 BOUND = "host"
-SCALER = re.compile(r"^aten::_amp_(foreach_non_finite_check_and_unscale_|update_scale_)")
 
 
 class Policy(Struct, frozen=True, kw_only=True):

@@ -141,5 +141,4 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose=propose,
-    needs_device=False,
 )

@@ -96,5 +96,4 @@ RULE = Rule(
     text=__doc__,
     propose=propose,
     advise_run=advise_run,
-    needs_device=False,
 )

@@ -218,5 +218,4 @@ RULE = Rule(
     text=__doc__,
     propose=propose,
     advise=advise,
-    needs_device=False,
 )

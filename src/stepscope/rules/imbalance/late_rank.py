@@ -271,7 +271,6 @@ RULE = Rule(
     text=__doc__,
     propose_job=propose_job,
     advise_run=advise_run,
-    needs_device=False,
     # What makes a rank late is its own.
     answers=("host", "data"),
 )

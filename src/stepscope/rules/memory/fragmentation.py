@@ -176,5 +176,4 @@ RULE = Rule(
     text=__doc__,
     propose=propose,
     advise=advise,
-    needs_replay=False,
 )

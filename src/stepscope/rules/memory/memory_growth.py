@@ -159,5 +159,4 @@ RULE = Rule(
     propose=propose,
     advise=advise,
     advise_run=advise_run,
-    needs_replay=False,
 )

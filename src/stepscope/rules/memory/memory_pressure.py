@@ -182,5 +182,4 @@ RULE = Rule(
     text=__doc__,
     propose=propose,
     advise=advise,
-    needs_replay=False,
 )
