@@ -15,7 +15,7 @@ from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matche
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool, Float64
-from stepscope.replay.changes import without_tasks
+from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.graph import Graph
 from stepscope.replay.job import calibrated, fit_job, job_graph_of, with_graphs
@@ -112,11 +112,21 @@ def without_collectives(job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:
     """The masked tasks of each rank are gone, and nobody waits in them."""
     parts = tuple(
         replace(
-            part, graph=without_tasks(part.graph, mask), shared=np.where(mask, NONE, part.shared)
+            part,
+            graph=_unwaited(without_tasks(part.graph, mask), mask),
+            shared=np.where(mask, NONE, part.shared),
         )
         for part, mask in zip(job_graph.parts, masks, strict=True)
     )
     return replace(job_graph, parts=parts)
+
+
+def _unwaited(graph: Graph, gone: Bool) -> Graph:
+    """A host that has no device waits for a collective alone, and wakes up after it: of one that is
+    gone neither is left."""
+    if not graph.on_host or not gone.any():
+        return graph
+    return without_waits(graph, (graph.call_wait != NONE) & gone[graph.call_wait])
 
 
 def with_moving_ns(

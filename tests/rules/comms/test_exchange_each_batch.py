@@ -10,7 +10,8 @@ import pytest
 from stepscope.replay.simulate_job import play_job
 from stepscope.rules.comms.exchange_each_batch import propose_job
 from stepscope.rules.shared.messages import gradient_messages, with_times_ns
-from tests.rules.job_cases import ddp, gain
+from tests.rules.job_cases import Fleet, ddp, gain
+from tests.rules.on_hosts import on_hosts
 
 
 def test_the_gain_is_the_mean_of_steps_with_and_without() -> None:
@@ -32,3 +33,11 @@ def test_an_exchange_that_hides_gives_nothing() -> None:
 def test_one_rank_alone_says_nothing() -> None:
     job = ddp(buckets=[(100_000_000, 20_000.0)]).job()
     assert propose_job(replace(job, cases=job.cases[:1])) is None
+
+
+def test_gradients_that_hosts_exchange_are_paid_for_once_in_four_batches_too() -> None:
+    job = Fleet().job([on_hosts(True)] * 2)
+    said = propose_job(job)
+    assert said is not None
+    assert gain(job, said) == pytest.approx(13 / (13 - 8 * 3 / 4), rel=0.1)
+    assert propose_job(Fleet().job([on_hosts(True, True)] * 2)) is None

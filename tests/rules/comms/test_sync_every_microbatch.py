@@ -8,6 +8,7 @@ import pytest
 from stepscope.rules.comms.sync_every_microbatch import propose_job
 from stepscope.rules.shared.micro_batches import num_micro_batches
 from tests.rules.job_cases import Fleet, gain
+from tests.rules.on_hosts import on_hosts
 
 
 def accumulating(*exchanged: bool) -> Fleet:
@@ -39,3 +40,16 @@ def test_all_exchanges_but_the_last_are_gone() -> None:
 def test_one_exchange_a_step_is_right() -> None:
     assert propose_job(accumulating(False, False, False, True).job()) is None
     assert propose_job(accumulating(True).job()) is None
+
+
+def test_exchanges_that_hosts_carry_out_are_gone_with_their_waits() -> None:
+    job = Fleet().job([on_hosts(True, True, True, True)] * 2)
+    said = propose_job(job)
+    assert num_micro_batches(job, 0) == 4
+    assert said is not None
+    assert gain(job, said) == pytest.approx(49 / 25, rel=0.1)
+
+
+def test_hosts_that_exchange_once_a_step_are_right() -> None:
+    assert propose_job(Fleet().job([on_hosts(False, False, False, True)] * 2)) is None
+    assert propose_job(Fleet().job([on_hosts(True)] * 2)) is None

@@ -6,8 +6,8 @@ each batch.
 Why it costs: an exchange moves as many bytes for a small batch as for a large one. Four batches for
 each exchange pay for it once in four.
 
-Evidence it needs: NCCL / RCCL kernels with their sizes, which c10d records by itself, and
-backward's ranges (`ProfilerActivity.CPU`).
+Evidence it needs: NCCL / RCCL kernels or gloo's collectives with their sizes, which c10d records by
+itself, and backward's ranges (`ProfilerActivity.CPU`).
 
 What to do: gradient accumulation over 4 batches, with `model.no_sync()` around forward and backward
 of the first three (FSDP2: model.set_requires_gradient_sync(False)); or, where memory allows,
@@ -97,4 +97,5 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose_job=propose_job,
+    needs_device=False,
 )

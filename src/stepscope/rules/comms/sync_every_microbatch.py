@@ -7,7 +7,8 @@ Why it costs: with accumulation over k micro-batches all but the last exchange a
 bytes cross the wire k times, and each time the host copies every gradient into its bucket and back,
 and broadcasts the buffers.
 
-Evidence it needs: the collectives' sizes, which c10d records by itself, and the optimizer's marks.
+Evidence it needs: the collectives' sizes, which c10d records by itself, and the optimizer's marks;
+without a device (gloo) the operators that autograd notes.
 
 What to do: wrap forward and backward of all but the last micro-batch in `with model.no_sync():`
 (DDP); for FSDP2 `model.set_requires_gradient_sync(False)` until the last one. FSDP then keeps
@@ -28,14 +29,19 @@ from msgspec import Struct
 from stepscope.analyses.grouping import is_among
 from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+from stepscope.core.trace import Bool, Int64, Kind, Trace
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, tasks_of
-from stepscope.rules.shared.micro_batches import micro_batch_of, num_micro_batches
+from stepscope.rules.shared.host_ranges import (
+    call_of_task,
+    calls_inside,
+    tasks_of,
+    without_operators,
+)
+from stepscope.rules.shared.micro_batches import beginnings, num_micro_batches
 
 CODE = "sync-every-microbatch"
 BOUND = "comms"
@@ -79,38 +85,32 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"{num} rounds of forward and backward for one optimizer step",
             f"{gone:.0f} exchanges a step are thrown away, {size / steps / 1e6:.0f} MB",
         ),
-        change=lambda job_graph: _only_last(job_graph, masks, around),
+        change=lambda job_graph: _only_last(job, job_graph, masks, around),
     )
 
 
-def _only_last(job_graph: JobGraph, masks: Sequence[Bool], around: Sequence[Intervals]) -> JobGraph:
+def _only_last(
+    job: JobCase, job_graph: JobGraph, masks: Sequence[Bool], around: Sequence[Intervals]
+) -> JobGraph:
     """No exchange but the last, nor what the host does for it: filling buckets, emptying them,
     broadcasting buffers."""
     gone, graphs = [], []
-    for part, mask, ranges in zip(job_graph.parts, masks, around, strict=True):
+    for case, part, mask, ranges in zip(job.cases, job_graph.parts, masks, around, strict=True):
         graph = part.graph
         gone.append(mask | tasks_of(graph, calls_inside(graph, ranges)))
-        graphs.append(without_host_ranges(graph, ranges))
+        left = without_host_ranges(graph, ranges)
+        graphs.append(without_operators(case, left, ranges) if graph.on_host else left)
     return without_collectives(with_graphs(job_graph, graphs), gone)
 
 
 def _host_ranges(job: JobCase, index: int) -> Intervals:
     """When the host works for exchanges that are not needed: from each step's first micro-batch to
     its last one, which is kept."""
-    graph, trace = job.job_graph.parts[index].graph, job.cases[index].context.trace
-    micro_batch = micro_batch_of(job, index)
-    launched = np.repeat(graph.call_start_ns, np.diff(graph.call_first))
-    bounds = []
-    for step in range(graph.num_steps):
-        tasks = np.flatnonzero((graph.task_step == step) & (micro_batch != NONE))
-        last = int(micro_batch[tasks].max()) if len(tasks) else 0
-        if last > 0:
-            bounds.append(
-                (int(launched[tasks].min()), int(launched[tasks[micro_batch[tasks] == last]].min()))
-            )
+    trace = job.cases[index].context.trace
+    begins = [times for times in beginnings(job, index) if len(times) > 1]
     accumulating = union(
-        np.array([low for low, _ in bounds], np.int64),
-        np.array([high for _, high in bounds], np.int64),
+        np.array([times[0] for times in begins], np.int64),
+        np.array([times[-1] for times in begins], np.int64),
     )
     own = np.flatnonzero(trace.is_kind(Kind.OP, Kind.MARK) & matching(trace, EXCHANGING))
     own = own[contains(accumulating, trace.start_ns[own])]
@@ -135,24 +135,21 @@ def unneeded_exchanges(job: JobCase, index: int) -> Bool | None:
     """Mask of the exchanges of all micro-batches but the last; None when they do not exchange the
     same."""
     graph, records = job.job_graph.parts[index].graph, job.rank_records[index]
-    micro_batch = micro_batch_of(job, index)
     wanted = job.tasks(
         index, job.entries(index, lambda kind: kind.op in ("all_reduce", "reduce_scatter"))
     )
-    launched = call_of_task(graph)
+    launched = graph.call_start_ns[call_of_task(graph)]
     mask = np.zeros(len(graph), np.bool_)
     size_of = {
         int(event): records.kinds[kind].bytes or 0
         for event, kind in zip(records.event, records.kind, strict=True)
     }
-    for step in range(graph.num_steps):
-        tasks = np.flatnonzero((graph.task_step == step) & (micro_batch != NONE))
-        num = int(micro_batch[tasks].max()) + 1 if len(tasks) else 0
+    for step, begins in enumerate(beginnings(job, index)):
+        num = len(begins)
         if num < 2:
             return None
-        begins = [launched[tasks[micro_batch[tasks] == number]].min() for number in range(1, num)]
         exchanges = np.flatnonzero((graph.task_step == step) & wanted)
-        after = np.searchsorted(begins, launched[exchanges], side="right")
+        after = np.searchsorted(begins[1:], launched[exchanges], side="right")
         sizes = np.bincount(
             after,
             [size_of.get(int(graph.task_event[task]), 0) for task in exchanges],
@@ -169,4 +166,5 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose_job=propose_job,
+    needs_device=False,
 )

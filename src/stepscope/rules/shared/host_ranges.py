@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from stepscope.analyses.grouping import median
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
+from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
+from stepscope.analyses.steps.partition import host_work
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import with_part_ns, without_tasks, without_waits
 from stepscope.replay.graph import Graph, recorded_weights
@@ -141,6 +142,17 @@ def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     inside = calls_inside(graph, ranges)
     idle = without_waits(without_tasks(graph, tasks_of(graph, inside)), inside)
     return replace(idle, call_parts=parts)
+
+
+def without_operators(case: Case, graph: Graph, ranges: Intervals) -> Graph:
+    """Of a rank of several without a device, whose operators are a part of what the host did: those
+    inside the ranges are gone."""
+    host_end = int(graph.call_end_ns[-1])
+    operators = host_work(case.context.trace, case.context.host, host_end)
+    start, end = graph.call_start_ns, graph.call_end_ns
+    inside = lengths_in(start, end, intersect(operators, ranges))
+    left = 1.0 - inside / np.maximum(lengths_in(start, end, operators), 1)
+    return with_part_ns(graph, "operators", graph.call_parts["operators"] * left)
 
 
 @once_a_case

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from stepscope.analyses.collectives.link_fit import Cost, cost_of, least_cost_of
 from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.intervals import contains, union
 from stepscope.core.comms import Collective
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 from stepscope.replay.job import with_graphs
@@ -101,6 +102,11 @@ def launched_inside(job: JobCase, index: int, names: Callable[[str], bool]) -> B
         np.array([names(name) for name in context.trace.names], np.bool_)[context.trace.name]
         & ~context.trace.device_work
     )
+    if graph.on_host:
+        # A call of such a graph is the collective itself, which another thread carries out.
+        ranges = np.flatnonzero(wanted & context.host.driving)
+        asked = union(context.trace.start_ns[ranges], context.trace.end_ns[ranges])
+        return contains(asked, graph.call_start_ns)[call_of_task(graph)]
     inside: Bool = ancestor_with(context.links.parent, graph.call_event, wanted) != NONE
     return inside[call_of_task(graph)]
 
@@ -108,7 +114,7 @@ def launched_inside(job: JobCase, index: int, names: Callable[[str], bool]) -> B
 def gradient_messages(job: JobCase, index: int, inside: re.Pattern[str] = REDUCE) -> Messages:
     """A rank's exchanges of gradients of known size, sent as backward makes them: nothing of
     backward waits for them."""
-    sent = messages(job, index, lambda kind: kind.op in REDUCING and kind.on_device)
+    sent = messages(job, index, lambda kind: kind.op in REDUCING)
     return _sent_inside(job, index, sent, inside)
 
 

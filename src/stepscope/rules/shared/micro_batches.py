@@ -1,11 +1,20 @@
-"""Micro-batches: rounds of forward and backward in a step, by the order of its tasks."""
+"""Micro-batches: rounds of forward and backward in a step, by the order of its tasks; of a rank
+without a device, whose tasks are its collectives alone, by the order of its operators."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.analyses.intervals import contains, union
+from stepscope.analyses.naming import matching
+from stepscope.analyses.rank_context import RankContext
+from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.rules.job_case import JobCase
+from stepscope.rules.shared.host_ranges import call_of_task
+
+NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
 def numbered_micro_batches(backward: Bool) -> Int64:
@@ -21,8 +30,46 @@ def numbered_micro_batches(backward: Bool) -> Int64:
 
 def num_micro_batches(job: JobCase, index: int) -> int:
     """The most that a step of this rank has."""
+    return max((len(begins) for begins in beginnings(job, index)), default=0)
+
+
+def beginnings(job: JobCase, index: int) -> list[Int64]:
+    """Per step of a rank, when its host begins each micro-batch."""
+    graph = job.job_graph.parts[index].graph
+    if graph.on_host:
+        return _begun_by_operators(job.cases[index].context)
     number = micro_batch_of(job, index)
-    return int(number.max()) + 1 if len(number) else 0
+    launched = graph.call_start_ns[call_of_task(graph)]
+    begins = []
+    for step in range(graph.num_steps):
+        tasks = np.flatnonzero((graph.task_step == step) & (number != NONE))
+        num = int(number[tasks].max()) + 1 if len(tasks) else 0
+        begins.append(
+            np.array(
+                [launched[tasks[number[tasks] == each]].min() for each in range(num)], np.int64
+            )
+        )
+    return begins
+
+
+def _begun_by_operators(context: RankContext) -> list[Int64]:
+    """Of operators that autograd noted, those outside its nodes are forward's."""
+    trace, cut = context.trace, context.cut
+    ops = np.flatnonzero(trace.is_kind(Kind.OP) & context.host.driving)
+    nodes = ops[matching(trace, NODE)[ops]]
+    inside = union(trace.start_ns[nodes], trace.end_ns[nodes])
+    forward = ops[(trace.sequence[ops] >= 0) & (trace.fwd_thread[ops] <= 0)]
+    forward = forward[~contains(inside, trace.start_ns[forward])]
+    times = np.concatenate([trace.start_ns[forward], trace.start_ns[nodes]])
+    order = np.argsort(times, kind="stable")
+    is_node = (np.arange(len(times)) >= len(forward))[order]
+    times, begins = times[order], []
+    for low, high in zip(cut.host_start.tolist(), cut.host_end.tolist(), strict=True):
+        own = slice(*np.searchsorted(times, (low, high)))
+        number = numbered_micro_batches(is_node[own])
+        _, first = np.unique(number[number != NONE], return_index=True)
+        begins.append(times[own][first])
+    return begins
 
 
 def micro_batch_of(job: JobCase, index: int) -> Int64:
