@@ -60,3 +60,33 @@ def test_layers_are_no_loop_however_many() -> None:
 
 def test_the_optimizers_loop_is_its_own() -> None:
     assert propose(case(BODY, 200, inside="Optimizer.step#SGD.step")) is None
+
+
+def recurrent(*, in_python: bool) -> Case:
+    """A hundred turns of forward, each an operator of its own or all inside one, and a node of
+    backward for each."""
+    events: list[Event] = []
+    now = 0
+    for step in range(3):
+        began = now
+        for turn in range(100):
+            number = 100 * step + turn
+            events.append(op("aten::tanh", now, now + 5 * US, sequence=number))
+            now += 10 * US
+        if not in_python:
+            events.append(op("aten::gru", began, now))
+        for turn in reversed(range(100)):
+            number = 100 * step + turn
+            node = "autograd::engine::evaluate_function: TanhBackward0"
+            events.append(op(node, now, now + 5 * US, sequence=number, fwd_thread=1))
+            now += 10 * US
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+        now += US
+    return case_of(build_context(trace_of(*events), None), 0, None)
+
+
+def test_the_backward_of_one_operator_that_turns_inside_is_no_loop() -> None:
+    assert propose(recurrent(in_python=False)) is None
+    said = propose(recurrent(in_python=True))
+    assert said is not None
+    assert mentions(said.summary, "200 operators")
