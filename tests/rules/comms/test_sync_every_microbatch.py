@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.rules.comms.sync_every_microbatch import propose_job
+from stepscope.rules.judge import judge
 from stepscope.rules.shared.micro_batches import num_micro_batches
 from tests.rules.job_cases import Fleet, gain
 from tests.rules.on_hosts import on_hosts
@@ -48,6 +49,7 @@ def test_exchanges_that_hosts_carry_out_are_gone_with_their_waits() -> None:
     assert num_micro_batches(job, 0) == 4
     assert said is not None
     assert gain(job, said) == pytest.approx(49 / 25, rel=0.1)
+    assert judge(job).findings[0].code == "sync-every-microbatch"
 
 
 def test_hosts_that_exchange_once_a_step_are_right() -> None:

@@ -97,5 +97,4 @@ RULE = Rule(
     bound=BOUND,
     text=__doc__,
     propose_job=propose_job,
-    needs_device=False,
 )
