@@ -27,14 +27,17 @@ BENCHMARK = "benchmark"
 FIELDS = ("op", "dims", "types", "strides", "concrete")
 HOST = (
     "eager-layer",
-    "eager-entry",
     "graph-launch",
     "graph-kernel",
     "compiled-entry",
-    "compiled-parameter",
     "compiled-launches",
-    "compiled-layer",
+    "compiled-parameter",
+    "captured-entry",
+    "captured-saved",
+    "captured-parameter",
 )
+BACKENDS = ("flash", "efficient", "cudnn", "math")
+COPIED_BYTES = (1 << 20, 1 << 24, 1 << 27)
 
 
 def shares_of(path: str) -> dict[str, float]:
@@ -72,11 +75,23 @@ def collect(paths: Iterable[str], least_share: float) -> list[dict[str, Any]]:
     return [json.loads(case) for case in ordered if shares[case] >= least_share]
 
 
+def packed(call: dict[str, Any]) -> list[Any]:
+    """A call's fields in their order, then the parts of a chain."""
+    return [*(call[name] for name in FIELDS), *map(packed, call.get("parts", ()))]
+
+
+def unpacked(row: list[Any]) -> dict[str, Any]:
+    """The call of such a row."""
+    fields, parts = row[: len(FIELDS)], row[len(FIELDS) :]
+    call = dict(zip(FIELDS, fields, strict=True))
+    return {**call, "parts": [unpacked(part) for part in parts]} if parts else call
+
+
 def keep(cases: Iterable[dict[str, Any]], out: Path) -> None:
     """Write them: a row per operator, with its places in the order among its ways."""
     rows: dict[str, list[Any]] = {}
     for place, case in enumerate(cases):
-        call = json.dumps([case["call"][name] for name in FIELDS], separators=(",", ":"))
+        call = json.dumps(packed(case["call"]), separators=(",", ":"))
         rows.setdefault(call, [json.loads(call), []])[1].append([place, case["way"]])
     text = json.dumps(list(rows.values()), separators=(",", ":"))
     out.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
@@ -85,11 +100,26 @@ def keep(cases: Iterable[dict[str, Any]], out: Path) -> None:
 def kept(path: Path) -> list[dict[str, Any]]:
     """The cases of such a file, in their order."""
     placed = [
-        (place, {"call": dict(zip(FIELDS, call, strict=True)), "way": way})
+        (place, {"call": unpacked(call), "way": way})
         for call, ways in json.loads(gzip.decompress(path.read_bytes()))
         for place, way in ways
     ]
     return [case for _, case in sorted(placed, key=lambda pair: pair[0])]
+
+
+def beside(cases: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Attention by each back end, and copies from either memory: what no rule asks for by
+    itself."""
+    scores = {json.dumps(c["call"]): c["call"] for c in cases if "attention" in c["call"]["op"]}
+    found = [
+        {"call": call, "way": f"bf16+{name}"}
+        for call in list(scores.values())[:most]
+        for name in BACKENDS
+    ]
+    for size in COPIED_BYTES:
+        call = {"op": "copy_to_device", "dims": [[size]], "types": ["uint8"], "strides": []}
+        found += [{"call": {**call, "concrete": [""]}, "way": w} for w in ("pageable", "pinned")]
+    return found
 
 
 def run_worker(cases: list[dict[str, Any]], out: Path, budget_s: float) -> int:
@@ -125,6 +155,7 @@ def main() -> int:
     timing.add_argument("cases", type=Path)
     timing.add_argument("out", type=Path)
     timing.add_argument("--budget", type=float, default=230.0, metavar="SECONDS")
+    timing.add_argument("--attention", type=int, default=8, metavar="N")
     host = actions.add_parser("host")
     host.add_argument("out", type=Path)
     host.add_argument("--budget", type=float, default=60.0, metavar="SECONDS")
@@ -134,7 +165,9 @@ def main() -> int:
         return 0
     out = arguments.out.resolve()
     if arguments.action == "time":
-        return run_worker(kept(arguments.cases), out, arguments.budget)
+        # Chains are timed by benchmarks.probe_chains, which compiles them on all cores.
+        cases = [case for case in kept(arguments.cases) if case["call"]["op"] != "chain"]
+        return run_worker([*beside(cases, arguments.attention), *cases], out, arguments.budget)
     nothing: dict[str, Any] = {"dims": [], "types": [], "strides": [], "concrete": []}
     cases = [{"call": {"op": f"host:{name}", **nothing}, "way": "asis"} for name in HOST]
     return run_worker(cases, out, arguments.budget)

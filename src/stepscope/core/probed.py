@@ -6,6 +6,9 @@ what else is changed.
     fp32, tf32, bf16, fp16    every floating tensor in that type (tf32: fp32 that is rounded)
     +nhwc                     images with their channels innermost
     +benchmark                `torch.backends.cudnn.benchmark = True`
+    +compiled                 a chain of operators by torch.compile
+    +flash, +efficient, ...   attention by this back end alone
+    pageable, pinned          a copy from such memory
 
 Whoever prices a change asks for the time; what is asked for and was not measured is remembered, so
 that one judging of a trace is the list of what is worth measuring on its device.
@@ -24,8 +27,13 @@ Dims = tuple[int | tuple[int, ...], ...]
 SCHEMA = "stepscope.probe/1"
 
 
-class OperatorCall(Struct, frozen=True, kw_only=True):
-    """An operator's name and inputs, one entry per argument; "" and () for what is no tensor."""
+class OperatorCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operator's name and inputs, one entry per argument; "" and () for what is no tensor.
+
+    A chain of operators has them as `parts`, in the order they run. In `concrete` of a part a
+    tensor is `@2`, what part 2 made, or `#5`, the sixth that comes in from outside; in that of the
+    chain stand the parts whose results go out.
+    """
 
     op: str
     dims: tuple[Dims, ...]
@@ -33,6 +41,7 @@ class OperatorCall(Struct, frozen=True, kw_only=True):
     """`fp32`, `bf16`, `int64`, ...; as recorded where it is no type of a tensor."""
     strides: tuple[Dims, ...]
     concrete: tuple[str, ...]
+    parts: tuple[OperatorCall, ...] = ()
 
 
 class ProbeCase(Struct, frozen=True, kw_only=True):

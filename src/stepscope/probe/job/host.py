@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from stepscope.probe.job.tensors import UnbuildableError
 
 WIDTH = 64
-FEW, MANY = 4, 20
+FEW, MANY = 4, 16
 REPEATS, WARM = 30, 5
+CAPTURED = "reduce-overhead"
 Run = Callable[[], object]
 
 
@@ -59,6 +60,18 @@ class Host:
         the compiler wrote, forward and backward."""
         return self._one_more(self._products, compiled=True)
 
+    def captured_entry(self) -> list[float]:
+        """A model with one parameter, compiled in `reduce-overhead`, forward and backward."""
+        return self._spent(self._step(self._scales(1), compiled=True, mode=CAPTURED))
+
+    def captured_parameter(self) -> list[float]:
+        """A parameter more in it."""
+        return self._one_more(self._scales, compiled=True, mode=CAPTURED)
+
+    def captured_saved(self) -> list[float]:
+        """Four kernels more in it, and a tensor that the forward leaves for the backward."""
+        return self._one_more(self._products, compiled=True, mode=CAPTURED)
+
     def graph_launch(self) -> list[float]:
         """A captured graph of few kernels, launched."""
         return self._spent(self._captured(FEW).replay)
@@ -66,7 +79,8 @@ class Host:
     def graph_kernel(self) -> list[float]:
         """A kernel more in it."""
         few, many = 10 * FEW, 10 * MANY
-        return self._difference(self._captured(few).replay, self._captured(many).replay, many - few)
+        first, second = (self._spent(self._captured(num).replay) for num in (few, many))
+        return _each_more(first, second, many - few)
 
     def _captured(self, num: int) -> Any:
         tensor = torch.randn(16, device=self.device)
@@ -78,17 +92,13 @@ class Host:
                 tensor.add_(1)
         return graph
 
-    def _one_more(self, make: Callable[[int], Any], *, compiled: bool) -> list[float]:
-        few, many = (self._step(make(num), compiled=compiled) for num in (FEW, MANY))
-        return self._difference(few, many, MANY - FEW)
-
-    def _difference(self, few: Run, many: Run, num: int) -> list[float]:
-        """Of the two in turns, so that what else the host does is in both."""
-        first, second = self._spent(few), self._spent(many)
-        samples = [(b - a) / num for a, b in zip(sorted(first), sorted(second), strict=True)]
-        if median(samples) <= 0:
-            raise UnbuildableError("the host is too uneven to tell what one more costs")
-        return samples
+    def _one_more(
+        self, make: Callable[[int], Any], *, compiled: bool, mode: str | None = None
+    ) -> list[float]:
+        few, many = (
+            self._spent(self._step(make(num), compiled=compiled, mode=mode)) for num in (FEW, MANY)
+        )
+        return _each_more(few, many, MANY - FEW)
 
     def _spent(self, run: Run) -> list[float]:
         samples = []
@@ -106,13 +116,19 @@ class Host:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def _step(self, model: Any, *, compiled: bool) -> Run:
+    def _step(self, model: Any, *, compiled: bool, mode: str | None = None) -> Run:
+        if mode is not None and self.device != "cuda":
+            raise UnbuildableError("there are no captured graphs without a GPU")
         given = torch.randn(WIDTH, WIDTH, device=self.device)
-        call = torch.compile(model) if compiled else model
+        if compiled:
+            # What was compiled before it, of the same classes, would be looked at in each call.
+            torch.compiler.reset()
+        call = torch.compile(model, mode=mode) if compiled else model
+        parameters = list(model.parameters())
 
         def run() -> None:
             call(given).sum().backward()
-            for parameter in model.parameters():
+            for parameter in parameters:
                 parameter.grad = None
 
         return run
@@ -128,6 +144,14 @@ class Host:
 
     def _products(self, num: int) -> Any:
         return Products(num).to(self.device)
+
+
+def _each_more(few: list[float], many: list[float], num: int) -> list[float]:
+    """What each of so many more takes, the quickest beside the quickest."""
+    samples = [(b - a) / num for a, b in zip(sorted(few), sorted(many), strict=True)]
+    if median(samples) <= 0:
+        raise UnbuildableError("the host is too uneven to tell what one more costs")
+    return samples
 
 
 class Scales(nn.Module):

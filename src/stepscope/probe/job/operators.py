@@ -7,12 +7,20 @@ attention by the function that chooses its back end, an optimizer by its class.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepscope.probe.job.tensors import Maker, UnbuildableError, of_precision
 
 Call = Callable[[], Any]
+BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "math": "MATH",
+}
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
@@ -26,7 +34,9 @@ class Way:
         self.benchmark = "benchmark" in words
         self.fused = "fused" in words
         self.foreach = "foreach" in words
-        self.backward = "backward" in words
+        self.compiled = "compiled" in words
+        self.pinned = "pinned" in words
+        self.backend = next((word for word in words if word in BACKENDS), None)
 
     def set_switches(self, torch: Any) -> None:
         """The process-wide switches that it needs."""
@@ -49,7 +59,16 @@ def make_call(maker: Maker, call: dict[str, Any], way: Way) -> Call:
 
 
 def _of_aten(torch: Any, name: str, arguments: list[Any]) -> Call:
-    """The overload whose schema takes these arguments."""
+    """A call of the overload whose schema takes these arguments."""
+    function, plain, named, _ = overload_of(torch, name, arguments)
+    return lambda: function(*plain, **named)
+
+
+def overload_of(
+    torch: Any, name: str, arguments: list[Any]
+) -> tuple[Any, list[Any], dict[str, Any], Any]:
+    """The overload whose schema takes these arguments, with them as it takes them, and what it
+    made of them."""
     packet = getattr(torch.ops.aten, name, None)
     if packet is None:
         raise UnbuildableError(f"there is no aten::{name} in torch {torch.__version__}")
@@ -66,11 +85,11 @@ def _of_aten(torch: Any, name: str, arguments: list[Any]) -> Call:
             ]
             plain = [v for s, v in zip(schema, given, strict=False) if not s.kwarg_only]
             named = {s.name: v for s, v in zip(schema, given, strict=False) if s.kwarg_only}
-            function(*plain, **named)
+            made = function(*plain, **named)
         except (RuntimeError, TypeError, ValueError) as wrong:
             problem = problem or wrong
             continue
-        return lambda: function(*plain, **named)
+        return function, plain, named, made
     raise UnbuildableError(str(problem or f"no overload of aten::{name} takes these arguments"))
 
 
@@ -138,12 +157,52 @@ def _attention(maker: Maker, call: dict[str, Any], way: Way) -> Call:
     if call["dims"][3]:
         mask = maker.tensor(call["dims"][3], [], precision)
     causal = call["concrete"][4] == "causal"
-    run = torch.nn.functional.scaled_dot_product_attention
-    if call["op"] == "attention":
-        return lambda: run(query, key, value, attn_mask=mask, is_causal=causal)
-    leaves = [tensor.detach().requires_grad_() for tensor in (query, key, value)]
-    out = run(*leaves, attn_mask=mask, is_causal=causal)
-    return _backward(torch, out, leaves)
+
+    def run(*tensors: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(
+            *tensors, attn_mask=mask, is_causal=causal
+        )
+
+    with _by_backend(way.backend):
+        if call["op"] == "attention":
+            return _in_backend(way.backend, lambda: run(query, key, value))
+        leaves = [tensor.detach().requires_grad_() for tensor in (query, key, value)]
+        return _backward(torch, run(*leaves), leaves)
+
+
+@contextlib.contextmanager
+def _by_backend(name: str | None) -> Iterator[None]:
+    """Attention by one back end alone; where it refuses, its reason."""
+    if name is None:
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            with sdpa_kernel([getattr(SDPBackend, BACKENDS[name])]):
+                yield
+        except RuntimeError as problem:
+            reasons = [str(each.message).partition(" (Triggered")[0] for each in said]
+            raise UnbuildableError("; ".join(reasons) or str(problem)) from None
+
+
+def _in_backend(name: str | None, call: Call) -> Call:
+    """The call, once here for the back end to refuse it, and then with as little around it as the
+    back end's switches are."""
+    if name is None:
+        return call
+    call()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    chosen = [getattr(SDPBackend, BACKENDS[name])]
+
+    def run() -> Any:
+        with sdpa_kernel(chosen):
+            return call()
+
+    return run
 
 
 def _optimizer(maker: Maker, call: dict[str, Any], way: Way) -> Call:
@@ -167,6 +226,14 @@ def _optimizer(maker: Maker, call: dict[str, Any], way: Way) -> Call:
     return step
 
 
+def _copy(maker: Maker, call: dict[str, Any], way: Way) -> Call:
+    """So many bytes to the device."""
+    torch, (size,) = maker.torch, call["dims"][0]
+    source = torch.zeros(size, dtype=torch.uint8, pin_memory=way.pinned)
+    target = torch.empty(size, dtype=torch.uint8, device=maker.device)
+    return lambda: target.copy_(source, non_blocking=True)
+
+
 def _cast(maker: Maker, call: dict[str, Any], way: Way) -> Call:
     """To the way's type."""
     torch = maker.torch
@@ -184,4 +251,5 @@ SPECIAL: dict[str, Callable[[Maker, dict[str, Any], Way], Call]] = {
     "attention_backward": _attention,
     "optimizer": _optimizer,
     "cast": _cast,
+    "copy_to_device": _copy,
 }

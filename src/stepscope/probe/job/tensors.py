@@ -94,10 +94,21 @@ def value_of(text: str) -> Any:
 
 
 def stored_bytes(call: dict[str, Any]) -> int:
-    """About what its tensors take, in fp32."""
-    size = 0
+    """About what its tensors take, in fp32; of a chain, what comes in."""
+    size = sum(stored_bytes(_given(part)) for part in call.get("parts", ()))
     for index, dims in enumerate(call["dims"]):
         if call["types"][index] in DTYPES and not (dims and isinstance(dims[0], list)):
             size += 8 if call["types"][index] in ("int64", "fp64") else 4
             size += 4 * math.prod(dims)
     return size
+
+
+def made_bytes(call: dict[str, Any]) -> int:
+    """What a chain's operators read of each other, in fp32."""
+    return sum(stored_bytes(part) - stored_bytes(_given(part)) for part in call.get("parts", ()))
+
+
+def _given(part: dict[str, Any]) -> dict[str, Any]:
+    """A chain's operator with nothing of what others made."""
+    pairs = zip(part["types"], part["concrete"], strict=True)
+    return {**part, "types": ["" if text.startswith("@") else kind for kind, text in pairs]}

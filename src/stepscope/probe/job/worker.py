@@ -4,7 +4,8 @@
 
 CASES is a JSON file:
 {"budget_s": 15, "device": null, "on": "NVIDIA H200", "cases": [{"index": 0, "call": {...}, "way":
-"bf16"}]}. On another device than that nothing is timed, nor on one that is in use.
+"bf16"}]}. On another device than that nothing is timed, nor on one that is in use. With "compile":
+true nothing is timed either: what is compiled is left in torch's cache for the process that times.
 OUT gets a line of JSON for each case as it is done, first one about the device. What fails says so
 in its line; a device that is broken ends the process. It ends by itself when its budget is spent.
 """
@@ -18,11 +19,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
 from stepscope.probe.job import host
-from stepscope.probe.job.operators import Way, make_call
-from stepscope.probe.job.tensors import Maker, UnbuildableError, stored_bytes
+from stepscope.probe.job.chains import chain_calls, compiled_chain
+from stepscope.probe.job.operators import Call, Way, make_call
+from stepscope.probe.job.tensors import Maker, UnbuildableError, made_bytes, stored_bytes
 from stepscope.probe.job.timing import DeviceTimer, HostTimer, warm_up
 from stepscope.protocol.json_text import json_text
 
@@ -39,6 +42,8 @@ MOST_UNEVEN = 1.5
 processes that share one take turns."""
 MOST_COPIES = 8
 USUAL_CACHE_BYTES = 64 << 20
+COMPILE_S = 4.0
+"""What compiling takes at least with a cache that is cold: less is left for no case that does."""
 BROKEN = ("CUDA error", "device-side assert", "an illegal memory access", "HIP error")
 
 
@@ -77,6 +82,8 @@ class Worker:
     def run(self) -> int:
         """All cases in their order, as far as the budget goes."""
         about = describe(self.torch, self.device)
+        if self._asked.get("compile"):
+            return self._compile()
         uneven = warm_up(self.torch, self.device, WARM_S)
         wanted = self._asked.get("on", about["device"])
         if about["device"] != wanted:
@@ -90,9 +97,11 @@ class Worker:
         for case in self._asked["cases"]:
             if time.monotonic() >= self._deadline:
                 break
+            if compiles(case) and time.monotonic() + COMPILE_S > self._deadline:
+                continue
             row: dict[str, Any] = {"index": case["index"]}
             try:
-                row["time"] = self._time(case)
+                row["time"] = self.time(case)
             except Exception as problem:  # noqa: BLE001 - whatever an operator raises is what is said of its case
                 row["problem"] = first_line(problem)
                 self._say(row)
@@ -104,24 +113,44 @@ class Worker:
         self._say({"done": done, "left": len(self._asked["cases"]) - done})
         return 0
 
-    def _time(self, case: dict[str, Any]) -> dict[str, Any]:
+    def _compile(self) -> int:
+        """Run each once; what cannot be is said by the process that times it."""
+        for case in self._asked["cases"]:
+            if time.monotonic() >= self._deadline:
+                break
+            with contextlib.suppress(Exception), self.torch.no_grad():
+                self._calls(case["call"], Way(case["way"]), 1)[0]()
+        return 0
+
+    def compiled(self, call: dict[str, Any]) -> Callable[..., Any]:
+        """A chain by torch.compile."""
+        return compiled_chain(self._maker, call)
+
+    def _calls(self, call: dict[str, Any], way: Way, copies: int) -> list[Call]:
+        if call["op"] == "chain":
+            run = self.compiled(call) if way.compiled else None
+            return chain_calls(self._maker, call, copies, run=run)
+        return [make_call(self._maker, call, way) for _ in range(copies)]
+
+    def time(self, case: dict[str, Any]) -> dict[str, Any]:
+        """One case; whatever an operator raises where it cannot be run."""
         call, way = case["call"], Way(case["way"])
         if call["op"].startswith("host:"):
             name = call["op"].removeprefix("host:")
             return host.time_case(self.device, name)
         size = stored_bytes(call)
-        needed, free = TIMES_STORED * size, ROOM * self._free_bytes()
+        needed, free = TIMES_STORED * size + made_bytes(call), ROOM * self._free_bytes()
         if needed > free:
             raise UnbuildableError(f"it needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} are free")
         way.set_switches(self.torch)
-        copies = self._copies(size, free)
+        copies = self._copies(size, needed, free)
         calls = []
         try:
             context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
             if not call["op"].endswith("_backward") or call["op"].startswith("aten::"):
                 context = self.torch.no_grad()
             with context:
-                calls = [make_call(self._maker, call, way) for _ in range(copies)]
+                calls = self._calls(call, way, copies)
                 return self._timer.time(calls)
         finally:
             calls.clear()
@@ -129,14 +158,14 @@ class Worker:
                 gc.collect()
                 self.torch.cuda.empty_cache()
 
-    def _copies(self, size: int, free: float) -> int:
+    def _copies(self, size: int, needed: float, free: float) -> int:
         """Of its tensors, so many that they are larger than the cache together."""
         cache_bytes = USUAL_CACHE_BYTES
         if self.device == "cuda":
             properties = self.torch.cuda.get_device_properties(0)
             cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or cache_bytes
         wanted = 2 * cache_bytes // max(size, 1) + 1
-        return int(max(min(wanted, MOST_COPIES, free / max(TIMES_STORED * size, 1)), 1))
+        return int(max(min(wanted, MOST_COPIES, free / max(needed, 1)), 1))
 
     def _free_bytes(self) -> float:
         if self.device == "cuda":
@@ -149,6 +178,11 @@ class Worker:
     def _say(self, row: dict[str, Any]) -> None:
         self._out.write(json_text(row) + "\n")
         self._out.flush()
+
+
+def compiles(case: dict[str, Any]) -> bool:
+    """Whether torch.compile is a part of it."""
+    return Way(case["way"]).compiled or case["call"]["op"].startswith(("host:comp", "host:capt"))
 
 
 def describe(torch: Any, device: str) -> dict[str, Any]:

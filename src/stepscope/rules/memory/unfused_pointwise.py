@@ -46,11 +46,8 @@ from stepscope.rules.shared.compiled_host import (
     num_left,
     without_checks,
 )
-from stepscope.rules.shared.fusible_runs import (
-    FUSIBLE,
-    fused_tasks,
-    runs_of,
-)
+from stepscope.rules.shared.fused_times import fused_tasks
+from stepscope.rules.shared.fusible_runs import FUSIBLE, runs_of
 from stepscope.rules.shared.padded_products import padded_by_compiler
 from stepscope.rules.task_table import per_step_ms
 

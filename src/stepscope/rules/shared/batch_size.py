@@ -22,6 +22,8 @@ from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, tasks_of
+from stepscope.rules.shared.larger_calls import larger_call
+from stepscope.rules.shared.measured import first_tasks, ratio_of, timed
 from stepscope.rules.shared.padded_products import is_misaligned
 from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, per_step
 from stepscope.workload.operands import operand
@@ -218,8 +220,24 @@ def at_size(case: Case, graph: Graph, times: float, roof_share: float) -> Float6
     by_fill = times * graph.task_ns * np.minimum(filled_share(case, graph), 1.0)
     retiled = case.table.of_category("gemm") & ~np.isnan(by_roof) & ~is_misaligned(case)
     needed = np.where(retiled, by_roof, np.fmax(by_roof, by_fill))
+    ratio = measured_growth(case, graph, int(times))
+    needed = np.where(np.isnan(ratio), needed, ratio * graph.task_ns)
     result: Float64 = np.clip(needed, graph.task_ns, times * graph.task_ns)
     return result
+
+
+def measured_growth(case: Case, graph: Graph, times: int) -> Float64:
+    """Per task how many times as long its operator took with so many times the batch; NaN where
+    that was not measured."""
+    trained, table, roofs = trained_weights(case.context), case.table, case.context.roofs
+    weights = frozenset() if trained is None else trained.shapes
+    leads = first_tasks(table, _growing(case, graph))
+    ns = timed(graph, table, roofs, leads, _as_now, lambda call: larger_call(call, weights, times))
+    return ratio_of(graph, table, ns)
+
+
+def _as_now(_: int, now: str) -> str:
+    return now
 
 
 def filled_share(case: Case, graph: Graph) -> Float64:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
 
@@ -16,16 +15,13 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
-from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.operator_traffic import Traffic, bytes_of, traffic_of
-from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable
 
 
@@ -33,9 +29,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     batch_norm_kernels: int = 3
     """Of a compiled run with a batch norm, besides its own: statistics in two stages, the
     convolution's layout."""
-    batch_norm_share: float = 0.7
-    """Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
-    innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
 
 
 POLICY = Policy()
@@ -190,7 +183,7 @@ def _totals(
 
     def summed(per_traffic: Iterable[float]) -> Float64:
         values = np.array(list(per_traffic), np.float64)
-        return _sums(run_of_op, values[traffic_of_op], num)
+        return sums_by(run_of_op, values[traffic_of_op], num)
 
     first = np.unique(run, return_index=True)[1]
     largest = np.array([max(each.read_bytes, default=0.0) for each in traffics])
@@ -205,7 +198,7 @@ def _totals(
         may_come_in=np.array(runs.may_come_in),
         goes_out=np.array(runs.goes_out),
         traffic=summed(each.moved for each in traffics),
-        now_ns=_sums(run, graph.task_ns[task], num),
+        now_ns=sums_by(run, graph.task_ns[task], num),
         instructions=summed(each.instructions for each in traffics),
         grad_in=largest[traffic_number[task[first]]],
         over_batches=summed(each.over_batches for each in traffics) > 0,
@@ -398,7 +391,7 @@ class RunFinder:
         return sum((count * self._bytes[tensor] for tensor, count in live.items()), 0.0)
 
 
-def _sums(groups: Int64, values: Float64, num: int) -> Float64:
+def sums_by(groups: Int64, values: Float64, num: int) -> Float64:
     return np.bincount(groups, values, num).astype(np.float64)
 
 
@@ -407,60 +400,6 @@ def _fits(table: TaskTable, op: int) -> bool:
     if work is None or work.bytes is None:
         return False
     return OPAQUE.search(table.op_name(op)) is None
-
-
-def fused_ns(runs: FusibleRuns, roofs: DevicePeaks, share: float) -> Float64:
-    """One kernel for each run, with this share of what may come in coming in. It moves bytes no
-    faster than its parts do now."""
-    vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
-    rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
-    rates = np.where(
-        runs.over_batches,
-        rate * POLICY.batch_norm_share,
-        np.minimum(rate, np.maximum(runs.traffic, 1.0) / np.maximum(runs.now_ns, 1.0)),
-    )
-
-    def time(size: Float64, instructions: Float64) -> Float64:
-        return fixed_ns(roofs, STREAM_FIXED_NS) + np.maximum(
-            size / rates, instructions / (vector / 2) * 1e9
-        )
-
-    def of_homes(values: Float64) -> Float64:
-        return _sums(runs.child, values[runs.home], len(runs.lead))
-
-    reads = runs.comes_in + share * runs.may_come_in
-    alone = time(reads + runs.goes_out, runs.instructions)
-    # Or the forward runs are done again, from what they read.
-    again = time(
-        runs.grad_in + of_homes(reads) + runs.goes_out,
-        runs.instructions + of_homes(runs.instructions),
-    )
-    has_home = np.bincount(runs.child, minlength=len(runs.lead)) > 0
-    return np.where(has_home, np.minimum(alone, again), alone)
-
-
-@once_a_case
-def fused_tasks(case: Case, share: float) -> Change:
-    """Each run that gains by it is one kernel, with this share of what may come in coming in; none
-    where the device's rates are not known."""
-    runs, roofs = runs_of(case), case.context.roofs
-    if runs is None or roofs is None:
-        return lambda before: before
-    new_ns = fused_ns(runs, roofs, share)
-    gains = runs.several & (new_ns < runs.now_ns)
-    leads, new_ns = runs.lead[gains], new_ns[gains]
-    tasks = runs.tasks_of(gains)
-    left = tasks[~is_among(tasks, leads)]
-    if case.context.trace.meta.has_shapes:
-        prepared = np.setdiff1d(prepared_to_add(case), leads)
-        left = np.concatenate((left, picked_in_place(case), prepared))
-
-    def change(before: Graph) -> Graph:
-        task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()
-        task_ns[leads], task_ns[left], gaps[left] = new_ns, 0.0, 0.0
-        return replace(before, task_ns=task_ns, task_gap_ns=gaps)
-
-    return change
 
 
 def num_compiled_kernels(case: Case, of_model: Bool, weight: Float64 | None = None) -> float:

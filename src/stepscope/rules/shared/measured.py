@@ -33,7 +33,7 @@ NORMS = (
 )
 CONVOLUTION = "aten::convolution"
 DEPTHWISE = "aten::_conv_depthwise2d"
-AS_IS, BENCHMARK, NHWC = "asis", "benchmark", "nhwc"
+AS_IS, BENCHMARK, NHWC, COMPILED = "asis", "benchmark", "nhwc", "compiled"
 SAME_KERNEL = 1.25
 """Between the recorded time of an operator and the measured one: of 632 operators of 102 recordings
 of an H200, nine in ten lie within it, the median within 2 %."""
@@ -59,9 +59,16 @@ def _call(table: TaskTable, op: int) -> OperatorCall | None:
         query = (sizes.sequences, sizes.heads, sizes.length_q, sizes.head_dim)
         key = (sizes.sequences, sizes.heads, sizes.length_k, sizes.head_dim)
         value = (*key[:3], sizes.head_dim_v)
-        mask = _mask(name, inputs)
         return attention_call(
-            query, key, value, mask, causal=causal, backward=name.endswith("_backward")
+            query,
+            key,
+            value,
+            _mask(name, inputs),
+            causal=causal,
+            backward=name.endswith("_backward"),
+            dtype=next(
+                (DTYPES[each] for each in inputs.types if DTYPES.get(each) in FLOATS), "fp32"
+            ),
         )
     types = tuple(DTYPES.get(each, each) for each in inputs.types)
     if any(each in DTYPES.values() and each not in ANY for each in types):
@@ -72,6 +79,11 @@ def _call(table: TaskTable, op: int) -> OperatorCall | None:
         op=name, dims=inputs.dims, types=types, strides=inputs.strides, concrete=inputs.concrete
     )
     return _convolution(call, table, op) if is_convolution(table, op) else call
+
+
+def _float_type(inputs: ParsedInputs) -> str:
+    types = (DTYPES.get(each, "") for each in inputs.types)
+    return next((each for each in types if each in FLOATS), FLOATS[0])
 
 
 def _norm(name: str, inputs: ParsedInputs) -> OperatorCall | None:
@@ -92,14 +104,21 @@ def _mask(name: str, inputs: ParsedInputs) -> Shape:
 
 
 def attention_call(
-    query: Shape, key: Shape, value: Shape, mask: Shape, *, causal: bool, backward: bool
+    query: Shape,
+    key: Shape,
+    value: Shape,
+    mask: Shape,
+    *,
+    causal: bool,
+    backward: bool,
+    dtype: str = "fp32",
 ) -> OperatorCall:
     """Attention over these (batch, heads, length, size), through the function that chooses its
     kernel."""
     return OperatorCall(
         op="attention_backward" if backward else "attention",
         dims=(query, key, value, mask, ()),
-        types=("fp32", "fp32", "fp32", "fp32" if mask else "", ""),
+        types=(dtype, dtype, dtype, dtype if mask else "", ""),
         strides=(),
         concrete=("", "", "", "", "causal" if causal else ""),
     )
@@ -173,10 +192,12 @@ def timed(
     roofs: DevicePeaks | None,
     leads: Bool,
     way: Callable[[int, str], str | None],
+    changed: Callable[[OperatorCall], OperatorCall | None] = lambda call: call,
 ) -> Float64:
     """Per task the time of its operator's call run another way, NaN where that was not measured:
     the recorded one by the ratio of the two measured ones. `leads` are one task of each call;
-    `way` gives the new way of a task and its present one, None where it stays."""
+    `way` gives the new way of a task and its present one, None where it stays; `changed` is the
+    call as it is then, None where that is not known."""
     ns = np.full(len(graph), np.nan)
     if roofs is None or roofs.probed is None or not leads.any():
         return ns
@@ -186,11 +207,12 @@ def timed(
         kinds.setdefault((int(table.alike[task]), way_now(table, task)), []).append(task)
     for (_, now), tasks in kinds.items():
         after, call = way(tasks[0], now), call_of(table, int(table.op[tasks[0]]))
-        if after is None or call is None:
+        other = None if call is None else changed(call)
+        if after is None or call is None or other is None:
             continue
         weight = float(spent[tasks].sum()) / max(graph.num_steps, 1)
         old = roofs.probed.time(ProbeCase(call=call, way=now), weight)
-        new = roofs.probed.time(ProbeCase(call=call, way=after), weight)
+        new = roofs.probed.time(ProbeCase(call=other, way=after), weight)
         if old is None or new is None or not is_reproduced(old, spent[tasks]):
             continue
         ns[tasks] = spent[tasks] * new.ns / old.ns
