@@ -27,7 +27,7 @@ from tests.shared_data import DEMO, lab_traces
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of its own, that takes small traces too."""
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "MIN_BYTES", 0)
+    monkeypatch.setattr(recording, "MIN_KEPT_BYTES", 0)
     return tmp_path / "cache"
 
 
@@ -92,7 +92,7 @@ def test_the_second_time_nothing_is_judged_and_all_of_it_comes_back(
 def test_a_small_trace_is_not_kept(
     trace: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MIN_BYTES", trace.stat().st_size + 1)
+    monkeypatch.setattr(recording, "MIN_KEPT_BYTES", trace.stat().st_size + 1)
     diagnose([trace])
     assert not folder.exists()
 
@@ -166,7 +166,7 @@ def test_changed_code_judges_anew(
 def test_code_that_was_changed_since_it_was_loaded_keeps_nothing(
     trace: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "LOADED_NS", 0)
+    monkeypatch.setattr(cache, "LOADED_NS", 0)
     diagnose([trace])
     assert not folder.exists()
 

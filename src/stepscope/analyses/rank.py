@@ -17,7 +17,6 @@ from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.known_bugs import bug_notes
 from stepscope.analyses.links import Links
 from stepscope.analyses.marks import host_mark_rows, with_steps_joined
-from stepscope.analyses.memory.use import memory_use
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition
 from stepscope.analyses.steps.projection import (
@@ -33,6 +32,7 @@ from stepscope.analyses.steps.projection import (
 from stepscope.analyses.steps.range_projection import median_lengths, project
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RangeRow, RankFacts, Steps
+from stepscope.core.memory import MemoryUse
 from stepscope.core.recorders import recorder_of
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
@@ -77,7 +77,7 @@ def measure_rank(
         busy_ns=_in_windows(steps, context.sets.busy),
         comms_hidden_ns=_in_windows(steps, intersect(context.sets.comms, context.sets.compute)),
         compute_split=compute_split(context),
-        memory=memory_use(context),
+        memory=None if trace.memory is None else _memory_use(context),
         has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
         notes=trace.notes
@@ -85,6 +85,12 @@ def measure_rank(
         + bug_notes(context.trace, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
+
+
+def _memory_use(context: RankContext) -> MemoryUse | None:
+    from stepscope.analyses.memory.use import memory_use
+
+    return memory_use(context)
 
 
 def _marks(

@@ -169,6 +169,20 @@ class Matched(Struct, frozen=True, kw_only=True):
         return waited
 
 
+NO_COLLECTIVES = Matched(
+    ranks=(),
+    offset_ns={},
+    unaligned=(),
+    of={},
+    num=0,
+    arrival_ns={},
+    last_ns=_no_entries(),
+    end_ns=_no_entries(),
+    complete=np.empty(0, np.bool_),
+)
+"""Of a rank that exchanges nothing with others."""
+
+
 class Lateness(Struct, frozen=True, kw_only=True):
     """How late one rank arrives at the collectives of the measured steps, against the median
     arrival, of two in the middle the earlier."""

@@ -15,7 +15,6 @@ import hashlib
 import os
 import struct
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.run import RunFacts, WholeRun
-from stepscope.pipeline.workers import text_bytes
 from stepscope.protocol.untrusted import MAX_JSON_BYTES
 from stepscope.readers import cache
 from stepscope.readers.inputs import FoundSources
@@ -38,10 +36,6 @@ from stepscope.readers.source import Source
 
 MAGIC = b"STEPSCOPE-FOUND\x00"
 HEAD = struct.Struct("<16s32s")
-MIN_BYTES = 32 << 20
-"""Of the traces' text: less is judged within a second."""
-LOADED_NS = time.time_ns()
-"""From when on the code on the disk may be another than the one that runs."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -54,10 +48,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     hardware: Calibrated | None
     step_ms: float | None
     all_findings: bool
-
-    @property
-    def is_large(self) -> bool:
-        return text_bytes(self.inputs.sources) >= MIN_BYTES
 
     @property
     def path(self) -> Path | None:
@@ -136,7 +126,7 @@ def _code_digest() -> str | None:
     digest = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
     num_files = 0
     for name, state in _files(Path(stepscope.__file__).parent):
-        if state.st_ctime_ns >= LOADED_NS:
+        if state.st_ctime_ns >= cache.LOADED_NS:
             return None
         num_files += 1
         digest.update(f"{name} {state.st_size} {state.st_mtime_ns}\n".encode())

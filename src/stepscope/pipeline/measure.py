@@ -12,11 +12,7 @@ from typing import Any
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from stepscope.analyses.collectives.job import job_comms
-from stepscope.analyses.collectives.lateness import lateness
-from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import collective_records_of
-from stepscope.analyses.collectives.waits import with_waits
+from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.kernels.roofline import slower_than_peak
 from stepscope.analyses.peak_waterfall import with_waterfalls
 from stepscope.analyses.rank import measure_rank
@@ -92,13 +88,21 @@ def measure_context(context: RankContext, step_ns: int | None, *, is_run: bool) 
     # Its groups are in the records, each rank of each of them: a job has many of both.
     meta = dataclasses.replace(context.trace.meta, process_groups=())
     facts = measure_rank(context, meta.rank or 0, step_ns, is_run=is_run)
-    records = collective_records_of(context, facts.rank)
     return Measured(
         meta=meta,
         facts=facts,
-        collective_records=records if len(records) else None,
+        collective_records=_collective_records(context, facts.rank),
         slower=slower_than_peak(context),
     )
+
+
+def _collective_records(context: RankContext, rank: int) -> CollectiveRecords | None:
+    """None where the rank exchanged nothing."""
+    if not (context.collective | host_collectives(context.trace)).any():
+        return None
+    from stepscope.analyses.collectives.records import collective_records_of
+
+    return collective_records_of(context, rank)
 
 
 def measure_job(
@@ -247,6 +251,11 @@ def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
     facts = [rank.facts for rank in ranks]
     if not rank_records or len({rank.rank for rank in facts}) < len(facts):
         return _Exchanged(facts=tuple(facts))
+    from stepscope.analyses.collectives.job import job_comms
+    from stepscope.analyses.collectives.lateness import lateness
+    from stepscope.analyses.collectives.matching import match
+    from stepscope.analyses.collectives.waits import with_waits
+
     matched = match(rank_records)
     late = lateness(rank_records, matched)
     for index, rank in enumerate(ranks):

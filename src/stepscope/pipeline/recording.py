@@ -17,13 +17,11 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.run import RunFacts, WholeRun
 from stepscope.core.timings import stage
 from stepscope.errors import InputError
-from stepscope.pipeline import kept
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job, read_nccl_logs
 from stepscope.pipeline.options import Options
-from stepscope.pipeline.workers import workers_for
+from stepscope.pipeline.workers import text_bytes, workers_for
 from stepscope.readers.auxiliary import read_auxiliary
-from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.probe_file import ProbedDevices
 from stepscope.readers.source import Source
@@ -33,6 +31,8 @@ from stepscope.rules.verdict import diagnose_job
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+MIN_KEPT_BYTES = 32 << 20
+"""Of the traces' text, from which a diagnosis is kept: less is judged within a second."""
 HARDWARE_VARIABLE = "STEPSCOPE_HARDWARE"
 """In the environment: the hardware file that every command judges by."""
 
@@ -84,7 +84,11 @@ class Recording:
         """The calibrated machine to judge by:
         the file given, else the one among the recordings, else the environment's."""
         path = self.options.hardware or self._named_hardware() or hardware_file(None)
-        return None if path is None else read_hardware(path)
+        if path is None:
+            return None
+        from stepscope.readers.hardware_file import read_hardware
+
+        return read_hardware(path)
 
     def _named_hardware(self) -> Path | None:
         """The hardware file that was named among the recordings;
@@ -172,6 +176,11 @@ class Recording:
     def _of_traces(self) -> Diagnosis:
         """As it was kept, else judged now."""
         options = self.options
+        is_kept = options.use_cache and options.cluster is None and "job" not in self.__dict__
+        if not is_kept or text_bytes(self.inputs.sources) < MIN_KEPT_BYTES:
+            return self._judged_now()
+        from stepscope.pipeline import kept
+
         asked = kept.Asked(
             inputs=self.inputs,
             auxiliary=self.auxiliary,
@@ -181,16 +190,18 @@ class Recording:
             step_ms=options.step_ms,
             all_findings=options.all_findings,
         )
-        is_kept = options.use_cache and options.cluster is None and "job" not in self.__dict__
-        digest = asked.digest() if is_kept and asked.is_large else None
+        digest = asked.digest()
         diagnosis = None if digest is None else kept.load(asked, digest)
         if diagnosis is None:
-            job = self.job
-            with stage("judge"):
-                diagnosis = diagnose_job(job, every=options.all_findings)
+            diagnosis = self._judged_now()
             if digest is not None:
                 kept.store(asked, digest, diagnosis)
         return diagnosis
+
+    def _judged_now(self) -> Diagnosis:
+        job = self.job
+        with stage("judge"):
+            return diagnose_job(job, every=self.options.all_findings)
 
     def refuse_untraced(self, needed: str) -> None:
         """InputError where no trace is among what was named: what is, and what `needed` says."""

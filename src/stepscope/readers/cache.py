@@ -60,6 +60,8 @@ NUM_SAMPLES = 30
 whatever the file's size."""
 MOST_BYTES = 4 << 30
 """Of all caches together; those not used for longest go first."""
+LOADED_NS = time.time_ns()
+"""From when on the code on the disk may be another than the one that runs."""
 ABANDONED_S = 24 * 3600
 """From when what a killed process left half written is removed."""
 

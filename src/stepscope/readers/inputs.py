@@ -34,14 +34,14 @@ from stepscope.readers.format import KINETO, NCCL, TRACE
 from stepscope.readers.formats import BY_NAME
 from stepscope.readers.log_dir import newest_recordings
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
-from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_special_files
-from stepscope.readers.run_folder.several import one_job
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from stepscope.readers.run_folder.folder import RunRecord
 
 CACHE_SUFFIX = ".stepscope-cache"
 RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d{1,6})(?![\d])", re.IGNORECASE)
@@ -94,7 +94,7 @@ def find_sources(paths: Sequence[str | Path]) -> FoundSources:
         sources = [
             source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)
         ]
-        job = one_job(runs)
+        job = _one_job(runs)
         for run in runs if job is None else [job]:
             sources += _windows(run)
         sources = [
@@ -114,6 +114,15 @@ def find_sources(paths: Sequence[str | Path]) -> FoundSources:
             run=job if is_run_alone else None,
             _held=held.pop_all(),
         )
+
+
+def _one_job(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """The run that the folders of all its machines are; None where there is none, or several."""
+    if not runs:
+        return None
+    from stepscope.readers.run_folder.several import one_job
+
+    return one_job(runs)
 
 
 def _of_path(
@@ -146,6 +155,8 @@ def _of_url(url: str, notes: list[str], held: ExitStack) -> list[Source]:
 
 def _of_folder(path: Path, notes: list[str], runs: list[RunRecord]) -> list[Source]:
     """A run's folder; or one of traces, and of runs, as a job on several machines leaves it."""
+    from stepscope.readers.run_folder.folder import read_run, refuse_special_files
+
     refuse_special_files(path)
     folders = [path] if is_run(path) else [each for each in path.iterdir() if is_run(each)]
     sources = []

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.analyses.collectives.waits import until_all_came
 from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.comms import CollectiveRecords, Matched
@@ -47,6 +46,8 @@ def job_graph_of(
     graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecords], matched: Matched
 ) -> JobGraph:
     """Tie the graphs' tasks together by the collectives they are part of."""
+    from stepscope.analyses.collectives.waits import until_all_came
+
     parts = []
     members = np.zeros(matched.num, np.int64)
     for graph, records in zip(graphs, rank_records, strict=True):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.host.loader import WORKERS
@@ -74,6 +75,16 @@ def copies_to_device(case: Case) -> bool:
         and is_named(case, TO_DEVICE)
         and bool(case.context.trace.is_kind(Kind.MEMCPY).any())
     )
+
+
+def multiplies_off_tensor_cores(case: Case) -> bool:
+    """Products of fp32 numbers, or on the vector units."""
+    if not on_device(case):
+        return False
+    table = case.table
+    in_fp32 = np.array([precision == "fp32" for precision in table.precision], np.bool_)
+    products = table.of_category("gemm", "convolution", "attention")
+    return bool((products & ((table.tensor_core == 0) | in_fp32)).any())
 
 
 def attends(case: Case) -> bool:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.collectives.lateness import lateness
-from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.grouping import distinct, is_among, median
-from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
+from stepscope.core.comms import (
+    NO_COLLECTIVES,
+    Collective,
+    CollectiveRecords,
+    Lateness,
+    Matched,
+)
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool, Float64
@@ -173,6 +176,9 @@ def job_case_of(
         for case in cases
         if case.facts.steps.step_interval_ns is not None
     ]
+    from stepscope.analyses.collectives.lateness import lateness
+    from stepscope.analyses.collectives.waits import with_waits
+
     job_graph = calibrated(job_graph_of(graphs, rank_records, matched), median(step_intervals))
     fitted = fit_job(job_graph, None if step_ns is None else float(step_ns))
     step_interval_ns = play_job(fitted).step_interval_ns
@@ -208,7 +214,7 @@ def job_case_of_rank(case: Case) -> JobCase:
     return JobCase(
         cases=(case,),
         rank_records=(),
-        matched=match(()),
+        matched=NO_COLLECTIVES,
         lateness=(),
         job_graph=job_graph,
         host_bounds=None

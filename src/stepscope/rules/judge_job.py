@@ -8,7 +8,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.grouping import distinct
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import FIXES, Abstention, Finding
@@ -129,6 +128,8 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
     ]
     if not usable:
         return None
+    from stepscope.analyses.collectives.records import collective_records_of
+
     owned = [collective_records_of(case.context, case.facts.rank) for case in usable]
     job_case = job_case_of(usable, owned, job.rank_records, job.matched, step_ns, facts.nccl)
     if job_case is None:

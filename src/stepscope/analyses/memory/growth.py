@@ -8,23 +8,20 @@ forward and backward make does.
 from __future__ import annotations
 
 import re
-from math import prod
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.memory.kinds import CODE, Kinds
 from stepscope.analyses.memory.lifetimes import DeviceEvents, Lifetimes
 from stepscope.analyses.memory.phases import BACKWARD, FORWARD
+from stepscope.analyses.memory.weights import CASTS, Trained, first_tensor
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.recordings.memory import ACTIVATIONS, GRADIENTS, INPUTS, TEMPORARY
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+from stepscope.core.trace import NONE, Bool, Int64, Trace
 from stepscope.workload.inputs import inputs_of
-from stepscope.workload.operands import operand, read_bytes
+from stepscope.workload.operands import operand
 
-ACCUMULATE = re.compile(r"^torch::autograd::AccumulateGrad$")
-CASTS = re.compile(r"^aten::(_to_copy|to|copy_|clone)$")
 PRODUCTS = ("aten::mm", "aten::addmm")
 MAKERS = (
     "aten::convolution_backward",
@@ -34,8 +31,6 @@ MAKERS = (
     "aten::native_batch_norm_backward",
 )
 """Operators of the backward pass that make gradients of weights beside those of activations."""
-BLOCK = 512
-"""Bytes that the allocator rounds sizes up to (c10/cuda/CUDACachingAllocator.cpp)."""
 BATCHES = tuple(np.geomspace(1 / 16, 256, 61).tolist())
 """Times today's, for which the peak is looked up: an eighth more from one to the next."""
 GROWING = (ACTIVATIONS, TEMPORARY, INPUTS)
@@ -47,48 +42,6 @@ REDUCTIONS = re.compile(
 PARTIAL_SUMS_BYTES = 1 << 20
 """Of a reduction on each multiprocessor, once it fills the device: 132 to 136 MiB of `aten::sum` on
 an H200's 132, whatever it sums (torch 2.11, aten/src/ATen/native/cuda/Reduce.cuh)."""
-
-
-class Trained(Struct, frozen=True, kw_only=True):
-    """The weights that a backward pass makes gradients of."""
-
-    shapes: frozenset[tuple[int, ...]]
-    size_bytes: int
-    num_elements: int
-    sizes: tuple[int, ...] = ()
-    """Bytes of each, in the order that gradients come in, the last first."""
-
-
-def trained_weights(context: RankContext) -> Trained | None:
-    """From the gradients that autograd accumulates, in the step with most; None where shapes do
-    not tell."""
-    trace = context.trace
-    nodes = np.flatnonzero(matching(trace, ACCUMULATE) & trace.is_kind(Kind.OP))
-    if not trace.meta.has_shapes or len(nodes) == 0:
-        return None
-    step = np.searchsorted(context.cut.host_start, trace.start_ns[nodes], side="right")
-    sizes: dict[int, list[int]] = {}
-    elements: dict[int, int] = {}
-    shapes: set[tuple[int, ...]] = set()
-    parsed: dict[int, tuple[tuple[int, ...], int] | None] = {}
-    for node, number in zip(nodes.tolist(), step.tolist(), strict=True):
-        detail = int(trace.detail[node])
-        if detail not in parsed:
-            parsed[detail] = _first_tensor(trace, node)
-        gradient = parsed[detail]
-        if gradient is not None:
-            shapes.add(gradient[0])
-            sizes.setdefault(number, []).append(gradient[1])
-            elements[number] = elements.get(number, 0) + prod(gradient[0])
-    if not sizes:
-        return None
-    largest = max(sizes.values(), key=sum)
-    return Trained(
-        shapes=frozenset(shapes),
-        size_bytes=sum(largest),
-        sizes=tuple(reversed(largest)),
-        num_elements=max(elements.values()),
-    )
 
 
 def growing_mask(
@@ -140,7 +93,7 @@ def _of_weights(trace: Trace, operator: Int64, trained: Trained) -> Bool:
             continue
         detail = int(trace.detail[op])
         if detail not in known:
-            tensor = _first_tensor(trace, op)
+            tensor = first_tensor(trace, op)
             known[detail] = tensor is not None and tensor[0] in trained.shapes
         result[index] = known[detail]
     return result
@@ -162,7 +115,7 @@ def _on_its_way(
         elif name in MAKERS:
             on_way[index] = size in sizes or 2 * size in sizes
         else:
-            tensor = _first_tensor(trace, op)
+            tensor = first_tensor(trace, op)
             on_way[index] = tensor is not None and tensor[0] in trained.shapes
     known: Bool = operator != NONE
     return on_way & known
@@ -175,13 +128,3 @@ def _product_shape(trace: Trace, op: int) -> tuple[int, ...]:
     tensors = [operand(inputs, index) for index in range(len(inputs.dims))]
     shapes = [tensor.dims for tensor in tensors if tensor is not None and len(tensor.dims) == 2]
     return (shapes[-2][0], shapes[-1][1]) if len(shapes) > 1 else ()
-
-
-def _first_tensor(trace: Trace, op: int) -> tuple[tuple[int, ...], int] | None:
-    """Shape and bytes, in the allocator's blocks, of an operator's first input."""
-    inputs = inputs_of(trace, op)
-    tensor = None if inputs is None else operand(inputs, 0)
-    if tensor is None:
-        return None
-    size = read_bytes(tensor)
-    return None if size is None else (tuple(tensor.dims), -(-int(size) // BLOCK) * BLOCK)

@@ -14,11 +14,9 @@ from stepscope.analyses.host.source_locations import Stacks, module_paths, origi
 from stepscope.analyses.memory.batch_fit import BatchFit, Beginning
 from stepscope.analyses.memory.growth import (
     PARTIAL_SUMS_BYTES,
-    Trained,
     batch_lines,
     growing_mask,
     partial_sums,
-    trained_weights,
 )
 from stepscope.analyses.memory.kinds import (
     CODE,
@@ -39,6 +37,7 @@ from stepscope.analyses.memory.lifetimes import (
 )
 from stepscope.analyses.memory.phases import BACKWARD, UPDATE, PhaseRuns, phase_runs
 from stepscope.analyses.memory.requests import requested_bytes
+from stepscope.analyses.memory.weights import Trained, trained_weights
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.checkpoints import TO_DEVICE

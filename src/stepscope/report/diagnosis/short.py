@@ -17,9 +17,6 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts, WholeRun
 from stepscope.protocol.secrets import masked_words
 from stepscope.protocol.settings import SETTINGS
-from stepscope.report.diagnosis.auxiliary import weight_words
-from stepscope.report.diagnosis.comms import late_ranks
-from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.step import BAR_PARTS, part_words
 from stepscope.report.diagnosis.view import (
     OF_TRAINING,
@@ -31,11 +28,6 @@ from stepscope.report.diagnosis.view import (
     headline,
     time_words,
     together_words,
-)
-from stepscope.report.diagnosis.whole_run import (
-    phases_words,
-    price_words,
-    whole_run_short,
 )
 from stepscope.report.document.blocks import (
     Action,
@@ -115,6 +107,8 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     yield Prose(time_words(diagnosis))
     if facts.ranks:
         if facts.comms is not None and len(facts.ranks) > 1:
+            from stepscope.report.diagnosis.comms import late_ranks
+
             yield from late_ranks(diagnosis, facts.comms)
         yield from _step(facts.median_rank, diagnosis)
     elif facts.run is not None and not (facts.run.ranks or facts.run.exit_code):
@@ -128,6 +122,8 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
 
 def _whole_run(run: WholeRun) -> Iterator[Section]:
     """Where the rest of the run went, and what to do about that: not what a step does."""
+    from stepscope.report.diagnosis.whole_run import phases_words, price_words, whole_run_short
+
     blocks: list[Block] = []
     if run.phases:
         blocks.append(Line(text=phases_words(run.phases), tone="quiet"))
@@ -144,6 +140,10 @@ def _end(diagnosis: Diagnosis) -> Iterator[Block]:
     if facts.run is not None and facts.run.exit_code and facts.ranks and not facts.out_of_memory:
         code = facts.run.exit_code
         yield Warn(f"The job ended with exit code {code}: this is of the steps until then.")
+    if not facts.out_of_memory:
+        return
+    from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
+
     for report in by_detail(facts.out_of_memory)[:1]:
         yield Warn(f"Out of memory: {failure_words(report)}")
         for way in report.ways[:1]:
@@ -240,6 +240,8 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
 
 def _title(fault: Finding | Advice, diagnosis: Diagnosis) -> str:
     if isinstance(fault, Advice):
+        from stepscope.report.diagnosis.auxiliary import weight_words
+
         return weight_words(fault)
     codes = [each.code for each in diagnosis.findings[:MOST_FINDINGS]]
     before = codes[: codes.index(fault.code)]

@@ -22,9 +22,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.memory.growth import trained_weights
-from stepscope.analyses.memory.kinds import STATES
-from stepscope.analyses.memory.use import optimizer_of
 from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
@@ -90,6 +87,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _wide_bytes(case: Case, memory: MemoryUse) -> int:
     """Of the states, where they have four bytes an element; else 0."""
+    from stepscope.analyses.memory.kinds import STATES
+    from stepscope.analyses.memory.use import optimizer_of
+    from stepscope.analyses.memory.weights import trained_weights
+
     trained, num = trained_weights(case.context), STATES.get(optimizer_of(case.context.trace) or "")
     states = 0 if memory.kinds is None else memory.kinds.get(OPTIMIZER, 0)
     if trained is None or not num or states < WIDE_BYTES * num * trained.num_elements:

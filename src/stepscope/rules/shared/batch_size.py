@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
-from stepscope.analyses.memory.growth import CASTS, trained_weights
+from stepscope.analyses.memory.weights import CASTS, trained_weights
 from stepscope.analyses.naming import matching
 from stepscope.core.memory import MemoryUse
 from stepscope.core.trace import NONE, Bool, Float64, Kind, Launch
