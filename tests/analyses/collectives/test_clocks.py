@@ -92,6 +92,12 @@ def test_equally_many_losses_of_different_ones_match_nothing_wrong(seed: int) ->
     assert_nothing_wrong(seed, 2, {0: 0, 1: 0}, numbered=True)
 
 
+def test_one_collective_lost_on_all_but_one_rank_is_not_the_next_one() -> None:
+    """The one rank lost the next one instead: in order they would be a pair, a third of the way to
+    their neighbours apart."""
+    assert_nothing_wrong(121, 3, {0: 0, 1: 0, 2: 0}, numbered=True)
+
+
 def assert_nothing_wrong(
     seed: int, num_ranks: int, shift: dict[int, int], *, numbered: bool
 ) -> None:

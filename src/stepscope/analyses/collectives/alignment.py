@@ -32,6 +32,7 @@ def align_lists(
     list_token: Int64,
     ordinal: Int64,
     list_ordinal: Int64,
+    firm: Int64,
 ) -> Int64:
     """Per entry, its position in a list of the same kinds sorted by time,
     in order and within `near`; else NONE.
@@ -55,12 +56,14 @@ def align_lists(
     if not len(of):
         return position
     if bool((np.diff(of) > 0).all() and (np.diff(to) > 0).all()):
-        position[of] = to
-        return position
-    gain = np.where(distance <= near[of], 1.0 - distance / (near[of] + 1) + agree, FAR_GAIN)
-    chain = _heaviest_chain(of.tolist(), to.tolist(), gain.tolist(), len(list_ns))
-    if _is_dense(distance[chain], list_ns, list_token):
-        chain = chain[agree[chain]]
+        chain = np.arange(len(of))
+    else:
+        gain = np.where(distance <= near[of], 1.0 - distance / (near[of] + 1) + agree, FAR_GAIN)
+        chain = _heaviest_chain(of.tolist(), to.tolist(), gain.tolist(), len(list_ns))
+        if _is_dense(distance[chain], list_ns, list_token):
+            chain = chain[agree[chain]]
+    lone = _is_lone(distance[chain], to[chain], list_ns, list_token, DENSE)
+    chain = chain[agree[chain] | (firm[of[chain]] != 1) | ~lone]
     position[of[chain]] = to[chain]
     return position
 
@@ -82,15 +85,8 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
     strays = distance > STRAY * usual
     if not strays.any():
         return slipped
-    order = np.lexsort((list_ns, list_token))
-    neighbour = np.full((2, len(list_ns)), NONE, np.int64)
-    alike = np.diff(list_token[order]) == 0
-    neighbour[0, order[:-1][alike]] = order[1:][alike]
-    neighbour[1, order[1:][alike]] = order[:-1][alike]
-    gaps = np.where(
-        neighbour[:, to] != NONE, np.abs(list_ns[neighbour[:, to]] - list_ns[to]), MAX_NS
-    )
-    slipped = distance > np.maximum(gaps.min(axis=0) // SPARSE, max(LONE * usual, MIN_NS))
+    neighbour = _neighbours(list_ns, list_token)
+    slipped = _is_lone(distance, to, list_ns, list_token, SPARSE)
     in_kind = np.lexsort((list_ns[to], list_token[to]))
     follows = np.diff(list_token[to][in_kind]) == 0
     for other in neighbour[:, to]:
@@ -103,6 +99,27 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
     slipped[after] |= strays[after] & seen[before]
     slipped[before] |= strays[before] & seen[after]
     return slipped
+
+
+def _neighbours(list_ns: Int64, list_token: Int64) -> Int64:
+    """Of each in the list, the next of its kind and the one before; NONE where there is none."""
+    order = np.lexsort((list_ns, list_token))
+    neighbour = np.full((2, len(list_ns)), NONE, np.int64)
+    alike = np.diff(list_token[order]) == 0
+    neighbour[0, order[:-1][alike]] = order[1:][alike]
+    neighbour[1, order[1:][alike]] = order[:-1][alike]
+    return neighbour
+
+
+def _is_lone(distance: Int64, to: Int64, list_ns: Int64, list_token: Int64, part: int) -> Bool:
+    """Of pairs, those that may as well be two collectives: far apart beside the others, and by more
+    than this part of the distance to the next of their kind."""
+    usual = float(np.median(distance)) if len(distance) else 0.0
+    neighbour = _neighbours(list_ns, list_token)[:, to]
+    gaps = np.where(neighbour != NONE, np.abs(list_ns[neighbour] - list_ns[to]), MAX_NS)
+    limit = np.maximum(gaps.min(axis=0) // part, max(LONE * usual, MIN_NS))
+    lone: Bool = distance > limit
+    return lone
 
 
 def _is_dense(distance: Int64, list_ns: Int64, list_token: Int64) -> bool:

@@ -153,7 +153,9 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
         )
         near = np.where(firm == 1, tolerance, max(tolerance, _LOOSE_NS))
         ordinal = ordinals(token, number, collectives.token, collectives.number)
-        position = align_lists(time, token, near, collectives.time, collectives.token, *ordinal)
+        position = align_lists(
+            time, token, near, collectives.time, collectives.token, *ordinal, firm
+        )
         position = fill_gaps(position, time, token, firm, collectives.time, collectives.token)
         matched = position != NONE
         fresh = np.arange(collective_ids.next_id, collective_ids.next_id + int((~matched).sum()))
