@@ -37,8 +37,9 @@ class Skips:
         self.note(report)
 
     def pytest_sessionfinish(self) -> None:
-        if self.config.cache is not None:
-            self.config.cache.set(KEPT, dict(sorted(self.reasons.items())))
+        # Without it, as by `-p no:cacheprovider`, nothing is kept.
+        if cache := getattr(self.config, "cache", None):
+            cache.set(KEPT, dict(sorted(self.reasons.items())))
 
 
 def pytest_configure(config: pytest.Config) -> None:
