@@ -396,7 +396,12 @@ def test_a_baseline_of_json_is_read(baseline: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_baseline_may_be_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    gated(capsys, "--baseline", str(DEMO), "--fail-if", "compute_ms != baseline", code=0)
+    compared = ("--baseline", str(DEMO), "--fail-if", "compute_ms != baseline", "--format", "json")
+    out, err = gated(capsys, *compared, code=0)
+    (check,) = json.loads(out)["gate"]["checks"]
+    assert check["status"] == "passed"
+    assert check["values"]["compute_ms"] == check["values"]["baseline.compute_ms"] > 0
+    assert "the gate passed" in err
 
 
 def test_a_profiled_step_is_not_compared_with_an_unprofiled_one(
