@@ -26,6 +26,7 @@ from stepscope.core.calibrated import (
     Timing,
 )
 from stepscope.core.hardware import DeviceSpec
+from stepscope.core.probed import MeasuredTime, ProbedTimes
 from stepscope.core.trace import DeviceProperties
 from stepscope.hardware.lookup import find_spec
 from stepscope.pipeline.contexts import RankContexts
@@ -303,6 +304,25 @@ def test_copies_go_at_the_measured_rate() -> None:
     assert pinned_bytes_per_s(case, 0.6) == pytest.approx(30e9), "as cautious as with the datasheet"
     plain = case_of(build_context(trace, find_spec(device)), 0, None)
     assert pinned_bytes_per_s(plain) == pytest.approx(64e9 * 0.8)
+
+
+def test_copies_go_as_they_were_timed() -> None:
+    path = lab_trace("single/h2d_pageable.slow")
+    trace = read_trace(Source(path=path, label=path.name), use_cache=False)
+    device = device_of(trace)
+    assert device is not None
+    asked = ProbedTimes()
+    modelled = case_of(build_context(trace, find_spec(device), probed=asked), 0, None)
+    assert pinned_bytes_per_s(modelled) == pytest.approx(64e9 * 0.8)
+    (wanted,) = asked.asked
+    assert (wanted.call.op, wanted.way) == ("copy_to_device", "pinned")
+    (size,) = wanted.call.dims[0]
+    assert isinstance(size, int)
+    ns = size / 50.0
+    time = MeasuredTime(ns=ns, low_ns=ns, high_ns=ns, samples=5)
+    probed = ProbedTimes(times={wanted: time})
+    timed = case_of(build_context(trace, find_spec(device), probed=probed), 0, None)
+    assert pinned_bytes_per_s(timed) == pytest.approx(50e9)
 
 
 def notes(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:

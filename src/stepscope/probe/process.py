@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from msgspec import Struct, convert, to_builtins
@@ -29,7 +31,14 @@ CODE = (
 is the working folder."""
 START_S = 60.0
 """Beyond the budget, for Python, torch and the device to start."""
-BENCHMARK = "benchmark"
+RESERVED = 0.4
+"""Of the budget, kept for chains and what else is compiled, where some of that is asked for."""
+BENCHMARK, COMPILED = "benchmark", "compiled"
+MOST_COMPILERS, CORES_EACH = 4, 4
+"""Processes that compile chains meanwhile, and the cores that there are for each: a third of a
+dozen chains is compiled in a default budget, and torch compiles in threads of its own."""
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+POLL_S = 0.1
 MAX_PROBLEM_CHARS = 300
 
 
@@ -82,37 +91,82 @@ def time_cases(python: str, device: str, cases: Sequence[ProbeCase], budget_s: f
 def _timed(
     python: str, device: str, cases: Sequence[ProbeCase], budget_s: float
 ) -> tuple[dict[str, str], list[ProbeRow]]:
-    with tempfile.TemporaryDirectory(prefix="stepscope-probe-") as folder:
-        asked, out, said = (Path(folder, name) for name in ("cases", "out", "said"))
+    with tempfile.TemporaryDirectory(prefix="stepscope-probe-") as name, ExitStack() as ended:
+        folder = Path(name)
         indexed = [{"index": i, **to_builtins(case)} for i, case in enumerate(cases)]
-        asked.write_text(
-            json_text({"budget_s": budget_s, "device": None, "on": device, "cases": indexed})
-        )
-        command = [*_worker(python), str(asked), str(out)]
-        with said.open("wb") as file:
-            try:
-                subprocess.run(
-                    command,
-                    cwd=folder,
-                    env=tool_environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    timeout=budget_s + START_S,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                pass
-            except OSError as problem:
-                raise UsageError(f"{python} cannot be started: {problem.strerror}") from None
-        lines = _lines(out)
+        asked: dict[str, object] = {
+            "budget_s": budget_s,
+            "device": None,
+            "on": device,
+            "cases": indexed,
+        }
+        timing = _start(python, folder, "time", {**asked, "reserved_s": RESERVED * budget_s})
+        ended.callback(_end, timing)
+        deadline = time.monotonic() + budget_s + START_S
+        chains = [row for row in indexed if COMPILED in row["way"]]
+        if chains and _says_something(timing, folder / "time.out", deadline):
+            # The device was found idle: from here on chains are compiled while others are timed.
+            num = _compilers(len(chains))
+            for number in range(num):
+                some = {**asked, "compile": True, "cases": chains[number::num]}
+                ended.callback(_end, _start(python, folder, f"compile{number}", some))
+        with suppress(subprocess.TimeoutExpired):
+            timing.wait(max(deadline - time.monotonic(), 0.0))
+        lines = _lines(folder / "time.out")
         if not lines or "about" not in lines[0]:
-            why = problem_line(said) or "it ended without a word"
+            why = problem_line(folder / "time.said") or "it ended without a word"
             raise UsageError(f"nothing was timed by {python}: {why[:MAX_PROBLEM_CHARS]}")
     refused = lines[0]["about"].get("refused")
     if refused:
         raise UsageError(f"nothing was timed: {refused}")
     return lines[0]["about"], [_row(cases, line) for line in lines[1:] if "index" in line]
+
+
+def _start(
+    python: str, folder: Path, name: str, asked: dict[str, object]
+) -> subprocess.Popen[bytes]:
+    """A worker on these cases; its lines go to NAME.out, what else it says to NAME.said. What torch
+    compiles goes with the folder, and is the other workers' too."""
+    given = folder / f"{name}.json"
+    given.write_text(json_text(asked))
+    kept = {
+        name: str(folder / name.lower()) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    }
+    with (folder / f"{name}.said").open("wb") as said:
+        try:
+            return subprocess.Popen(
+                [*_worker(python), str(given), str(folder / f"{name}.out")],
+                cwd=folder,
+                env={**tool_environment(), **kept},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise UsageError(f"{python} cannot be started: {problem.strerror}") from None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With what it started itself to compile."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _says_something(process: subprocess.Popen[bytes], out: Path, deadline: float) -> bool:
+    """Whether it comes to write its first line, and goes on after it."""
+    while time.monotonic() < deadline and process.poll() is None:
+        if out.exists() and out.stat().st_size:
+            return not _lines(out)[:1] or "refused" not in _lines(out)[0].get("about", {})
+        time.sleep(POLL_S)
+    return False
+
+
+def _compilers(num_chains: int) -> int:
+    """Processes that compile beside the one that times."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return max(min(num_chains, MOST_COMPILERS, cores // CORES_EACH), 0)
 
 
 def _lines(out: Path) -> list[dict[str, dict[str, str]]]:

@@ -41,9 +41,11 @@ class ProbedDevices:
     def of(self, device: str) -> ProbedTimes:
         if device not in self.by_name:
             times: dict[ProbeCase, MeasuredTime] = {}
+            problems: dict[ProbeCase, str] = {}
             for file in (*self._shared, *probe_files(device)):
                 times |= _times(device, file)
-            self.by_name[device] = ProbedTimes(times=times)
+                problems |= _problems(device, file)
+            self.by_name[device] = ProbedTimes(times=times, problems=problems)
         return self.by_name[device]
 
 
@@ -88,6 +90,12 @@ def _times(device: str, file: ProbeFile) -> dict[ProbeCase, MeasuredTime]:
         for row in file.rows[-MAX_ROWS:]
         if row.time is not None and 0 < row.time.ns < LARGEST_NS
     }
+
+
+def _problems(device: str, file: ProbeFile) -> dict[ProbeCase, str]:
+    if file.device != device:
+        return {}
+    return {row.case: row.problem for row in file.rows[-MAX_ROWS:] if row.problem}
 
 
 def _kept(device: str) -> Iterator[Path]:

@@ -325,6 +325,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         source_locations=locations,
         memory=proposal.memory,
         samples_times=proposal.samples_times,
+        timed_share=min(each.timed_share for each in proposals.values()),
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
     rule = rule_of(proposal.code)

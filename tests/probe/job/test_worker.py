@@ -127,6 +127,44 @@ def test_it_ends_when_its_budget_is_spent(tmp_path: Path) -> None:
     assert len(lines) == 2
 
 
+CHAIN = {
+    **call("chain", [], [], ["0"]),
+    "parts": [call("aten::neg", [[8, 8]], ["fp32"], ["#0"])],
+}
+
+
+@pytest.mark.parametrize(("reserved_s", "first"), [(0.0, 1), (60.0, 0)])
+def test_time_is_kept_for_what_is_compiled(tmp_path: Path, reserved_s: float, first: int) -> None:
+    asked, out = tmp_path / "cases.json", tmp_path / "out.jsonl"
+    cases = [{"index": i, "call": each, "way": "asis"} for i, each in enumerate((CHAIN, PRODUCT))]
+    about = {"budget_s": 60, "reserved_s": reserved_s, "device": "cpu", "cases": cases}
+    asked.write_text(json.dumps(about))
+    assert worker.main([str(asked), str(out)]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["index"] for row in rows[1:-1]] == [first, 1 - first]
+    assert rows[-1] == {"done": 2, "left": 0}
+
+
+def test_nothing_is_compiled_where_no_time_is_left_for_it(tmp_path: Path) -> None:
+    case = {"call": CHAIN, "way": "asis+compiled"}
+    assert lines_of(tmp_path, [case], budget_s=worker.COMPILE_S)[-1] == {"done": 0, "left": 1}
+
+
+def test_it_compiles_for_others_and_times_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(worker, "compiled_chain", lambda _, each: made.append(each))
+    asked, out = tmp_path / "cases.json", tmp_path / "out.jsonl"
+    cases = [{"index": 0, "call": CHAIN, "way": way} for way in ("asis", "asis+compiled")]
+    cases.append({"index": 2, "call": PRODUCT, "way": "bf16"})
+    about = {"budget_s": 60, "compile": True, "device": "cpu", "cases": cases}
+    asked.write_text(json.dumps(about))
+    assert worker.main([str(asked), str(out)]) == 0
+    assert made == [CHAIN]
+    assert out.read_text() == ""
+
+
 def test_it_leaves_the_switches_of_the_process_to_the_way() -> None:
     from stepscope.probe.job.operators import Way
 

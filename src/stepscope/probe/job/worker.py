@@ -5,7 +5,8 @@
 CASES is a JSON file:
 {"budget_s": 15, "device": null, "on": "NVIDIA H200", "cases": [{"index": 0, "call": {...}, "way":
 "bf16"}]}. On another device than that nothing is timed, nor on one that is in use. With "compile":
-true nothing is timed either: what is compiled is left in torch's cache for the process that times.
+true nothing is timed either: what is compiled is left in torch's cache for the process that times,
+which keeps "reserved_s" of its budget for chains and what else is compiled.
 OUT gets a line of JSON for each case as it is done, first one about the device. What fails says so
 in its line; a device that is broken ends the process. It ends by itself when its budget is spent.
 """
@@ -78,6 +79,7 @@ class Worker:
             DeviceTimer(torch) if self.device == "cuda" else HostTimer()
         )
         self._maker = Maker(torch, self.device)
+        self._failed, self._is_broken = 0, False
 
     def run(self) -> int:
         """All cases in their order, as far as the budget goes."""
@@ -93,33 +95,45 @@ class Worker:
         self._say({"about": about})
         if "refused" in about:
             return 0
-        done = 0
-        for case in self._asked["cases"]:
-            if time.monotonic() >= self._deadline:
-                break
-            if compiles(case) and time.monotonic() + COMPILE_S > self._deadline:
+        cases = self._asked["cases"]
+        compiling = [case for case in cases if is_of_chain(case) or compiles(case)]
+        plain = [case for case in cases if case not in compiling]
+        reserved_s = float(self._asked.get("reserved_s", 0.0)) if compiling else 0.0
+        groups = ((plain, self._deadline - reserved_s), (compiling, self._deadline))
+        left = [self._time_until(*group) for group in groups]
+        left[0] = self._time_until(left[0], self._deadline)
+        if self._is_broken:
+            return 4
+        undone = len(left[0]) + len(left[1]) + self._failed
+        self._say({"done": len(cases) - undone, "left": undone})
+        return 0
+
+    def _time_until(self, cases: list[dict[str, Any]], end: float) -> list[dict[str, Any]]:
+        """Those for which there was no time."""
+        left = []
+        for case in cases:
+            needed_s = COMPILE_S if compiles(case) else 0.0
+            if self._is_broken or time.monotonic() + needed_s >= end:
+                left.append(case)
                 continue
             row: dict[str, Any] = {"index": case["index"]}
             try:
                 row["time"] = self.time(case)
             except Exception as problem:  # noqa: BLE001 - whatever an operator raises is what is said of its case
                 row["problem"] = first_line(problem)
-                self._say(row)
-                if any(word in str(problem) for word in BROKEN):
-                    return 4
-                continue
+                self._failed += 1
+                self._is_broken = any(word in str(problem) for word in BROKEN)
             self._say(row)
-            done += 1
-        self._say({"done": done, "left": len(self._asked["cases"]) - done})
-        return 0
+        return left
 
     def _compile(self) -> int:
         """Run each once; what cannot be is said by the process that times it."""
         for case in self._asked["cases"]:
             if time.monotonic() >= self._deadline:
                 break
-            with contextlib.suppress(Exception), self.torch.no_grad():
-                self._calls(case["call"], Way(case["way"]), 1)[0]()
+            if is_of_chain(case) and compiles(case):
+                with contextlib.suppress(Exception), self.torch.no_grad():
+                    self.compiled(case["call"])
         return 0
 
     def compiled(self, call: dict[str, Any]) -> Callable[..., Any]:
@@ -178,6 +192,11 @@ class Worker:
     def _say(self, row: dict[str, Any]) -> None:
         self._out.write(json_text(row) + "\n")
         self._out.flush()
+
+
+def is_of_chain(case: dict[str, Any]) -> bool:
+    """Whether it is timed beside what is compiled."""
+    return bool(case["call"]["op"] == "chain")
 
 
 def compiles(case: dict[str, Any]) -> bool:

@@ -41,12 +41,14 @@ from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.probed import OperatorCall
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.attention_backends import backends_line
 from stepscope.rules.shared.measured import attention_call, probed_time
 from stepscope.rules.shared.rates import ATTENTION_BACKWARD, attention_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
@@ -121,11 +123,14 @@ class AttentionGroup:
         return once * ATTENTION_BACKWARD if self.is_backward else once
 
     def _probed_ns(self, roofs: DevicePeaks, now_ns: float, *, causal: bool) -> float | None:
+        found = probed_time(roofs, self.call(causal=causal), self.precision, now_ns)
+        return None if found is None else found.ns
+
+    def call(self, *, causal: bool) -> OperatorCall:
+        """The fused one."""
         query = (self.batch, 1, self.queries, self.dim)
         key = (self.batch, 1, self.keys, self.dim)
-        call = attention_call(query, key, key, (), causal=causal, backward=self.is_backward)
-        found = probed_time(roofs, call, self.precision, now_ns)
-        return None if found is None else found.ns
+        return attention_call(query, key, key, (), causal=causal, backward=self.is_backward)
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -157,6 +162,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
             (
                 f"{sizes[0]} heads x batch of {sizes[1]} queries x {sizes[2]} keys, head size "
                 f"{sizes[3]}, {sizes[4]}"
+            ),
+            *backends_line(
+                roofs,
+                first.call(causal=first.causal),
+                first.precision,
+                per_step_ms(graph, mask) * 1e6,
             ),
         ),
         events=graph.task_event[mask],

@@ -9,11 +9,13 @@ import numpy as np
 
 from stepscope.analyses.grouping import median
 from stepscope.analyses.naming import matching
+from stepscope.core.probed import OperatorCall
 from stepscope.core.trace import NONE, Bool, Float64, Kind
 from stepscope.replay.changes import with_part_ns, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.shared.host_ranges import call_of_task
+from stepscope.rules.shared.measured import probed_time
 
 PAGEABLE_TO_DEVICE = re.compile(r"^Memcpy HtoD \(Pageable")
 PINNED_TO_DEVICE = re.compile(r"^Memcpy HtoD \(Pinned")
@@ -23,6 +25,8 @@ TO_HOST = re.compile(r"DtoH|DeviceToHost")
 LARGE_BYTES = 1 << 20
 """From here on a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the
 start of a copy about 2."""
+LARGEST_LOG2 = 28
+"""Of the bytes of a copy that is timed: larger ones run at the same rate."""
 PINNED_SHARE = 0.8
 """Of a PCIe link's raw rate that one pinned copy reaches: packets cost a tenth and more of it; 55
 of 64 GB/s on an H200 (lab)."""
@@ -49,21 +53,40 @@ def sizes(case: Case) -> Float64:
 
 
 def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
-    """What the trace's own large pinned copies reach, else the machine's own where it was
-    calibrated, else this share of the link's rate; None when none is known. A measured rate is cut
-    as much as the share is below the usual."""
+    """What the trace's own large pinned copies reach, else what was timed on the machine or it was
+    calibrated to, else this share of the link's rate; None when none is known. A measured rate is
+    cut as much as the share is below the usual."""
     size, pinned = sizes(case), copy_tasks(case, PINNED_TO_DEVICE)
     large = pinned & (size >= LARGE_BYTES) & (case.graph.task_ns > 0)
     if large.any():
         return median(size[large] / case.graph.task_ns[large]) * 1e9
     roofs = case.context.roofs
-    reached = None
-    if roofs is not None and roofs.measured is not None:
+    reached = _timed_bytes_per_s(case)
+    if reached is None and roofs is not None and roofs.measured is not None:
         reached = roofs.measured.copy_bytes_per_s("to_device_pinned")
     if reached is not None:
         return reached * share / PINNED_SHARE
     link = None if roofs is None else roofs.spec.link_bytes_per_s.get("pcie")
     return None if link is None else link.value * share
+
+
+def _timed_bytes_per_s(case: Case) -> float | None:
+    """Of a pinned copy of about the size of the run's largest pageable one."""
+    size, pageable = sizes(case), copy_tasks(case, PAGEABLE_TO_DEVICE)
+    large = pageable & (size >= LARGE_BYTES)
+    if not large.any():
+        return None
+    asked = 1 << min(int(size[large].max()).bit_length() - 1, LARGEST_LOG2)
+    weight = per_step(case.graph, float(case.graph.task_ns[pageable].sum()))
+    found = probed_time(case.context.roofs, copy_call(asked), "pinned", weight)
+    return None if found is None else asked / found.ns * 1e9
+
+
+def copy_call(num_bytes: int) -> OperatorCall:
+    """So many bytes from the host to the device."""
+    return OperatorCall(
+        op="copy_to_device", dims=((num_bytes,),), types=("uint8",), strides=(), concrete=("",)
+    )
 
 
 def launching(graph: Graph, tasks: Bool) -> Bool:
