@@ -49,10 +49,10 @@ def shared_traces(*patterns: str) -> list[Path]:
 
 
 def some(items: Sequence[T], num: int) -> list[T]:
-    """About so many of them, evenly chosen: CI has fifteen minutes. STEPSCOPE_EVERY=1 in the
+    """At most so many of them, evenly chosen: CI has fifteen minutes. STEPSCOPE_EVERY=1 in the
     environment takes all."""
     return (
         list(items)
         if os.environ.get("STEPSCOPE_EVERY")
-        else list(items[:: max(1, len(items) // num)])
+        else list(items[:: -(-len(items) // num) or 1])
     )

@@ -1,4 +1,4 @@
-"""One browser for all pages: Playwright runs once in a process."""
+"""One browser for all pages: Playwright runs once in a process, and a page's tab is used again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser.tabs import Tabs
 from tests.installed import find_browser, package
 
 
@@ -17,3 +18,8 @@ def browser() -> Iterator[Any]:
         opened = started.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+@pytest.fixture(scope="session")
+def tabs(browser: Any) -> Tabs:
+    return Tabs(browser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.installed import package
@@ -24,13 +25,36 @@ SHOWN_ONCE = r"""() => {
 """Of rows that differ in words and numbers alone the first stays."""
 
 
-def faults_of(page: Any, context: str | None = None) -> list[str]:
-    """By axe. Contrast is nine tenths of its work, and the same for rows that are drawn alike: it
-    is looked at last, in one row of each look, and the page is of no use afterwards."""
+def faults_of(
+    page: Any,
+    context: str | None = None,
+    *,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    schemes: Sequence[str] = ("light",),
+) -> list[str]:
+    """By axe, in each size and colour scheme. Contrast is nine tenths of its work, and the same for
+    rows that are drawn alike: it is looked at last, in one row of each look, and the page is of no
+    use afterwards."""
     others = {"rules": {CONTRAST: {"enabled": False}}}
-    faults = _run(page, context, others)
-    page.evaluate(SHOWN_ONCE)
-    return faults + _run(page, context, {"runOnly": {"type": "rule", "values": [CONTRAST]}})
+    contrast = {"runOnly": {"type": "rule", "values": [CONTRAST]}}
+    faults = []
+    for number, size in enumerate(sizes):
+        _resize(page, size)
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            faults.append(f"wider than {size[0]} pixels")
+        faults += _run(page, context, others)
+        if number == 0:
+            page.evaluate(SHOWN_ONCE)
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        for size in sizes:
+            _resize(page, size)
+            faults += _run(page, context, contrast)
+    return faults
+
+
+def _resize(page: Any, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
 
 
 def _run(page: Any, context: str | None, options: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from stepscope.pipeline.recording import Recording
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
 from tests.browser.reading import SIZES, faults_of
+from tests.browser.tabs import Tabs
 from tests.format_samples import samples
 from tests.installed import absent, need, reason
 from tests.report.test_html import HOSTILE
@@ -43,82 +44,53 @@ def made(traces: list[Path], folder: Path, step_ms: float | None = None) -> Path
     return out
 
 
-def opened(
-    browser: Any,
-    path: Path,
-    size: tuple[int, int] = SIZES[0],
-    scheme: str = "light",
-    *,
-    bypass: bool = False,
-) -> Any:
-    """The page, ready; what it says in the console is kept in `page.said`."""
-    context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, bypass_csp=bypass
-    )
-    page = context.new_page()
-    page.said = []
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda problem: page.said.append(str(problem)))
-    page.on(
-        "dialog", lambda dialog: (page.said.append(f"dialog {dialog.message}"), dialog.dismiss())
-    )
-    page.goto(path.as_uri())
+def opened(tabs: Tabs, path: Path, **how: Any) -> Any:
+    """The page, ready."""
+    page = tabs.open(path.as_uri(), **how)
     page.wait_for_selector("html[data-ready=yes]")
     return page
 
 
-def check_open(browser: Any, path: Path) -> None:
-    page = opened(browser, path)
+def check_open(tabs: Any, path: Path) -> None:
+    page = opened(tabs, path)
     assert page.said == []
     assert page.locator("h1").is_visible()
     assert page.locator("#picture-chart svg path").count() > 2
     assert page.locator("#timeline-box canvas").count() == 1
-    page.context.close()
 
 
 @pytest.mark.parametrize("trace", SINGLES, ids=lambda path: path.name.split(".")[0])
-def test_every_recorded_case_opens(browser: Any, trace: Path | None, tmp_path: Path) -> None:
+def test_every_recorded_case_opens(tabs: Tabs, trace: Path | None, tmp_path: Path) -> None:
     if trace is None:
         absent(reason("the shared recordings"))
-    check_open(browser, made([trace], tmp_path))
+    check_open(tabs, made([trace], tmp_path))
 
 
 @pytest.mark.parametrize("case", RANKS or [None], ids=lambda case: case[0] if case else "none")
 def test_every_recorded_job_opens(
-    browser: Any, case: tuple[str, Path] | None, tmp_path: Path
+    tabs: Tabs, case: tuple[str, Path] | None, tmp_path: Path
 ) -> None:
     if case is None:
         absent(reason("the shared recordings"))
-    check_open(browser, made(sorted(case[1].glob(f"{case[0]}.rank*.pt.trace.json.*")), tmp_path))
+    check_open(tabs, made(sorted(case[1].glob(f"{case[0]}.rank*.pt.trace.json.*")), tmp_path))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
-def test_it_fits_and_a_screen_reader_can_read_it(
-    browser: Any, demo_page: Path, size: tuple[int, int], scheme: str
-) -> None:
+def test_it_fits_and_a_screen_reader_can_read_it(tabs: Tabs, demo_page: Path) -> None:
     # The policy holds off axe's own script, too.
-    page = opened(browser, demo_page, size, scheme, bypass=True)
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-    assert faults_of(page) == []
-    page.context.close()
+    page = opened(tabs, demo_page, bypass=True)
+    assert faults_of(page, schemes=("light", "dark")) == []
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
-def test_the_report_of_a_run_without_a_device_reads_as_well(
-    browser: Any, size: tuple[int, int], tmp_path: Path
-) -> None:
-    page = opened(browser, made([ROOT / "tests" / "kept" / "run"], tmp_path), size, bypass=True)
+def test_the_report_of_a_run_without_a_device_reads_as_well(tabs: Tabs, tmp_path: Path) -> None:
+    page = opened(tabs, made([ROOT / "tests" / "kept" / "run"], tmp_path), bypass=True)
     assert page.said == []
     assert page.locator("#whole-run table").count() == 1
     assert page.locator("#op-table th", has_text="device ms").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     assert faults_of(page) == []
-    page.context.close()
 
 
-def test_tables_sort_and_filter_by_keyboard(browser: Any, demo_page: Path) -> None:
-    page = opened(browser, demo_page)
+def test_tables_sort_and_filter_by_keyboard(tabs: Tabs, demo_page: Path) -> None:
+    page = opened(tabs, demo_page)
     calls = "#kernel-table thead th:nth-child(4) button"
     column = "rows => rows.map(row => Number(row.cells[3].dataset.value))"
     before = page.eval_on_selector_all("#kernel-table tbody tr", column)
@@ -138,11 +110,10 @@ def test_tables_sort_and_filter_by_keyboard(browser: Any, demo_page: Path) -> No
     assert all("gemm" in text.lower() for text in shown)
     assert page.text_content("#kernel-table-count") == f"{len(shown)} of {len(before)}"
     assert page.said == []
-    page.context.close()
 
 
-def test_the_timeline_zooms_and_tells_what_is_chosen(browser: Any, demo_page: Path) -> None:
-    page = opened(browser, demo_page)
+def test_the_timeline_zooms_and_tells_what_is_chosen(tabs: Tabs, demo_page: Path) -> None:
+    page = opened(tabs, demo_page)
     canvas = page.locator("#timeline-box canvas").first
     canvas.scroll_into_view_if_needed()
 
@@ -174,10 +145,9 @@ def test_the_timeline_zooms_and_tells_what_is_chosen(browser: Any, demo_page: Pa
     # Its length.
     until(lambda: re.search(r"\d\s(ms|µs|s|ns)\b", told.inner_text()))
     assert page.said == []
-    page.context.close()
 
 
-def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
+def test_hostile_names_run_nothing(tabs: Tabs, tmp_path: Path) -> None:
     import gzip
     import json
 
@@ -191,7 +161,7 @@ def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
             event["name"] += HOSTILE
     trace = tmp_path / "hostile.pt.trace.json"
     trace.write_text(json.dumps(raw))
-    page = opened(browser, made([trace], tmp_path))
+    page = opened(tabs, made([trace], tmp_path))
     page.locator("#timeline-box canvas").first.focus()
     page.keyboard.press("ArrowDown")
     page.hover("#picture-chart svg path >> nth=-1", force=True)
@@ -202,11 +172,10 @@ def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
     page.wait_for_timeout(200)
     assert page.said == []
     assert page.locator("img").count() == 0
-    page.context.close()
 
 
-def test_on_paper_it_is_light_and_unfolded(browser: Any, demo_page: Path) -> None:
-    page = opened(browser, demo_page, scheme="dark")
+def test_on_paper_it_is_light_and_unfolded(tabs: Tabs, demo_page: Path) -> None:
+    page = opened(tabs, demo_page, scheme="dark")
     ink = "document.querySelector('#picture-chart svg text').getAttribute('fill')"
     on_screen = page.evaluate(ink)
     page.emulate_media(media="print")
@@ -215,10 +184,9 @@ def test_on_paper_it_is_light_and_unfolded(browser: Any, demo_page: Path) -> Non
     until(lambda: page.evaluate(ink) != on_screen)
     assert page.evaluate("[...document.querySelectorAll('details')].every(one => one.open)")
     assert page.said == []
-    page.context.close()
 
 
-def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Path) -> None:
+def test_recordings_beside_the_trace_have_a_part_each(tabs: Tabs, tmp_path: Path) -> None:
     names = {
         "ncu-csv": "ncu_raw.csv",
         "memory-snapshot": "memory_snapshot.pickle.zst",
@@ -231,7 +199,7 @@ def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Pa
         tmp_path,
         step_ms=65.48,
     )
-    page = opened(browser, path, bypass=True)
+    page = opened(tabs, path, bypass=True)
     parts = page.locator("#auxiliary .recording")
     assert [words.split()[0] for words in parts.locator("h3").all_inner_texts()] == list(names)
     assert [words.split("/")[-1] for words in parts.locator(".paths").all_inner_texts()] == list(
@@ -241,15 +209,13 @@ def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Pa
     # Folded tables have nothing to look at.
     page.eval_on_selector_all("#auxiliary details", "all => all.forEach(it => { it.open = true; })")
     assert parts.locator("table").count() >= 6
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     # The rest of the page has its own test.
-    assert faults_of(page, "#auxiliary") == []
+    assert faults_of(page, "#auxiliary", sizes=SIZES[:1]) == []
     assert page.said == []
-    page.context.close()
 
 
-def test_it_reads_without_scripts(browser: Any, demo_page: Path) -> None:
-    context = browser.new_context(java_script_enabled=False)
+def test_it_reads_without_scripts(tabs: Tabs, demo_page: Path) -> None:
+    context = tabs.browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(demo_page.as_uri())
     assert page.locator("h1").is_visible()
@@ -258,8 +224,8 @@ def test_it_reads_without_scripts(browser: Any, demo_page: Path) -> None:
     context.close()
 
 
-def test_other_steps_can_be_chosen_in_the_timeline(browser: Any, demo_page: Path) -> None:
-    page = opened(browser, demo_page)
+def test_other_steps_can_be_chosen_in_the_timeline(tabs: Tabs, demo_page: Path) -> None:
+    page = opened(tabs, demo_page)
     choice = page.locator("#timeline-choice")
     words = choice.locator("option").all_text_contents()
     assert words[0].endswith("(median)")
@@ -273,27 +239,23 @@ def test_other_steps_can_be_chosen_in_the_timeline(browser: Any, demo_page: Path
     assert page.said == []
 
 
-def test_recorded_stacks_are_a_flame_graph(browser: Any, tmp_path: Path) -> None:
+def test_recorded_stacks_are_a_flame_graph(tabs: Tabs, tmp_path: Path) -> None:
     trace = lab_trace("traces/sage_small_copies.slow.stacks")
     path = made([trace], tmp_path)
-    for size in SIZES:
-        page = opened(browser, path, size, bypass=True)
-        flame = page.locator("#flame svg")
-        assert flame.locator("rect").count() > 2
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert faults_of(page, "#flame") == []
-        assert page.said == []
+    page = opened(tabs, path, bypass=True)
+    assert page.locator("#flame svg").locator("rect").count() > 2
+    assert faults_of(page, "#flame") == []
+    assert page.said == []
 
 
 @pytest.mark.parametrize("kind", ["memory-snapshot", "host-profile"])
-def test_a_recording_without_a_trace_fits_a_phone(browser: Any, kind: str, tmp_path: Path) -> None:
+def test_a_recording_without_a_trace_fits_a_phone(tabs: Tabs, kind: str, tmp_path: Path) -> None:
     sample = next(each for each in samples() if each.kind == kind)
     paths = []
     for name, data in sample.files.items():
         paths.append(tmp_path / name)
         paths[-1].write_bytes(data)
-    page = opened(browser, made(paths, tmp_path), SIZES[1])
+    page = opened(tabs, made(paths, tmp_path), size=SIZES[1])
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     assert page.said == []
-    page.context.close()

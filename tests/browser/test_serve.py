@@ -13,7 +13,8 @@ import pytest
 from stepscope.core.http_server import Server
 from stepscope.doors.serve.pages import Pages
 from stepscope.doors.serve.server import server_of
-from tests.browser.reading import SIZES, faults_of
+from tests.browser.reading import faults_of
+from tests.browser.tabs import Tabs
 from tests.installed import need
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.report.test_html import HOSTILE
@@ -49,48 +50,24 @@ def server(served: Path) -> Iterator[Server]:
     made.server_close()
 
 
-def opened(
-    browser: Any,
-    server: Server,
-    path: str,
-    size: tuple[int, int] = SIZES[0],
-    *,
-    bypass: bool = False,
-) -> Any:
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, bypass_csp=bypass)
-    page = context.new_page()
-    page.said = []
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda problem: page.said.append(str(problem)))
-    page.on(
-        "dialog", lambda dialog: (page.said.append(f"dialog {dialog.message}"), dialog.dismiss())
-    )
-    page.goto(f"http://127.0.0.1:{server.port}{path}")
-    return page
+def opened(tabs: Tabs, server: Server, path: str, **how: Any) -> Any:
+    return tabs.open(f"http://127.0.0.1:{server.port}{path}", **how)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
 @pytest.mark.parametrize("path", ["/", "/live?what=second", "/live?what=wide", "/nothing"])
-def test_it_fits_and_a_screen_reader_can_read_it(
-    browser: Any,
-    server: Server,
-    path: str,
-    size: tuple[int, int],
-) -> None:
-    page = opened(browser, server, path, size, bypass=True)
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+def test_it_fits_and_a_screen_reader_can_read_it(tabs: Tabs, server: Server, path: str) -> None:
+    page = opened(tabs, server, path, bypass=True)
     assert faults_of(page) == []
     # The browser itself says that a page is not there.
     said = [words for words in page.said if path != "/nothing" or "404" not in words]
     assert said == []
-    page.context.close()
 
 
 def test_one_goes_from_the_list_to_a_report_and_back(
-    browser: Any,
+    tabs: Tabs,
     server: Server,
 ) -> None:
-    page = opened(browser, server, "/")
+    page = opened(tabs, server, "/")
     page.click("text=worker0.1794937251000")
     page.wait_for_selector("html[data-ready=yes]")
     assert page.locator("#findings .card").count() >= 1
@@ -98,22 +75,20 @@ def test_one_goes_from_the_list_to_a_report_and_back(
     assert page.locator("#runs tbody tr").count() == 4
     assert page.locator("#runs .trend circle").count() == 2
     assert page.said == []
-    page.context.close()
 
 
-def test_two_are_compared_by_the_form(browser: Any, server: Server) -> None:
-    page = opened(browser, server, "/")
+def test_two_are_compared_by_the_form(tabs: Tabs, server: Server) -> None:
+    page = opened(tabs, server, "/")
     page.select_option("select[name=a]", "first")
     page.select_option("select[name=b]", label="log/worker0.1794937251000.pt.trace.json.gz")
     page.click("#compare button[type=submit]")
     page.wait_for_url("**/compare?**")
     assert page.locator("h1").is_visible()
     assert page.said == []
-    page.context.close()
 
 
-def test_the_pictures_say_which_rank_a_line_is(browser: Any, server: Server) -> None:
-    page = opened(browser, server, "/live?what=wide")
+def test_the_pictures_say_which_rank_a_line_is(tabs: Tabs, server: Server) -> None:
+    page = opened(tabs, server, "/live?what=wide")
     value = page.locator("#picture-steps .value")
     page.wait_for_selector("#picture-steps path.line >> nth=63", state="attached")
     assert "10 to 70 ms" in value.text_content()
@@ -132,18 +107,16 @@ def test_the_pictures_say_which_rank_a_line_is(browser: Any, server: Server) -> 
             pass
     assert value.text_content().startswith("rank 9: 10 ms at"), "drawn anew, and still pointed at"
     assert page.said == []
-    page.context.close()
 
 
 def test_a_running_job_is_drawn_anew_until_it_ends(
-    browser: Any,
+    tabs: Tabs,
     server: Server,
     served: Path,
 ) -> None:
-    page = opened(browser, server, "/live?what=second")
+    page = opened(tabs, server, "/live?what=second")
     assert "Step 39" in page.text_content("#frame")
     run = served / "stepscope-runs" / "second"
     add_steps(run / "rank-0", [row(step) for step in range(40, 60)])
     page.wait_for_selector("#frame:has-text('Step 59')")
     assert page.said == []
-    page.context.close()
