@@ -3,10 +3,15 @@
     python -m benchmarks.probe cases FILE... -o benchmarks/probe_cases.json.gz [--share 0.0015]
     python -m benchmarks.probe time benchmarks/probe_cases.json.gz OUT.jsonl --budget 230
     python -m benchmarks.probe host OUT.jsonl
+    python -m benchmarks.probe_chains benchmarks/probe_cases.json.gz CHAINS.jsonl
+    python -m benchmarks.probe store benchmarks/probe_cases.json.gz FOLDER --times OUT.jsonl \
+        --chains CHAINS.jsonl --host HOST.jsonl
+    STEPSCOPE_CACHE_DIR=FOLDER python -m benchmarks.board lab/held
 
 `cases` judges recordings and keeps every operator that a rule asked for and that is at least such
 a share of a recording's device time, the largest first. `time` and `host` need torch alone, and run
-on the device; what fails says so in its line.
+on the device; what fails says so in its line. `store` keeps what they wrote as `stepscope probe`
+would have, for a scoring of the board by it.
 """
 
 from __future__ import annotations
@@ -142,6 +147,64 @@ def _run_worker(cases: list[dict[str, Any]], out: Path, budget_s: float) -> int:
         return subprocess.run(command, cwd=ROOT / "src", check=False).returncode
 
 
+def asked_times(cases: Path, attention: int) -> list[dict[str, Any]]:
+    """What `time` times, in its order. Chains are timed by benchmarks.probe_chains, which compiles
+    them on all cores."""
+    plain = [case for case in kept(cases) if case["call"]["op"] != "chain"]
+    return [*beside(plain, attention), *plain]
+
+
+def asked_host() -> list[dict[str, Any]]:
+    """What `host` times, in its order."""
+    nothing: dict[str, Any] = {"dims": [], "types": [], "strides": [], "concrete": []}
+    return [{"call": {"op": f"host:{name}", **nothing}, "way": "asis"} for name in HOST]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def store(arguments: argparse.Namespace) -> int:
+    """Keep the lines of the worker's files where stepscope finds them."""
+    import os
+
+    import msgspec
+
+    from stepscope.core.probed import ProbeRow
+    from stepscope.probe.process import Probed
+    from stepscope.probe.store import keep as keep_times
+    from stepscope.readers.cache import FOLDER_VARIABLE
+
+    rows: list[dict[str, Any]] = []
+    about: dict[str, Any] = {}
+    asked = (
+        (arguments.times, asked_times(arguments.cases, arguments.attention)),
+        (arguments.host, asked_host()),
+    )
+    for path, cases in asked:
+        for line in lines_of(path) if path else ():
+            about = line.get("about", about)
+            if "index" in line:
+                rows.append({**cases[line["index"]], **line})
+    for path in arguments.chains:
+        rows += lines_of(path)
+    os.environ[FOLDER_VARIABLE] = str(arguments.folder)
+    keep_times(
+        Probed(
+            torch=about["torch"],
+            device=about["device"],
+            driver=about.get("runtime", ""),
+            rows=tuple(msgspec.convert(rows, list[ProbeRow])),
+            left=0,
+            wall_s=0.0,
+        )
+    )
+    print(f"{len(rows)} rows of {about['device']}")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -159,18 +222,24 @@ def main() -> int:
     host = actions.add_parser("host")
     host.add_argument("out", type=Path)
     host.add_argument("--budget", type=float, default=60.0, metavar="SECONDS")
+    storing = actions.add_parser("store")
+    storing.add_argument("cases", type=Path)
+    storing.add_argument("folder", type=Path)
+    storing.add_argument("--times", type=Path)
+    storing.add_argument("--host", type=Path)
+    storing.add_argument("--chains", type=Path, action="append", default=[])
+    storing.add_argument("--attention", type=int, default=8, metavar="N")
     arguments = parser.parse_args()
     if arguments.action == "cases":
         keep(collect(arguments.paths, arguments.share), arguments.out)
         return 0
+    if arguments.action == "store":
+        return store(arguments)
     out = arguments.out.resolve()
     if arguments.action == "time":
-        # Chains are timed by benchmarks.probe_chains, which compiles them on all cores.
-        cases = [case for case in kept(arguments.cases) if case["call"]["op"] != "chain"]
-        return run_worker([*beside(cases, arguments.attention), *cases], out, arguments.budget)
-    nothing: dict[str, Any] = {"dims": [], "types": [], "strides": [], "concrete": []}
-    cases = [{"call": {"op": f"host:{name}", **nothing}, "way": "asis"} for name in HOST]
-    return run_worker(cases, out, arguments.budget)
+        cases = asked_times(arguments.cases, arguments.attention)
+        return run_worker(cases, out, arguments.budget)
+    return run_worker(asked_host(), out, arguments.budget)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.measured import timed_line
 from stepscope.rules.shared.rates import half_precision
 from stepscope.rules.shared.vector_products import (
     ask_for_products,
@@ -42,7 +43,6 @@ from stepscope.rules.shared.vector_products import (
     find_half_convolutions,
     find_products,
     tf32_tasks,
-    timed_line,
     timed_share,
     without_autocast,
 )
@@ -86,7 +86,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         f"{SCALED if half == 'fp16' else ''}",
         evidence=(
             products.evidence,
-            *timed_line(share, half),
+            *timed_line(share, f"in {half}"),
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[products.slow],

@@ -25,10 +25,10 @@ from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.measured import timed_line
 from stepscope.rules.shared.vector_products import (
     at_precision,
     find_products,
-    timed_line,
     timed_share,
 )
 from stepscope.rules.task_table import TaskTable
@@ -54,7 +54,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         action=_knobs(case.table, products.sized),
         evidence=(
             products.evidence,
-            *timed_line(share, "tf32"),
+            *timed_line(share, "in tf32"),
             f"the device's TF32 peak is {roofs.spec.peak_flops['tf32'].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[products.slow],

@@ -63,9 +63,11 @@ from stepscope.rules.shared.batch_size import (
     held_bytes,
     is_data_sized,
     surely_fits,
+    timed_share,
 )
 from stepscope.rules.shared.host_ranges import call_of_task, tasks_of
 from stepscope.rules.shared.loading import with_input
+from stepscope.rules.shared.measured import timed_line
 from stepscope.rules.shared.micro_batches import numbered_micro_batches
 
 CODE = "small-batch"
@@ -147,6 +149,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         evidence=(
             *(_price(case, each) for each in tried),
             *(() if knows_room or not fits else (_held_words(case, best.times),)),
+            *timed_line(timed_share(case, best.times), "at that size"),
             _room_words(memory, case.recorder),
         ),
         change=change_to(case, best.times, SIZES.roof_share),

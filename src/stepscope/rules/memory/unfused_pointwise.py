@@ -46,8 +46,9 @@ from stepscope.rules.shared.compiled_host import (
     num_left,
     without_checks,
 )
-from stepscope.rules.shared.fused_times import fused_tasks
+from stepscope.rules.shared.fused_times import fused_tasks, timed_share
 from stepscope.rules.shared.fusible_runs import FUSIBLE, runs_of
+from stepscope.rules.shared.measured import timed_line
 from stepscope.rules.shared.padded_products import padded_by_compiler
 from stepscope.rules.task_table import per_step_ms
 
@@ -92,6 +93,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
                 "the longest: "
                 f"{', '.join(table.op_name(op).removeprefix('aten::') for op in longest_ops)}"
             ),
+            *timed_line(timed_share(case), "compiled"),
         ),
         events=graph.task_event[mask],
         change=_compiled(case, 0.5),

@@ -236,6 +236,13 @@ def measured_growth(case: Case, graph: Graph, times: int) -> Float64:
     return ratio_of(graph, table, ns)
 
 
+def timed_share(case: Case, times: int) -> float:
+    """Of the time of what grows with the batch, what was timed at that size."""
+    grows, ns = _growing(case, case.graph), case.graph.task_ns
+    known = ~np.isnan(measured_growth(case, case.graph, times))
+    return float(ns[known & grows].sum() / max(ns[grows].sum(), 1.0))
+
+
 def _as_now(_: int, now: str) -> str:
     return now
 

@@ -79,6 +79,16 @@ def _with_timed(case: Case, runs: FusibleRuns, roofs: DevicePeaks, modelled: Flo
 
 
 @once_a_case
+def timed_share(case: Case) -> float:
+    """Of the time of operators that one kernel could take the place of, what was timed so."""
+    runs = runs_of(case)
+    if runs is None or not runs.several.any():
+        return 0.0
+    known = ~np.isnan(timed_runs(case).ns)
+    return float(runs.now_ns[known].sum() / runs.now_ns[runs.several].sum())
+
+
+@once_a_case
 def fused_tasks(case: Case, share: float) -> Change:
     """Each run that gains by it is one kernel, with this share of what may come in coming in; none
     where the device's rates are not known."""

@@ -246,3 +246,10 @@ def ratio_of(graph: Graph, table: TaskTable, ns: Float64) -> Float64:
     by_op = dict(zip(table.op[known].tolist(), (ns[known] / spent[known]).tolist(), strict=True))
     ratios: Float64 = np.array([by_op.get(op, np.nan) for op in table.op.tolist()])
     return ratios
+
+
+def timed_line(share: float, changed: str) -> tuple[str, ...]:
+    """For the evidence; nothing where none was timed."""
+    if share == 0.0:
+        return ()
+    return (f"timed on this device, as they ran and {changed}: {share:.0%} of their time",)

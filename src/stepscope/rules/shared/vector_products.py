@@ -169,13 +169,6 @@ def timed_share(case: Case, products: VectorProducts, precision: str) -> float:
     return float(spent[~np.isnan(known)].sum() / max(spent[leads].sum(), 1.0))
 
 
-def timed_line(share: float, precision: str) -> tuple[str, ...]:
-    """For the evidence; nothing where none was timed."""
-    if share == 0.0:
-        return ()
-    return (f"timed on this device, as they ran and in {precision}: {share:.0%} of their time",)
-
-
 def without_autocast(case: Case, roofs: DevicePeaks, convolutions: VectorProducts) -> Change:
     """All in fp32 and TF32: no casts, these convolutions on the tensor cores, what is 16 bits wide
     twice as wide, and other products at TF32's rate."""
