@@ -86,7 +86,7 @@ import sys
 from pathlib import Path
 from stepscope.core.compiled import in_use
 from stepscope.readers.kineto.trace import read
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 print(in_use(), len(read(Source(path=Path(sys.argv[1]), label=sys.argv[1]))))
 """
 LOADS = """

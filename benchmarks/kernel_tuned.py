@@ -315,7 +315,7 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
 
 
 def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
-    from stepscope.core.contract.codec import plain
+    from stepscope.core.codec import plain
     from stepscope.protocol.json_text import json_text
 
     told = {

@@ -325,7 +325,7 @@ def launch_triton(torch: Any) -> None:
 def score(path: Path) -> int:
     from stepscope.core.recordings.auxiliary import Auxiliary
     from stepscope.core.recordings.kernels import KernelRecording, KernelReport
-    from stepscope.readers.source import Source
+    from stepscope.readers.format import Source
     from stepscope.recordings.ncu import (
         barrier_stalls,
         low_l2_hits,

@@ -50,7 +50,7 @@ def shares_of(path: str) -> dict[str, float]:
     device time of a step."""
     import msgspec
 
-    from stepscope.core.probed import ProbedTimes
+    from stepscope.core.hardware import ProbedTimes
     from stepscope.pipeline.contexts import RankContexts
     from stepscope.pipeline.measure import measure_job
     from stepscope.readers.inputs import find_sources
@@ -172,7 +172,7 @@ def store(arguments: argparse.Namespace) -> int:
 
     import msgspec
 
-    from stepscope.core.probed import ProbeRow
+    from stepscope.core.hardware import ProbeRow
     from stepscope.probe.process import Probed
     from stepscope.probe.store import keep as keep_times
     from stepscope.readers.cache import FOLDER_VARIABLE

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.trace import Trace
+from stepscope.readers.format import Source
 from stepscope.readers.kineto.trace import read as read_kineto
-from stepscope.readers.source import Source
 
 Event = dict[str, Any]
 

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stepscope.core.recordings.flight import FlightDump
-from stepscope.readers.source import Source
+from stepscope.core.recordings.nccl import FlightDump
+from stepscope.readers.format import Source
 from stepscope.recordings.flight.dump import read
 
 FOLDER = Path(__file__).parent / "recordings" / "flight"

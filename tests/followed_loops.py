@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from stepscope.core.progress import Advance, shown_by
+from stepscope.core.timings import Advance, shown_by
 
 
 class FollowedLoop(Struct, kw_only=True):

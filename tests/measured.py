@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 from stepscope.rules.judge_job import Judged
 from tests.shared_data import DEMO, SAMPLES, SHARED
 

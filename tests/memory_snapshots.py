@@ -7,7 +7,7 @@ from pathlib import Path
 from struct import pack
 from typing import Any
 
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 
 MB = 1 << 20
 MODULE = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.nccl.log import read as read_nccl_logs
 
 

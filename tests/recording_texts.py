@@ -8,9 +8,8 @@ from typing import Any, Protocol
 from stepscope.core.recordings.compiler import CompilerRecording, CompilerReport
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.core.recordings.memory import MemoryRecord, MemoryReport, memory_recording
-from stepscope.core.recordings.recording import Recording
+from stepscope.core.recordings.recording import Recording, RecordingText
 from stepscope.core.recordings.system import SystemRecording, SystemReport
-from stepscope.core.recordings.text import RecordingText
 from stepscope.core.recordings.training_log import TrainingLog, TrainingRecording
 from stepscope.report.recording_text import text_of
 

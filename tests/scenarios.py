@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stepscope.analyses.peak_waterfall import with_waterfalls
-from stepscope.core.comms_facts import (
+from stepscope.core.comms import (
     Buckets,
     CollectiveRow,
     CommsFacts,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stepscope.core.calibrated import Calibrated
 from stepscope.pipeline.measure import Measured, measure_file
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 
 
 def square(number: int) -> int:

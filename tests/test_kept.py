@@ -15,7 +15,7 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.core.contract.codec import decode, plain, schema_of
+from stepscope.core.codec import decode, plain, schema_of
 from stepscope.core.contract.schema import DOCUMENTS
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE

@@ -18,11 +18,11 @@ from stepscope.pipeline import measure
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording
+from stepscope.readers.format import Source
 from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.source import Source
 from stepscope.rules import judge_job as judge_job_module
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.measured import MeasuredOnce
 from tests.readers.test_hardware_file import told as hardware_told

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from stepscope.core.recordings.memory import MemoryRecord as MemoryRecord
     from stepscope.core.recordings.nccl import NcclLog as NcclLog
     from stepscope.core.recordings.recording import Recording as Recording
+    from stepscope.core.recordings.recording import Table as Table
+    from stepscope.core.recordings.recording import table as table
     from stepscope.core.recordings.system import DeviceSeries as DeviceSeries
     from stepscope.core.recordings.system import Spread as Spread
     from stepscope.core.recordings.system import SystemRecording as SystemRecording
-    from stepscope.core.recordings.text import Table as Table
-    from stepscope.core.recordings.text import table as table
     from stepscope.core.recordings.training_log import TrainingLog as TrainingLog
     from stepscope.core.trace import Kind as Kind
     from stepscope.core.trace import Trace as Trace
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stepscope.errors import UsageError as UsageError
     from stepscope.readers.format import Format as Format
     from stepscope.readers.format import Reader as Reader
-    from stepscope.readers.source import Source as Source
+    from stepscope.readers.format import Source as Source
     from stepscope.readers.stream import Stream as Stream
     from stepscope.readers.text_lines import TextLines as TextLines
     from stepscope.replay.graph import Graph as Graph
@@ -82,11 +82,11 @@ MODULES = {
     "Recording": "core.recordings.recording",
     "Remark": "rules.proposal",
     "Rule": "rules.rule",
-    "Source": "readers.source",
+    "Source": "readers.format",
     "Spread": "core.recordings.system",
     "Stream": "readers.stream",
     "SystemRecording": "core.recordings.system",
-    "Table": "core.recordings.text",
+    "Table": "core.recordings.recording",
     "TextLines": "readers.text_lines",
     "Trace": "core.trace",
     "TraceMeta": "core.trace",
@@ -94,7 +94,7 @@ MODULES = {
     "UsageError": "errors",
     "option": "cli.options",
     "print_document": "cli.printing",
-    "table": "core.recordings.text",
+    "table": "core.recordings.recording",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from stepscope.calibrate.sweep import Sweep
 from stepscope.cli.main import main
-from stepscope.core.probed import ProbeFile
+from stepscope.core.hardware import ProbeFile
 from stepscope.readers.hardware_file import read_hardware
 from tests.cli.test_progress import Terminal
 from tests.wording import mentions

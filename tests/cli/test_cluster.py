@@ -15,10 +15,9 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.errors import StepscopeError
-from stepscope.pipeline import tasks as tasks_module
+from stepscope.pipeline import workers as tasks_module
 from stepscope.pipeline import workers as workers_module
-from stepscope.pipeline.tasks import DiedError, run_tasks
-from stepscope.pipeline.workers import cluster_workers
+from stepscope.pipeline.workers import DiedError, cluster_workers, run_tasks
 from tests.builders import tar_bytes, trace_text, write
 from tests.installed import need
 from tests.shared_data import DEMO

@@ -19,7 +19,7 @@ from stepscope.cli.fix import AFTER_JOB, ask_first
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
-from stepscope.core.probed import ProbedTimes
+from stepscope.core.hardware import ProbedTimes
 from stepscope.errors import UsageError
 from stepscope.pipeline import recording
 from stepscope.pipeline.options import Options

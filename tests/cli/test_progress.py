@@ -12,7 +12,7 @@ from stepscope.cli import progress
 from stepscope.cli.main import main
 from stepscope.core.experiments.experiment import Side
 from stepscope.core.experiments.trials import Trial
-from stepscope.core.progress import counted
+from stepscope.core.timings import counted
 from stepscope.errors import UsageError
 from stepscope.experiments.verify.experiment import verify
 from stepscope.experiments.verify.schedule import VerifyPolicy

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from stepscope.cli.main import main
-from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
+from stepscope.core.codec import MANY, Contract, decode, encode, plain, schema_of
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.experiments.comparison import Comparisons, as_document

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.plan.from_run import MeasuredCollective, MeasuredRun, extrapolate
 from stepscope.plan.report.run import RunPlan, run_plan_json
 from stepscope.readers.format import JUDGED

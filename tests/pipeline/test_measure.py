@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from stepscope.core.facts import RankFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.measure import measure_job, share_groups, share_texts
-from stepscope.pipeline.tasks import Workers
-from stepscope.readers.source import Source
+from stepscope.pipeline.workers import Workers
+from stepscope.readers.format import Source
 from tests.builders import trace_text, write
 from tests.rank_records import Call, collective_records
 from tests.shared_data import DEMO

@@ -14,8 +14,7 @@ import pytest
 from stepscope.errors import StepscopeError
 from stepscope.pipeline import measure
 from stepscope.pipeline.measure import measure_job
-from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
-from stepscope.pipeline.workers import death_words, local_workers
+from stepscope.pipeline.workers import DiedError, Workers, death_words, local_workers, run_tasks
 from stepscope.readers.inputs import find_sources
 from tests.builders import trace_text, write
 from tests.shared_data import ROOT

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.calibrate.measure import empty
 from stepscope.core.calibrated import Machine
-from stepscope.core.probed import (
+from stepscope.core.hardware import (
     SCHEMA,
     MeasuredTime,
     OperatorCall,
@@ -178,7 +178,7 @@ def test_the_python_of_a_command_is_the_one_that_it_starts(
 
 def test_the_device_that_most_is_asked_of_is_probed() -> None:
     case = judge([TRACE], READING).cases[0]
-    from stepscope.core.probed import ProbedTimes
+    from stepscope.core.hardware import ProbedTimes
 
     little, much = ProbedTimes(asked={case: 1.0}), ProbedTimes(asked={case: 2.0})
     assert probing.asked_of({"a": little, "b": much})[:2] == ("b", (case,))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.probed import OperatorCall, ProbeCase
+from stepscope.core.hardware import OperatorCall, ProbeCase
 from stepscope.errors import UsageError
 from stepscope.probe import process
 from stepscope.probe.job.worker import cpu_name

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.json_decode import convert_json, decode_json
+from stepscope.core.codec import convert_json, decode_json
 from stepscope.core.toml_text import parse_toml
 from stepscope.protocol.untrusted import (
     MAX_DEPTH,
@@ -25,10 +25,10 @@ from stepscope.protocol.untrusted import (
     whole_text,
 )
 from stepscope.readers import stream
+from stepscope.readers.format import Source
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import sound_object, sound_row
-from stepscope.readers.source import Source
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.wording import mentions
 

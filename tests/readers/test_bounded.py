@@ -19,8 +19,8 @@ import zstandard
 from stepscope.errors import StepscopeError
 from stepscope.protocol.untrusted import parse_json
 from stepscope.readers import stream
-from stepscope.readers.source import Source
-from stepscope.readers.tar import BLOCK, MAX_EXTENSION_BYTES, Archive
+from stepscope.readers.format import Source
+from stepscope.readers.stream import BLOCK, MAX_EXTENSION_BYTES, Archive
 from stepscope.recordings.flight import dump as flight
 from stepscope.recordings.memory import snapshot as memory
 from stepscope.recordings.nsys import database, nvtx

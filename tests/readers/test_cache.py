@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from stepscope.core.trace import Trace
 from stepscope.readers import cache
 from stepscope.readers.cache_tables import Tables
+from stepscope.readers.format import Source
 from stepscope.readers.kineto.trace import read as read_kineto
-from stepscope.readers.source import Source
 from tests.builders import event, source, step_events, trace_text, write
 
 

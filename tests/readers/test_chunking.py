@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepscope.core.trace import Trace
 from stepscope.readers import stream
 from stepscope.readers.kineto import json_chunks as feed
-from stepscope.readers.kineto.json_skip import Skimmer
+from stepscope.readers.kineto.json_recovery import Skimmer
 from stepscope.readers.kineto.trace import read as read_kineto
 from tests.builders import event, same, source, step_events, trace_text, write
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.readers.auxiliary import read_auxiliary
-from stepscope.readers.container_log import MAX_ENTRY_BYTES, ContainerLog, opened
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.source import Source
+from stepscope.readers.text_lines import MAX_ENTRY_BYTES, ContainerLog, opened
 from stepscope.recordings.nccl.log import read as read_nccl_logs
 from tests.readers.test_formats import MEGATRON, NCCL
 from tests.recordings.compiler.test_torch_logs import recompile

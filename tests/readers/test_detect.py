@@ -12,8 +12,8 @@ from stepscope.errors import FormatError
 from stepscope.readers import detect
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import refuse_unknown
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import FoundSources, find_sources
-from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
 from stepscope.recordings.nccl.log import read as read_nccl_logs
 from tests.readers.test_formats import MEGATRON, NCCL

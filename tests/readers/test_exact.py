@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.trace.nanoseconds import (
-    LIMIT_NS,
-    ns_from_double,
-    ns_from_text,
-    ns_from_texts,
-)
+from stepscope.readers.trace.categories import LIMIT_NS, ns_from_double, ns_from_text, ns_from_texts
 from tests.builders import event, read, trace_text
 from tests.wording import any_mentions
 

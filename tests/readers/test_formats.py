@@ -12,10 +12,9 @@ import pytest
 from stepscope.errors import StepscopeError
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import format_of, formats_of, head_of
-from stepscope.readers.format import AUXILIARY, COMMS, JUDGED, TRACE, Format
+from stepscope.readers.format import AUXILIARY, COMMS, JUDGED, TRACE, Format, Source
 from stepscope.readers.formats import FORMATS
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.source import Source
 from tests.shared_data import DEMO, SAMPLES, SHARED, lab_traces, needs_shared, shared_traces
 
 KNOWN = {

@@ -11,8 +11,8 @@ import pytest
 from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import InputError
 from stepscope.readers.detect import formats_of
+from stepscope.readers.format import Source
 from stepscope.readers.measured_rates import is_mine, read_file, read_roofs
-from stepscope.readers.source import Source
 from tests.recording_texts import texts_of
 from tests.shared_data import SAMPLES
 

@@ -16,7 +16,7 @@ from stepscope.errors import StepscopeError
 from stepscope.readers.kineto import native
 from stepscope.readers.kineto import trace as kineto
 from stepscope.readers.kineto.event_decoder import Scanner
-from stepscope.readers.trace.records import Args, InstantArgs
+from stepscope.readers.trace.columns import Args, InstantArgs
 from tests.builders import event, kernel, source, step_events, trace_text
 from tests.installed import need
 from tests.scanning import damaged_chunks, difference

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from stepscope.readers.kineto import json_chunks as feed
 from stepscope.readers.kineto import json_recovery as rescue
-from stepscope.readers.kineto import json_skip as skim
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.json_chunks import Feed
-from stepscope.readers.kineto.json_skip import Skimmer
+from stepscope.readers.kineto.json_recovery import Skimmer
 from stepscope.recordings.rocm import json_walk as rocprof_walk
 from stepscope.recordings.rocm.json_walk import Walk, WalkError
 from tests.counting import CountedPattern, sized
@@ -53,7 +52,7 @@ class CountedDecoder:
 def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that patterns, decoders and windows have looked at, and calls made."""
     counted = [0]
-    modules: tuple[ModuleType, ...] = (feed, rescue, rocprof_walk, skim)
+    modules: tuple[ModuleType, ...] = (feed, rescue, rocprof_walk)
     for module in modules:
         for name, value in vars(module).items():
             if isinstance(value, re.Pattern):
@@ -177,8 +176,8 @@ def test_work_grows_no_faster_than_the_text(
 def test_a_value_ends_where_a_plain_walk_says(pieces: list[bytes], block: int) -> None:
     text = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(skim, "FEW_BYTES", 5)
-        patch.setattr(skim, "FIRST_WINDOW", 7)
+        patch.setattr(rescue, "FEW_BYTES", 5)
+        patch.setattr(rescue, "FIRST_WINDOW", 7)
         skimmer, end = Skimmer(), None
         for at in range(0, len(text), block):
             end = skimmer.end(text[at : at + block])

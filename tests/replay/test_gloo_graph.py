@@ -10,7 +10,7 @@ from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import NONE, Trace
-from stepscope.replay.gloo_graph import build_host, host_kinds
+from stepscope.replay.host_graph import build_host, host_kinds
 from stepscope.replay.job import alone, job_graph_of, job_shares
 from stepscope.replay.simulate_job import JobGraph, play_job
 from tests.tracing import Event, kernel, mark, op, trace_of

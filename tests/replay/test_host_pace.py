@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from stepscope.replay.host_pace import likely_pace, wait_probability
+from stepscope.replay.profiler_cost import likely_pace, wait_probability
 
 US = 1_000.0
 

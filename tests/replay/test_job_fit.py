@@ -11,11 +11,11 @@ import pytest
 
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
-from stepscope.replay.host_pace import PACE_RANGE
 from stepscope.replay.job import fit_job, with_graphs
 from stepscope.replay.profiler_cost import (
     COST_FIXED_NS,
     COST_SHARE,
+    PACE_RANGE,
     USUAL_COST_NS,
     USUAL_RANGE_NS,
     usual_cost_ns,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.compiled import load
 from stepscope.core.trace import NONE
+from stepscope.readers.format import Source
 from stepscope.readers.kineto.trace import read as read_kineto
-from stepscope.readers.source import Source
 from stepscope.replay.changes import (
     captured_in_pieces,
     with_part_ns,
@@ -26,9 +26,8 @@ from stepscope.replay.changes import (
     without_waits,
 )
 from stepscope.replay.graph import Graph, build
-from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
-from stepscope.replay.resources import counted_once, shares
+from stepscope.replay.resources import counted_once, shares, task_kinds
 from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
 from tests.shared_data import DEMO, lab_traces, needs_shared, shared_traces
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of

@@ -6,7 +6,7 @@ import json
 
 from msgspec import structs
 
-from stepscope.core.comms_facts import Link
+from stepscope.core.comms import Link
 from stepscope.report.diagnosis.comms import MAX_ROWS, comms_sections
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.whole import diagnosis_document

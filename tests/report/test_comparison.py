@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.core.experiments.comparison import (
     Changed,
     Comparison,

@@ -32,7 +32,7 @@ from stepscope.report.document.blocks import (
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import MAX_CHARS, to_markdown
 from stepscope.report.document.terminal import num_lines, to_text
-from stepscope.report.names import clean
+from stepscope.report.words import clean
 from tests.report.test_markdown import HOSTILE, SHOUTS, drawn
 from tests.scenarios import SCENARIOS
 

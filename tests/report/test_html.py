@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from stepscope.cli.main import main
 from stepscope.cli.report import write
 from stepscope.core.action_code import action_code
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument, Finding
 from stepscope.core.facts import PARTS
 from stepscope.errors import InputError
@@ -28,7 +28,7 @@ from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of
-from stepscope.report.names import clean
+from stepscope.report.words import clean
 from tests import scenarios
 from tests.shared_data import DEMO, SAMPLES, lab_traces
 from tests.wording import mentions

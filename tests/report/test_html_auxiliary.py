@@ -14,12 +14,11 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from stepscope.cli.main import main
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport
-from stepscope.core.recordings.recording import Recording
-from stepscope.core.recordings.text import RecordingText, Table, lines_of
+from stepscope.core.recordings.recording import Recording, RecordingText, Table, lines_of
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
@@ -28,8 +27,8 @@ from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import render_page
 from stepscope.report.html.auxiliary import MOST
 from stepscope.report.html.model import page_of, page_of_document
-from stepscope.report.names import clean
 from stepscope.report.recording_text import text_of
+from stepscope.report.words import clean
 from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 from tests import scenarios
 from tests.nccl_logs import read_text, two_nodes

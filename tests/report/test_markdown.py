@@ -20,7 +20,7 @@ from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis.step import step_section
 from stepscope.report.diagnosis.whole import MAX_FINDINGS, diagnosis_document
 from stepscope.report.document.markdown import MAX_CHARS, escape, to_markdown
-from stepscope.report.names import clean
+from stepscope.report.words import clean
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, SAMPLES
 from tests.wording import mentions

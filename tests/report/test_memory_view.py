@@ -10,10 +10,9 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from stepscope.analyses.memory.ways_out import ways_out
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
-from stepscope.core.memory import MemoryHolder
-from stepscope.core.out_of_memory import OutOfMemoryReport
+from stepscope.core.memory import MemoryHolder, OutOfMemoryReport
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis.json import to_json

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.core.peak import PeakWaterfall
 from stepscope.pipeline.page import Page

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from stepscope.cli.main import main
-from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.contract.codec import schema_of
+from stepscope.core.codec import schema_of
+from stepscope.core.comms import CommsFacts
 from stepscope.core.diagnosis import BOUNDS, DiagnosisDocument, Finding
 from stepscope.core.facts import PARTS
 from stepscope.core.run import RankMetadata, RunFacts

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import (
     FIXES,
     Abstention,
@@ -21,7 +21,7 @@ from stepscope.core.diagnosis import (
 )
 from stepscope.core.gate import ANY_FINDING
 from stepscope.core.gate_quantities import read_quantities
-from stepscope.core.out_of_memory import OutOfMemoryReport
+from stepscope.core.memory import OutOfMemoryReport
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import LoaderKnobs, RankMetadata, RunFacts
 from stepscope.experiments.compare.saved import side_of_json
@@ -42,7 +42,7 @@ from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import STACK_WIDTH, frame, to_text
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of_document
-from stepscope.report.units import NBSP
+from stepscope.report.words import NBSP
 from tests.conftest import Golden
 from tests.report.test_terminal import GOLDEN
 from tests.scenarios import SCENARIOS

@@ -8,8 +8,19 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from stepscope.core.numbers import number_ranges
-from stepscope.report.names import clean, first_clauses, kernel_name, op_name, shorten
-from stepscope.report.units import NBSP, in_column, ms, per_step, percent, short_time
+from stepscope.report.words import (
+    NBSP,
+    clean,
+    first_clauses,
+    in_column,
+    kernel_name,
+    ms,
+    op_name,
+    per_step,
+    percent,
+    short_time,
+    shorten,
+)
 from tests.scenarios import ELEMENTWISE, EVIL_NAMES
 
 

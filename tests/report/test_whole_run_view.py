@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.core.run import (
     LoaderKnobs,

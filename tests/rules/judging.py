@@ -8,8 +8,7 @@ from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import Facts
 from stepscope.rules import judge as judging
 from stepscope.rules.case import Case
-from stepscope.rules.job import Job
-from stepscope.rules.job_case import job_case_of_rank
+from stepscope.rules.job_case import Job, job_case_of_rank
 from stepscope.rules.judge import Judgement, joined
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.verdict import diagnose_job

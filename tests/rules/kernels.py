@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.ncu import csv as ncu_csv
 from tests.recording_texts import kernel_report
 from tests.shared_data import SAMPLES

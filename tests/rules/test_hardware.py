@@ -25,17 +25,16 @@ from stepscope.core.calibrated import (
     Machine,
     Timing,
 )
-from stepscope.core.hardware import DeviceSpec
-from stepscope.core.probed import MeasuredTime, ProbedTimes
+from stepscope.core.hardware import DeviceSpec, MeasuredTime, ProbedTimes
 from stepscope.core.trace import DeviceProperties
 from stepscope.hardware.lookup import find_spec
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.workers import local_workers
+from stepscope.readers.format import Source
 from stepscope.readers.open_trace import read_trace
-from stepscope.readers.source import Source
 from stepscope.rules.case import case_of
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 from stepscope.rules.judge_job import judge_job
 from stepscope.rules.shared.pcie_copies import pinned_bytes_per_s
 from stepscope.rules.shared.rates import (

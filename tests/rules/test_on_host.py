@@ -12,7 +12,7 @@ from stepscope.core.run import LoaderKnobs, OwnTime, RankMetadata, RunFacts
 from stepscope.core.trace import Trace
 from stepscope.replay import graph
 from stepscope.rules.case import case_of
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import timed_verdict
 from tests.rules.judging import diagnosed, judge

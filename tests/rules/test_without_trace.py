@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from stepscope.cli.main import main
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.nccl.log import read as read_nccl_logs
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.diagnosis.whole import diagnosis_document

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch, Trace
 
 GRAPH_LAUNCH = re.compile(r"^(?:cu|cuda|hip)\w*GraphLaunch")

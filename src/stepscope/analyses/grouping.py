@@ -7,13 +7,31 @@ time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.trace import Int64
+from stepscope.core.trace import Bool, Int64, Trace
+
+FEW_NAMES = 6
+"""Up to so many, comparing the column with each is faster than looking every event's name up."""
+
+
+def matching(trace: Trace, pattern: re.Pattern[str]) -> Bool:
+    """Mask of the events whose name the pattern finds."""
+    by_name = trace.is_named(pattern)
+    codes = np.flatnonzero(by_name)
+    if len(codes) > FEW_NAMES:
+        named: Bool = by_name.take(trace.name)
+        return named
+    mask = np.zeros(len(trace), np.bool_)
+    for code in codes.tolist():
+        mask |= trace.name == code
+    return mask
+
 
 Integers = NDArray[np.signedinteger[Any]]
 AnyInteger = TypeVar("AnyInteger", bound=np.signedinteger[Any])

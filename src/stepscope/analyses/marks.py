@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from stepscope.analyses.host.calls import call_rows
+from stepscope.analyses.host.activity import call_rows
 from stepscope.analyses.steps.projection import mark_ranges
 from stepscope.core.facts import RangeRow
 from stepscope.core.trace import Bool, Trace

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from stepscope.analyses.collectives.events import library_collectives
+from stepscope.analyses.communication import library_collectives
 from stepscope.analyses.grouping import distinct
-from stepscope.analyses.host.calls import copy_rows, host_facts
+from stepscope.analyses.host.activity import copy_rows, host_facts
 from stepscope.analyses.intervals import Intervals, bounds, intersect, lengths_in
 from stepscope.analyses.kernels.compute_split import compute_split
-from stepscope.analyses.kernels.device import DeviceSets, device_sets, device_totals
-from stepscope.analyses.kernels.launches import launch_facts
+from stepscope.analyses.kernels.launches import DeviceSets, device_sets, device_totals, launch_facts
 from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.known_bugs import bug_notes
@@ -25,11 +24,12 @@ from stepscope.analyses.steps.projection import (
     inclusive,
     inclusive_rows,
     mark_ranges,
+    median_lengths,
     module_ranges,
     op_rows,
     phases,
+    project,
 )
-from stepscope.analyses.steps.range_projection import median_lengths, project
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RangeRow, RankFacts, Steps
 from stepscope.core.memory import MemoryUse

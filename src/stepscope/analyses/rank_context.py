@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.analyses.collectives.events import collective_kernels
+from stepscope.analyses.communication import collective_kernels
 from stepscope.analyses.host.activity import HostActivity, host_activity
 from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.intervals import Intervals
-from stepscope.analyses.kernels.device import DeviceSets, device_sets
+from stepscope.analyses.kernels.launches import DeviceSets, device_sets
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.tables import KernelWork, kernel_work
 from stepscope.analyses.links import Links, link
@@ -28,8 +28,7 @@ from stepscope.analyses.steps.partition import part_intervals
 from stepscope.analyses.steps.projection import Charges, charge
 from stepscope.analyses.steps.windows import StepCut, cut_steps
 from stepscope.core.calibrated import Calibrated
-from stepscope.core.hardware import DeviceSpec
-from stepscope.core.probed import ProbedTimes
+from stepscope.core.hardware import DeviceSpec, ProbedTimes
 from stepscope.core.trace import NONE, Bool, DeviceProperties, Kind, Trace
 
 

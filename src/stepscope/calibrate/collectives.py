@@ -14,7 +14,7 @@ from stepscope.calibrate.groups import Group, World, groups_of
 from stepscope.calibrate.sweep import Sweep
 from stepscope.calibrate.timer import MIN_REPEATS, timing
 from stepscope.core.calibrated import CollectivePoint
-from stepscope.core.progress import counted, followed_together
+from stepscope.core.timings import counted, followed_together
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 ELEMENT_BYTES = 4

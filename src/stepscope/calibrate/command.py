@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import whole
+from stepscope.cli.options import whole
 from stepscope.cli.printing import note, print_document, put
 from stepscope.errors import InputError, UsageError
 
@@ -147,7 +147,7 @@ def _out_of_folder() -> Iterator[None]:
 def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
     from stepscope.calibrate.groups import join
     from stepscope.calibrate.measure import measure_links
-    from stepscope.core.progress import shown_by
+    from stepscope.core.timings import shown_by
 
     job = join(device)
     try:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from stepscope.calibrate.device import Device, first_line
 from stepscope.calibrate.sweep import Heads, Shape, Sweep
 from stepscope.core.calibrated import AttentionPoint, GemmPoint, product_bytes
-from stepscope.core.progress import counted
+from stepscope.core.timings import counted
 
 PRECISIONS = {"cuda": ("fp32", "tf32", "fp16", "bf16", "fp8"), "cpu": ("fp32", "bf16")}
 MAX_SETS = 64

@@ -34,7 +34,7 @@ from stepscope.core.calibrated import (
     Machine,
     Timing,
 )
-from stepscope.core.progress import counted, followed_together
+from stepscope.core.timings import counted, followed_together
 
 Report = Callable[[str], None]
 """Called with what is measured next."""

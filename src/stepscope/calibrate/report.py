@@ -24,7 +24,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import NBSP, scaled
+from stepscope.report.words import NBSP, scaled
 
 WIDTH = 60
 HEIGHT = 10

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from stepscope.core.hardware import ProbedTimes
     from stepscope.core.peak import GivenWork
-    from stepscope.core.probed import ProbedTimes
     from stepscope.pipeline.options import Options
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import gate as gating
 from stepscope.cli import options as declare
 from stepscope.cli.additions import plan_and_run, scaling_runs
-from stepscope.cli.option_types import step_time
+from stepscope.cli.options import step_time
 from stepscope.cli.printing import print_document, say
 from stepscope.errors import UsageError
 
@@ -284,7 +284,7 @@ def _print_or_write(comparisons: Sequence[Comparison], options: Options, gate: G
 
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
     if style == "json":
-        from stepscope.core.contract.codec import encode
+        from stepscope.core.codec import encode
         from stepscope.core.experiments.comparison import as_document
 
         return encode(as_document(comparisons, gate)) + "\n"

@@ -20,7 +20,7 @@ from stepscope.cli import gate as gating
 from stepscope.cli import given_work
 from stepscope.cli import options as declare
 from stepscope.cli.additions import scaling_runs
-from stepscope.cli.option_types import step_time
+from stepscope.cli.options import step_time
 from stepscope.cli.printing import print_document, put, refuse_empty
 from stepscope.errors import UsageError
 

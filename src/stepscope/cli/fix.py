@@ -85,7 +85,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.core.contract.codec import encode
+    from stepscope.core.codec import encode
     from stepscope.core.diagnosis import FIXES, unjudged_fixes
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
@@ -190,7 +190,7 @@ def _plan_words(
         rehearsed_steps,
     )
     from stepscope.protocol.options import FIRST_STEPS
-    from stepscope.report.units import plural
+    from stepscope.report.words import plural
 
     tried = [each for each in attempts if each.outcome == NOT_TRIED][: max(options.most, 0)]
     if not tried:
@@ -292,7 +292,7 @@ class _Loop:
         self._notes: list[str] = []
 
     def fixed(self) -> Fixed:
-        from stepscope.core.contract.codec import encode
+        from stepscope.core.codec import encode
         from stepscope.core.experiments.fixed import Fixed
         from stepscope.experiments.fixing import fix
         from stepscope.experiments.verify.numerics_check import DIFFERS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import work_in_words
-from stepscope.cli.option_types import whole
+from stepscope.cli.options import whole
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:

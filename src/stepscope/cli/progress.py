@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from stepscope.core.progress import Advance
+    from stepscope.core.timings import Advance
     from stepscope.pipeline.options import BytesRead, FilesRead
-    from stepscope.readers.source import Source
+    from stepscope.readers.format import Source
 
 SHORT_S = 0.5
 """What takes no longer is over before a bar is read."""
@@ -112,7 +112,7 @@ def loops_shown() -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from stepscope.core.progress import shown_by
+    from stepscope.core.timings import shown_by
 
     with shown_by(BARS.show):
         yield

@@ -45,7 +45,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.core.progress import followed
+    from stepscope.core.timings import followed
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.measured_rates import read_roofs
@@ -108,7 +108,7 @@ def put_document(document: Document, path: Path | None) -> None:
 
 def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisDocument | None:
     """The one file named, where it is a diagnosis as JSON and no trace."""
-    from stepscope.core.contract.codec import decode
+    from stepscope.core.codec import decode
     from stepscope.core.diagnosis import DiagnosisDocument
     from stepscope.core.kept_diagnosis import MAX_BYTES, refuse_impossible
 

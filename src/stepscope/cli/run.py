@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import Watcher, after_job, beside_job
-from stepscope.cli.option_types import whole
+from stepscope.cli.options import whole
 from stepscope.cli.printing import say
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.process.stderr import drop
@@ -29,7 +29,7 @@ from stepscope.protocol.run_folder import RUNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stepscope.core.probed import ProbedTimes
+    from stepscope.core.hardware import ProbedTimes
 
 NO_SCRIPT = 2
 """What Python gives for a script that is not there."""

@@ -14,8 +14,7 @@ from statistics import geometric_mean, median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stepscope.core.hardware import DeviceRates
-from stepscope.core.probed import ProbeFile
+from stepscope.core.hardware import DeviceRates, ProbeFile
 
 SCHEMA = "stepscope.hardware/1"
 WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")

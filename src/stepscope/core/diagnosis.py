@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar
 from msgspec import UNSET, Struct, UnsetType, convert, field
 from msgspec.structs import force_setattr
 
-from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.constraints import (
+from stepscope.core.codec import (
     AboveZero,
     AtLeastZero,
+    Contract,
     Count,
     Gain,
     Share,
@@ -21,16 +21,14 @@ from stepscope.core.constraints import (
     like,
     one_of,
 )
-from stepscope.core.contract.codec import Contract
+from stepscope.core.comms import CommsFacts
 from stepscope.core.facts import PARTS, DeviceTotals, Facts, RankFacts
 from stepscope.core.gate import Gate
-from stepscope.core.memory import MemoryUse
-from stepscope.core.out_of_memory import OutOfMemoryReport
+from stepscope.core.memory import MemoryUse, OutOfMemoryReport
 from stepscope.core.peak import PeakWaterfall
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.recordings.flight import Hang
-from stepscope.core.recordings.nccl import NcclLog
-from stepscope.core.recordings.text import RecordingText
+from stepscope.core.recordings.nccl import Hang, NcclLog
+from stepscope.core.recordings.recording import RecordingText
 from stepscope.core.run import RunFacts, WholeRun
 
 BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory", "unknown")

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.constraints import Count
-from stepscope.core.memory import MemoryUse, use_of
+from stepscope.core.codec import Count
+from stepscope.core.comms import CommsFacts
+from stepscope.core.memory import MemoryUse, OutOfMemoryReport, use_of
 from stepscope.core.numbers import number_ranges
-from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.peak import IDLE_PARTS, ComputeSplit, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog

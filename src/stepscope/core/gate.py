@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import force_setattr, replace
 
-from stepscope.core.constraints import one_of
+from stepscope.core.codec import one_of
 from stepscope.errors import UsageError
 
 ANY_FINDING = "any finding"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import (
     BOUNDS,
     Abstention,

@@ -1,9 +1,25 @@
-"""Hardware: what a device can do, by datasheet or by measurement."""
+"""Hardware: what a device can do, by datasheet or by measurement.
+
+Times of operators that were measured on a device, and which of them are asked for.
+
+An operator is told by its name and recorded inputs; a way says how it is run: its precision, and
+what else is changed.
+
+    fp32, tf32, bf16, fp16    every floating tensor in that type (tf32: fp32 that is rounded)
+    +nhwc                     images with their channels innermost
+    +benchmark                `torch.backends.cudnn.benchmark = True`
+    +compiled                 a chain of operators by torch.compile
+    +flash, +efficient, ...   attention by this back end alone
+    pageable, pinned          a copy from such memory
+
+Whoever prices a change asks for the time; what is asked for and was not measured is remembered, so
+that one judging of a trace is the list of what is worth measuring on its device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
@@ -52,3 +68,87 @@ class DeviceRates(Struct, frozen=True, kw_only=True):
     peak_flops: Mapping[str, float]
     """By precision, in FLOP/s."""
     bandwidth_bytes_per_s: float
+
+
+Dims = tuple[int | tuple[int, ...], ...]
+"""Sizes or strides of a tensor, or of each tensor of a list."""
+
+SCHEMA = "stepscope.probe/1"
+
+
+class OperatorCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operator's name and inputs, one entry per argument; "" and () for what is no tensor.
+
+    A chain of operators has them as `parts`, in the order they run. In `concrete` of a part a
+    tensor is `@2`, what part 2 made, or `#5`, the sixth that comes in from outside; in that of the
+    chain stand the parts whose results go out.
+    """
+
+    op: str
+    dims: tuple[Dims, ...]
+    types: tuple[str, ...]
+    """`fp32`, `bf16`, `int64`, ...; as recorded where it is no type of a tensor."""
+    strides: tuple[Dims, ...]
+    concrete: tuple[str, ...]
+    parts: tuple[OperatorCall, ...] = ()
+
+
+class ProbeCase(Struct, frozen=True, kw_only=True):
+    """What is timed: an operator, and the way that it is run."""
+
+    call: OperatorCall
+    way: str
+
+
+class MeasuredTime(Struct, frozen=True, kw_only=True):
+    """One call's time on the device: the median of the samples, and where the middle four fifths
+    of them lie."""
+
+    ns: float
+    low_ns: float
+    high_ns: float
+    samples: int
+    host_ns: float | None = None
+    """What the host needs to launch it."""
+
+
+class ProbeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A case with its time, or why it has none."""
+
+    call: OperatorCall
+    way: str
+    time: MeasuredTime | None = None
+    problem: str | None = None
+    """The first line of the error."""
+
+    @property
+    def case(self) -> ProbeCase:
+        return ProbeCase(call=self.call, way=self.way)
+
+
+class ProbeFile(Struct, frozen=True, kw_only=True):
+    """What was measured on one device with one torch, as it is kept."""
+
+    device: str
+    torch: str
+    rows: tuple[ProbeRow, ...]
+    driver: str | None = None
+    date: str = ""
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedTimes:
+    """What may be asked: the times of one kind of device."""
+
+    times: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
+    problems: Mapping[ProbeCase, str] = field(default_factory=dict)
+    """Of cases that cannot be run: what torch said."""
+    asked: dict[ProbeCase, float] = field(default_factory=dict, compare=False)
+    """What was asked for, with the device time in nanoseconds that hangs on it."""
+
+    def time(self, case: ProbeCase, weight_ns: float) -> MeasuredTime | None:
+        """The case's time; None where it was not measured. `weight_ns` is how much of the trace's
+        device time it is about."""
+        self.asked[case] = max(self.asked.get(case, 0.0), weight_ns)
+        return self.times.get(case)

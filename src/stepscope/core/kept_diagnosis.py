@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import read_regular

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from stepscope.core.constraints import AboveZero, Count, Share, one_of
+from stepscope.core.codec import AboveZero, Count, Share, one_of
 
 ACHIEVED = "achieved"
 COMPUTE_PARTS = (

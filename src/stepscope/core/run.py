@@ -11,8 +11,8 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from stepscope.core.constraints import AtLeastZero, Count, Share, one_of
-from stepscope.core.out_of_memory import RecordedFailure
+from stepscope.core.codec import AtLeastZero, Count, Share, one_of
+from stepscope.core.memory import RecordedFailure
 from stepscope.core.recordings.system import PortSeries
 
 LEAST_CORES = 0.05

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stepscope.core.constraints import AtLeastZero, Count
+from stepscope.core.codec import AtLeastZero, Count
 from stepscope.core.hardware import DeviceSpec, Figure
 
 IN_NODE, IN_RACK, ACROSS = "in-node", "in-rack", "across"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stepscope.analyses.run.curves import ON_CUDA, peak_memory
 from stepscope.analyses.steps.unprofiled import MOST
 from stepscope.core.facts import RankFacts
-from stepscope.core.progress import counted
+from stepscope.core.timings import counted
 from stepscope.core.trace import Trace
 from stepscope.experiments.compare.knobs import knobs_of_run
 from stepscope.experiments.compare.pieces import Pieces, join, pieces_of
@@ -18,8 +18,8 @@ from stepscope.experiments.compare.side import CompareSide, side_of
 from stepscope.experiments.trials.trial import odd_of, steps_of
 from stepscope.pipeline.recording import Recording
 from stepscope.protocol.run_folder import ENDED_FILE
+from stepscope.readers.format import Source
 from stepscope.readers.run_folder.folder import RunRecord
-from stepscope.readers.source import Source
 
 MAX_RANKS = 8
 """Whose work is compared piece by piece."""

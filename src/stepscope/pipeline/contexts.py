@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from stepscope.analyses.rank_context import RankContext, build_context, device_of
 from stepscope.core.calibrated import Calibrated
-from stepscope.core.probed import ProbedTimes
+from stepscope.core.hardware import ProbedTimes
 from stepscope.core.timings import stage
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec
 from stepscope.readers import cache
+from stepscope.readers.format import Source
 from stepscope.readers.open_trace import is_cached, read_trace
-from stepscope.readers.source import Source
 
 ProbedOf = Callable[[str], ProbedTimes]
 """The times that were measured on a device of that name."""

@@ -30,9 +30,9 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.run import RunFacts, WholeRun
 from stepscope.protocol.untrusted import MAX_JSON_BYTES
 from stepscope.readers import cache
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import FoundSources
 from stepscope.readers.probe_file import kept_files
-from stepscope.readers.source import Source
 
 MAGIC = b"STEPSCOPE-FOUND\x00"
 HEAD = struct.Struct("<16s32s")

@@ -12,17 +12,16 @@ from typing import Any
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.kernels.roofline import slower_than_peak
 from stepscope.analyses.peak_waterfall import with_waterfalls
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.calibrated import Calibrated
-from stepscope.core.comms import CollectiveRecords, Lateness, Matched
-from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.comms import CollectiveRecords, CommsFacts, Lateness, Matched
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.memory import OutOfMemoryReport
 from stepscope.core.numbers import number_ranges
-from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts, WholeRun
@@ -31,15 +30,14 @@ from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
 from stepscope.pipeline.contexts import RankContexts, context_of
 from stepscope.pipeline.options import BytesRead, FilesRead
-from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
+from stepscope.pipeline.workers import DiedError, Workers, run_tasks
 from stepscope.readers import cache
 from stepscope.readers.auxiliary import read_report
-from stepscope.readers.format import NCCL
+from stepscope.readers.format import NCCL, Source
 from stepscope.readers.inputs import IN_RUN, assign_ranks
 from stepscope.readers.open_trace import is_cached, read_trace
-from stepscope.readers.source import Source
 from stepscope.rules.case import Case, case_of
-from stepscope.rules.job import CaseOf, Job
+from stepscope.rules.job_case import CaseOf, Job
 
 MAX_LETTERS = 80
 """Of a hardware file's own texts."""

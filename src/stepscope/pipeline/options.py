@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
-    from stepscope.readers.source import Source
+    from stepscope.readers.format import Source
 
 FilesRead = Callable[[int, int], None]
 """Called with the number of files read and of all."""

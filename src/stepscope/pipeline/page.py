@@ -22,9 +22,9 @@ from stepscope.core.hardware import DeviceRates
 from stepscope.core.timeline import Timeline
 from stepscope.core.views import ProfilerViews
 from stepscope.pipeline.recording import Recording, hardware_file
+from stepscope.readers.format import Source
 from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import assign_ranks
-from stepscope.readers.source import Source
 
 MAX_RANKS_MATCHED = 8
 """To draw when one of them waited for the others."""

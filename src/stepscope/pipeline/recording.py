@@ -22,10 +22,10 @@ from stepscope.pipeline.measure import measure_job, read_nccl_logs
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.workers import text_bytes, workers_for
 from stepscope.readers.auxiliary import read_auxiliary
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.probe_file import ProbedDevices
-from stepscope.readers.source import Source
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 from stepscope.rules.verdict import diagnose_job
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.core.constraints import Count
+from stepscope.core.codec import Count
 
 Ints = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.core.progress import counted
+from stepscope.core.timings import counted
 from stepscope.plan.estimate import SAME, Choice, choices_of, timed, why, with_all_layers
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import RECOMPUTE, Layout, Layouts, mixed_key

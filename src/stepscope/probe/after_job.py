@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import AfterJob
-from stepscope.cli.option_types import whole
+from stepscope.cli.options import whole
 from stepscope.cli.printing import say
 from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.core.probed import ProbedTimes
+    from stepscope.core.hardware import ProbedTimes
 
 BUDGET_S = 15
 

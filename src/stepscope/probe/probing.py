@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.probed import ProbeCase, ProbedTimes
+from stepscope.core.hardware import ProbeCase, ProbedTimes
 from stepscope.errors import InputError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording

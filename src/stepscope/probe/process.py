@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct, convert, to_builtins
 
-from stepscope.core.probed import MeasuredTime, ProbeCase, ProbeRow
+from stepscope.core.hardware import MeasuredTime, ProbeCase, ProbeRow
 from stepscope.errors import UsageError
 from stepscope.process.isolation import PACKAGES, isolated_python, tool_environment
 from stepscope.protocol.json_text import json_text

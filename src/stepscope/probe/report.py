@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.probed import Dims, OperatorCall, ProbeRow
+from stepscope.core.hardware import Dims, OperatorCall, ProbeRow
 from stepscope.probe.probing import Judged
 from stepscope.probe.process import Probed
 from stepscope.report.document.blocks import (

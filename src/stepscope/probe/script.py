@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from stepscope.core.probed import Dims, OperatorCall, ProbeCase
+from stepscope.core.hardware import Dims, OperatorCall, ProbeCase
 from stepscope.errors import UsageError
 from stepscope.probe.probing import Judged
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from stepscope.core.probed import ProbeFile
+from stepscope.core.hardware import ProbeFile
 from stepscope.probe.process import Probed
 from stepscope.readers import cache
 from stepscope.readers.probe_file import MAX_ROWS, kept_path, read_kept

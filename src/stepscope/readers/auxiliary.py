@@ -14,9 +14,8 @@ from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.core.recordings.kernels import KernelReport
 from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import StepscopeError
-from stepscope.readers.format import AUXILIARY, COMPILER, KERNELS, SYSTEM
+from stepscope.readers.format import AUXILIARY, COMPILER, KERNELS, SYSTEM, Source
 from stepscope.readers.formats import BY_NAME
-from stepscope.readers.source import Source
 
 REPORTS: dict[str, Any] = {
     KERNELS: KernelReport,

@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 
 from stepscope.core.trace import MemoryEvents, Trace
 from stepscope.readers.cache_tables import Column, Tables, is_sound, tables_of, trace_of
+from stepscope.readers.format import Source
 from stepscope.readers.formats import BY_NAME
 from stepscope.readers.remote import RemotePath
-from stepscope.readers.source import Source
 from stepscope.readers.stream import EXPANSION_FREE_BYTES, MAX_EXPANSION
 
 SUFFIX = ".stepscope-cache"

@@ -22,8 +22,8 @@ from stepscope.core.trace import (
     Trace,
     TraceMeta,
 )
+from stepscope.readers.trace.categories import LIMIT_NS
 from stepscope.readers.trace.columns import COLUMN_DTYPES
-from stepscope.readers.trace.nanoseconds import LIMIT_NS
 
 DTYPES = COLUMN_DTYPES | {"memory.device_type": np.int16, "memory.device": np.int16}
 """Of columns; those of the allocator's events that are not here are int64."""

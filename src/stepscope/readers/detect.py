@@ -20,13 +20,11 @@ from pathlib import Path, PurePosixPath
 
 from stepscope.errors import FormatError
 from stepscope.protocol.run_folder import RUN_FILES, is_run
-from stepscope.readers.container_log import opened
-from stepscope.readers.format import LOGS, NCCL, Format, Reader
+from stepscope.readers.format import LOGS, NCCL, Format, Reader, Source
 from stepscope.readers.formats import BY_NAME, FORMATS
 from stepscope.readers.kineto.trace import WANTED
-from stepscope.readers.output_lines import may_be_output
-from stepscope.readers.source import Source
-from stepscope.readers.tar import is_header
+from stepscope.readers.stream import is_header
+from stepscope.readers.text_lines import may_be_output, opened
 
 HEAD_BYTES = 64 << 10
 """Logs may have a page of other output before their first line of interest."""

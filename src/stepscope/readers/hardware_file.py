@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stepscope.core.calibrated import SCHEMA, Calibrated
-from stepscope.core.json_decode import convert_json, decode_json
+from stepscope.core.codec import convert_json, decode_json
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import finite, read_regular
 

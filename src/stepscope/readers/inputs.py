@@ -30,13 +30,11 @@ from stepscope.protocol.run_folder import (
     is_run,
 )
 from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
-from stepscope.readers.format import KINETO, NCCL, TRACE
+from stepscope.readers.format import KINETO, NCCL, TRACE, Source
 from stepscope.readers.formats import BY_NAME
 from stepscope.readers.log_dir import newest_recordings
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
-from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
-from stepscope.readers.tar import Archive, is_header
+from stepscope.readers.stream import Archive, Stream, is_header
 
 if TYPE_CHECKING:
     from typing_extensions import Self

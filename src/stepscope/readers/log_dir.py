@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from stepscope.errors import InputError
 from stepscope.readers.detect import head_of
+from stepscope.readers.format import Source
 from stepscope.readers.remote import AnyPath
-from stepscope.readers.source import Source
 
 NAME = re.compile(
     r"(?P<worker>.+)\.(?P<stamp>\d{10}|\d{13}|\d{16}|\d{19})\.pt\.trace\.json(?:\.gz)?"

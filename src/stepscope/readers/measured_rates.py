@@ -16,9 +16,8 @@ from stepscope.core.hardware import DeviceRates
 from stepscope.core.recordings.system import MeasuredRates, SystemRecording
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
-from stepscope.readers.format import Reader
+from stepscope.readers.format import Reader, Source
 from stepscope.readers.hardware_file import is_hardware, parse_hardware, read_hardware
-from stepscope.readers.source import Source
 from stepscope.readers.whole_file import whole_text
 
 MAX_BYTES = 1 << 20

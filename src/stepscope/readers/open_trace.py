@@ -5,9 +5,8 @@ from __future__ import annotations
 from stepscope.core.trace import Trace
 from stepscope.readers import cache
 from stepscope.readers.detect import refuse_unknown
-from stepscope.readers.format import KINETO, Progress
+from stepscope.readers.format import KINETO, Progress, Source
 from stepscope.readers.formats import BY_NAME
-from stepscope.readers.source import Source
 
 MIN_CACHED_BYTES = 8 << 20
 """Below this much text, reading is about as fast as reading a cache."""

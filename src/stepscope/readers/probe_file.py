@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stepscope.core.json_decode import decode_json
-from stepscope.core.probed import SCHEMA, MeasuredTime, ProbeCase, ProbedTimes, ProbeFile
+from stepscope.core.codec import decode_json
+from stepscope.core.hardware import SCHEMA, MeasuredTime, ProbeCase, ProbedTimes, ProbeFile
 from stepscope.errors import FormatError
 from stepscope.readers import cache
 

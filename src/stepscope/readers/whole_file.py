@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import parse_json
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.readers.stream import Stream
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from stepscope.core.numbers import first_few, true_notes
 from stepscope.core.trace import DEVICE_WORK, NONE, DeviceProperties, Int64, Kind, Trace, TraceMeta
+from stepscope.readers.format import Source
 from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
-from stepscope.readers.source import Source
 from stepscope.readers.trace.assemble import assemble
+from stepscope.readers.trace.categories import LIMIT_NS
 from stepscope.readers.trace.columns import Columns
-from stepscope.readers.trace.nanoseconds import LIMIT_NS
 
 MAX_NAME = 4096
 """Characters kept of a name: kernels of templates have a thousand or two."""

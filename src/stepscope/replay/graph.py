@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, is_among, median
+from stepscope.analyses.checkpoints import TO_HOST
+from stepscope.analyses.grouping import distinct, is_among, matching, median
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import (
     Intervals,
@@ -27,8 +28,6 @@ from stepscope.analyses.intervals import (
     union,
 )
 from stepscope.analyses.links import Links
-from stepscope.analyses.naming import matching
-from stepscope.analyses.run.checkpoints import TO_HOST
 from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, Trace
 from stepscope.replay.constraints import QUEUED_NS, read_constraints

@@ -6,24 +6,41 @@ stretches is the host's own time: its loader, a save, Python. Collectives that t
 are in gloo_graph.py, which ties ranks together.
 
     main thread   [ops ]  python  [ops ]  loader  [ops ]
+
+The steps of a job without a device, as a graph:
+the host's own work, and the collectives that its threads carry out (gloo).
+
+A collective is the only task there is. The host hands it over (`c10d::allreduce_`), a worker thread
+carries it out (`gloo:all_reduce`), and at some point the host stands still until it is done. That
+standing still is recorded by nothing: it is a gap between two operators that ends as a collective
+does.
+
+    main thread    [op][c10d][op]............[op]     the gap is a wait: it ends with the collective
+    worker               [gloo:all_reduce....]
 """
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
-from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.communication import host_collectives
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
+from stepscope.analyses.rank_context import RankContext
+from stepscope.analyses.steps.partition import host_work
 from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
-from stepscope.replay.bisection import bisect
 from stepscope.replay.graph import HOST_PARTS, Graph, last_step
 from stepscope.replay.profiler_cost import Fitted
-from stepscope.replay.simulate import play
+from stepscope.replay.resources import TaskKinds
+from stepscope.replay.simulate import bisect, play
 
 SCALE_RANGE = (0.02, 50.0)
 SPLIT = ("compile", "allocator", "input", "io", "gc", "comms")
@@ -141,3 +158,155 @@ def _scaled(graph: Graph, factor: float, measured: Collection[str]) -> Graph:
         name: part if name in measured else part * factor for name, part in graph.call_parts.items()
     }
     return replace(graph, call_parts=parts, task_ns=graph.task_ns * factor)
+
+
+HANDED_OVER = re.compile(r"^c10d::")
+NEAR_NS, NEAR_SHARE = 2_000_000, 0.1
+"""A gap that ends this near to the end of a collective, or within this share of its own length, was
+a wait for it: the host is woken a little later, and the worker's range is closed a little after it
+has said that it is done."""
+MIN_GAP_NS = 200_000
+"""Shorter gaps are Python between two operators."""
+
+
+class _Calls(Struct, frozen=True, kw_only=True):
+    """Where the host hands a collective over or waits for one, in its order."""
+
+    start: Int64
+    resumed: Int64
+    """When it went on: at once, or after the wait."""
+    task: Int64
+    """Handed over here; NONE for a wait."""
+    wait: Int64
+    """Waited for here; NONE for a launch."""
+
+
+def build_host(context: RankContext) -> Graph | None:
+    """The graph of all recorded steps of a job without a device;
+    None where one has, or where no two steps or no collective were recorded."""
+    trace, cut = context.trace, context.cut
+    if cut.steps.where != "host" or len(cut.host_start) < 2 or bool(trace.device_work.any()):
+        return None
+    tasks, launch = handed_over(context)
+    step = np.searchsorted(cut.host_start, trace.start_ns[tasks], side="right") - 1
+    if len(np.unique(step)) < 2:
+        return None
+    calls = _calls(context, tasks, launch)
+    end = np.append(calls.start[1:], max(int(cut.host_end[-1]), int(calls.resumed[-1])))
+    waits = calls.wait != NONE
+    target = tasks[np.maximum(calls.wait, 0)]
+    _, stream = np.unique(trace.thread[tasks], return_inverse=True)
+    nothing = np.zeros(len(tasks))
+    return Graph(
+        call_event=np.where(waits, target, tasks[np.maximum(calls.task, 0)]),
+        call_step=np.maximum(np.searchsorted(cut.host_start, calls.start, side="right") - 1, 0),
+        call_start_ns=calls.start,
+        call_end_ns=end,
+        call_parts=_gloo_parts(context, np.minimum(calls.resumed, end), end),
+        call_events=_events(context, calls.start, end),
+        call_wait=calls.wait,
+        call_tail_ns=np.where(waits, np.maximum(calls.resumed - trace.end_ns[target], 0), 0).astype(
+            np.float64
+        ),
+        call_first=np.concatenate(([0], np.cumsum(~waits))),
+        task_event=tasks,
+        task_step=step,
+        task_stream=stream.reshape(-1),
+        task_ns=trace.dur_ns[tasks].astype(np.float64),
+        task_latency_ns=np.maximum(trace.start_ns[tasks] - launch, 0).astype(np.float64),
+        task_gap_ns=nothing,
+        task_after=np.full(len(tasks), NONE, np.int64),
+        task_lag_ns=nothing,
+        backlog_ns=0.0,
+        num_streams=int(stream.max()) + 1,
+        num_steps=len(cut.host_start),
+        on_host=True,
+    )
+
+
+def _calls(context: RankContext, tasks: Int64, launch: Int64) -> _Calls:
+    begun, ended, target = _waits(context, tasks, launch)
+    start = np.concatenate((launch, begun))
+    order = np.argsort(start, kind="stable")
+    return _Calls(
+        start=start[order],
+        resumed=np.concatenate((launch, ended))[order],
+        task=np.concatenate((np.arange(len(tasks)), np.full(len(begun), NONE)))[order],
+        wait=np.concatenate((np.full(len(tasks), NONE), target))[order],
+    )
+
+
+def host_kinds(graph: Graph) -> TaskKinds:
+    """All tasks are communication."""
+    none = np.zeros(len(graph), np.bool_)
+    return TaskKinds(transfer=none, comms=~none, arithmetic=none, memory=none)
+
+
+def handed_over(context: RankContext) -> tuple[Int64, Int64]:
+    """The collectives inside the steps, and when the host asked for each: in the order they were
+    asked for, and before they began; else as it began."""
+    trace = context.trace
+    tasks = np.flatnonzero(host_collectives(trace) & (trace.start_ns >= context.cut.host_start[0]))
+    tasks = tasks[np.argsort(trace.start_ns[tasks], kind="stable")]
+    asked = np.flatnonzero(
+        trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER) & context.host.driving
+    )
+    waiting = deque(np.sort(trace.start_ns[asked]).tolist())
+    begun = trace.start_ns[tasks].tolist()
+    while waiting and waiting[0] < int(context.cut.host_start[0]):
+        waiting.popleft()
+    launch = np.array(
+        [waiting.popleft() if waiting and waiting[0] <= start else start for start in begun],
+        np.int64,
+    )
+    order = np.argsort(launch, kind="stable")
+    return tasks[order], launch[order]
+
+
+def _waits(context: RankContext, tasks: Int64, launch: Int64) -> tuple[Int64, Int64, Int64]:
+    """When the host stood still for a collective, when it went on, and for which."""
+    trace, cut = context.trace, context.cut
+    whole = union(cut.host_start[:1], cut.host_end[-1:])
+    gaps = subtract(whole, _at_work(trace, context))
+    ends = trace.end_ns[tasks]
+    begun, ended, target = [], [], []
+    for low, high in zip(gaps.start.tolist(), gaps.end.tolist(), strict=True):
+        near = max(NEAR_NS, NEAR_SHARE * (high - low))
+        open_ = np.flatnonzero((launch < low) & (ends > low) & (np.abs(ends - high) <= near))
+        if high - low >= MIN_GAP_NS and len(open_):
+            begun.append(low)
+            ended.append(high)
+            target.append(int(open_[np.argmin(np.abs(ends[open_] - high))]))
+    return np.array(begun, np.int64), np.array(ended, np.int64), np.array(target, np.int64)
+
+
+def _at_work(trace: Trace, context: RankContext) -> Intervals:
+    """Operators of the driving threads;
+    ranges around them say nothing of whether the host stood still inside."""
+    ops = trace.is_kind(Kind.OP) & context.host.driving & ~host_collectives(trace)
+    return union(trace.start_ns[ops], trace.end_ns[ops])
+
+
+def _gloo_parts(context: RankContext, start: Int64, end: Int64) -> dict[str, Float64]:
+    """The host's time from when each call lets it go on to the next call, by part."""
+    parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
+    taken = np.zeros(len(start))
+    operators = host_work(context.trace, context.host, int(context.cut.host_end[-1]))
+    for part in ("compile", "input", "io", "gc", "operators"):
+        when = operators if part == "operators" else getattr(context.host, part)
+        parts[part] = np.minimum(lengths_in(start, end, when), end - start - taken).astype(
+            np.float64
+        )
+        taken = taken + parts[part]
+    parts["work"] = (end - start) - taken
+    return parts
+
+
+def _events(context: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
+    trace = context.trace
+    times = np.sort(trace.start_ns[trace.is_kind(Kind.OP, Kind.MARK) & context.host.driving])
+    counts = np.searchsorted(times, end) - np.searchsorted(times, start)
+    return {
+        part: counts if part == "operators" else np.zeros_like(counts)
+        for part in ("compile", "allocator", "input", "io", "gc", "operators", "work")
+    }

@@ -12,14 +12,12 @@ from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE
-from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import with_part_ns, without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
-from stepscope.replay.host_pace import likely_pace
-from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
+from stepscope.replay.profiler_cost import DEVICE_BOUND, likely_pace, usual_cost_ns, without_cost
 from stepscope.replay.resources import FREE, TaskKinds, counted_once
-from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
-from stepscope.replay.transfer_time import moving_ns
+from stepscope.replay.simulate import bisect
+from stepscope.replay.simulate_job import JobGraph, RankGraph, moving_ns, play_job
 
 CLOSE = 0.005
 MAX_MOVING = 3.0

@@ -1,4 +1,5 @@
-"""What limits the step: the resource whose absence shortens the replayed step most."""
+"""What limits the step: the resource whose absence shortens the replayed step most,
+and which tasks are of which."""
 
 from __future__ import annotations
 
@@ -8,10 +9,31 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.core.trace import NONE, Bool
+from stepscope.analyses.communication import host_collectives
+from stepscope.analyses.grouping import is_among, matching
+from stepscope.analyses.host.activity import ON_DEVICE_COPY
+from stepscope.analyses.kernels.roofline import compute_bound
+from stepscope.analyses.rank_context import RankContext
+from stepscope.core.trace import NONE, Bool, Kind
 from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import play
+
+
+def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
+    """By its roofline where its work is known;
+    else matrix kernels are arithmetic, the rest memory."""
+    trace, work, tasks = context.trace, context.kernels, graph.task_event
+    if graph.on_host:
+        shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)
+        return TaskKinds(transfer=none, comms=shared, arithmetic=~shared, memory=none)
+    trace, comms = graph.of_trace(context.trace), context.collective[tasks]
+    on_units = is_among(tasks, work.kernels[compute_bound(work, context.roofs)])
+    transfer = (trace.kind[tasks] == Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY)[tasks]
+    compute = (trace.kind[tasks] == Kind.KERNEL) & ~comms & on_units
+    return TaskKinds(
+        transfer=transfer, comms=comms, arithmetic=compute, memory=~transfer & ~comms & ~compute
+    )
 
 
 class TaskKinds(Struct, frozen=True, kw_only=True):

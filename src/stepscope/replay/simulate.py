@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import CDLL
 
 import numpy as np
@@ -221,3 +222,22 @@ def ends_by_call(graph: Graph, backlog_ns: float) -> list[float]:
             now = max(ends[awaited], now) + next(tails)
         now += spent
     return ends
+
+
+def bisect(
+    is_too_low: Callable[[float], bool],
+    low: float,
+    high: float,
+    num_rounds: int,
+    *,
+    is_geometric: bool = False,
+) -> tuple[float, float]:
+    """The bounds halved so often, around where `is_too_low` turns false;
+    by ratio where they span magnitudes."""
+    for _ in range(num_rounds):
+        middle = (low * high) ** 0.5 if is_geometric else (low + high) / 2
+        if is_too_low(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from msgspec import UNSET, UnsetType
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.core.contract.formats import FileFormat, Format, FormatsContract
 from stepscope.readers.format import JUDGED, KINETO
 from stepscope.readers.formats import BY_NAME, FORMATS
 from stepscope.readers.inputs import FoundSources
 from stepscope.report.document.blocks import Column, Document, Items, Section, Table
-from stepscope.report.names import clean
+from stepscope.report.words import clean
 
 MOST_NAMED = 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.core.gate import Gate, Result
 from stepscope.report.document.blocks import Block, Cell, Column, Prose, Section, Table, more
-from stepscope.report.names import clean
+from stepscope.report.words import clean
 
 MAX_CHECKS = 24
 STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}

@@ -7,8 +7,7 @@ A tool's module, `words` beside its readers, has `lines(recording)`, words and w
 from __future__ import annotations
 
 from stepscope.core.recordings.auxiliary import Auxiliary
-from stepscope.core.recordings.recording import Recording
-from stepscope.core.recordings.text import RecordingText, lines_of
+from stepscope.core.recordings.recording import Recording, RecordingText, lines_of
 from stepscope.readers.formats import BY_NAME
 
 

@@ -6,7 +6,7 @@ from typing import get_args
 
 from stepscope.core.timings import Stage, Timings
 from stepscope.report.document.blocks import Column, Document, Table
-from stepscope.report.units import fixed
+from stepscope.report.words import fixed
 
 
 def timings_document(timings: Timings) -> Document:

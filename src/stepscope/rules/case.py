@@ -22,7 +22,6 @@ from stepscope.core.trace import Trace
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph, blocking_launches, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
-from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import (
     USUAL_COST_NS,
     fit,
@@ -30,7 +29,7 @@ from stepscope.replay.profiler_cost import (
     usual_cost_ns,
     without_cost,
 )
-from stepscope.replay.resources import TaskKinds, shares
+from stepscope.replay.resources import TaskKinds, shares, task_kinds
 from stepscope.replay.simulate import play
 from stepscope.rules.partition_verdict import is_blind
 from stepscope.rules.task_table import TaskTable, task_table

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from stepscope.analyses.grouping import distinct, is_among, median
-from stepscope.core.comms import (
-    NO_COLLECTIVES,
-    Collective,
-    CollectiveRecords,
-    Lateness,
-    Matched,
-)
+from stepscope.core.comms import NO_COLLECTIVES, Collective, CollectiveRecords, Lateness, Matched
 from stepscope.core.diagnosis import SourceLocation
+from stepscope.core.facts import Facts
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks, without_waits
-from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.graph import Graph
+from stepscope.replay.host_graph import build_host, host_kinds
 from stepscope.replay.job import calibrated, fit_job, job_graph_of, with_graphs
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Fix
+
+CaseOf = Callable[[int, int | None], Case | None]
+"""The case of the rank at this index of `Facts.ranks`, for this step time; None where its trace
+cannot be read any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The ranks that could be read, and notes on what could not."""
+
+    facts: Facts
+    notes: tuple[str, ...] = ()
+    world_size: int | None = None
+    """As the traces recorded it; None where they do not, or do not agree."""
+    rank_records: tuple[CollectiveRecords, ...] = field(default=(), compare=False, repr=False)
+    """Of the ranks that recorded collectives; none where two traces are of one rank."""
+    matched: Matched | None = field(default=None, compare=False, repr=False)
+    """The collectives of all ranks; None where there are none."""
+    lateness: tuple[Lateness, ...] = ()
+    case_of: CaseOf = field(compare=False, repr=False)
+
 
 JobChange = Callable[[JobGraph], JobGraph]
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention, Alternative, Finding, SourceLocation
-from stepscope.core.progress import counted
+from stepscope.core.timings import counted
 from stepscope.replay.changes import Change
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph

@@ -9,16 +9,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stepscope.analyses.grouping import distinct
-from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.comms import CommsFacts
 from stepscope.core.diagnosis import FIXES, Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
-from stepscope.core.progress import counted
 from stepscope.core.run import RunFacts
+from stepscope.core.timings import counted
 from stepscope.replay.job import job_shares
 from stepscope.rules.accuracy import is_crowded
 from stepscope.rules.case import Case
-from stepscope.rules.job import Job
-from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
+from stepscope.rules.job_case import Job, JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
 from stepscope.rules.partition_verdict import clock_fault, cut_share, is_missed, missed_by
 

@@ -38,7 +38,7 @@ from stepscope.rules.headline import (
 )
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.imbalance.late_rank import late_by_own_time
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (

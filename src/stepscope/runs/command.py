@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import count
+from stepscope.cli.options import count
 from stepscope.cli.printing import note, print_document, put
 from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import RUNS

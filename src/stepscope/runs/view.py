@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.core.contract.runs import RunEntry, RunsContract
 from stepscope.report.document.blocks import (
     Block,
@@ -17,7 +17,7 @@ from stepscope.report.document.blocks import (
     as_document,
     numbers,
 )
-from stepscope.report.units import NBSP, ms, number, plural
+from stepscope.report.words import NBSP, ms, number, plural
 
 NOT_DIAGNOSED = "not diagnosed"
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from stepscope.core.constraints import Count, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract, Count, one_of
 from stepscope.scaling.shapes import KINDS, Amdahl
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import asdict
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.core.scaling import WidthRun as MeasuredRun
 from stepscope.scaling.contract import (
     AgainstBase,

@@ -13,8 +13,8 @@ from statistics import median
 from stepscope.core.scaling import RunStep, WidthRun
 from stepscope.errors import UsageError
 from stepscope.protocol.untrusted import finite_text
-from stepscope.readers.output_lines import NUMBER, may_be_output, text_lines
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import NUMBER, may_be_output, text_lines
 from stepscope.scaling.scale import MIN_WIDTHS, fit_times, karp_flatt
 from stepscope.scaling.shapes import Gain, Scaling
 

@@ -21,7 +21,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, signed
+from stepscope.report.words import digits_after_point, in_column, ms, percent, plural, signed
 from stepscope.scaling.rates import ANY_UNIT
 from stepscope.scaling.shapes import Gain, Loss, Scaling
 

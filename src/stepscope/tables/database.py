@@ -10,7 +10,7 @@ from typing import Any
 
 from stepscope.core.extras import need
 from stepscope.errors import UsageError
-from stepscope.report.names import clean
+from stepscope.report.words import clean
 from stepscope.tables.arrow import ArrowTable, arrow, tidied
 from stepscope.tables.rows.catalog import TABLES
 

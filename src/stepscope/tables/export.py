@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.facts import RankFacts
     from stepscope.pipeline.recording import Recording
-    from stepscope.readers.source import Source
+    from stepscope.readers.format import Source
     from stepscope.tables.perfetto.shapes import Writer
     from stepscope.tables.perfetto.timeline import RankTracks
     from stepscope.tables.timeline.job_clock import Aligned, RankClock
@@ -149,7 +149,7 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
 
 def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
     """Writes all of it; what was written, in words, and notes."""
-    from stepscope.core.progress import counted
+    from stepscope.core.timings import counted
     from stepscope.tables.perfetto.timeline import Timeline
 
     timeline = Timeline(writer)

@@ -10,8 +10,7 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.blocks import Block, Column, Details, Prose, Table
 from stepscope.report.document.html import to_html
-from stepscope.report.names import shorten
-from stepscope.report.units import fixed, percent, plural
+from stepscope.report.words import fixed, percent, plural, shorten
 from stepscope.tables.rows.columns import TableSpec
 
 MAX_ROWS = 20

@@ -12,7 +12,7 @@ from stepscope.core.extras import need
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import number_ranges
 from stepscope.errors import InputError
-from stepscope.report.names import clean, shorten
+from stepscope.report.words import clean, shorten
 
 COLORS = {
     "compute": "#2f6f4f",

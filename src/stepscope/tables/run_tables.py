@@ -17,7 +17,7 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
-from stepscope.core.progress import counted
+from stepscope.core.timings import counted
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
 from stepscope.pipeline.recording import Recording

@@ -12,7 +12,7 @@ from typing import TextIO
 from rich.cells import cell_len, chop_cells
 
 from stepscope.protocol.json_text import json_text
-from stepscope.report.names import clean, shorten
+from stepscope.report.words import clean, shorten
 from stepscope.tables.arrow import ArrowTable
 
 MAX_ROWS = 50

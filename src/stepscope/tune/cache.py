@@ -25,8 +25,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from stepscope.core.codec import decode_json
 from stepscope.core.experiments.trials import Value
-from stepscope.core.json_decode import decode_json
 from stepscope.errors import InputError
 from stepscope.protocol.json_text import json_text
 from stepscope.tune import storage

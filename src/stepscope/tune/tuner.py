@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.core.numbers import ms_words
-from stepscope.core.progress import Advance, followed
+from stepscope.core.timings import Advance, followed
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.budget import Division, divided, for_runs
 from stepscope.experiments.verify.loss_check import check_loss

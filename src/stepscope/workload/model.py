@@ -14,11 +14,8 @@ from stepscope.workload import (
     conv,
     matmul,
     memory,
-    optimizer,
     pointwise,
-    pool,
     reduction,
-    rnn,
     stream,
 )
 from stepscope.workload.inputs import ParsedInputs, parse_inputs
@@ -34,9 +31,6 @@ _FAMILIES = (
     memory,
     reduction,
     pointwise,
-    pool,
-    optimizer,
-    rnn,
 )
 MODELS: dict[str, Model] = dict(ChainMap(*(dict(family.MODELS) for family in _FAMILIES)))
 

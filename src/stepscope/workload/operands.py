@@ -13,8 +13,15 @@ from typing import TypeGuard
 
 from msgspec import Struct
 
-from stepscope.workload.dtypes import DTYPES, ITEM_BYTES, SCALAR_TYPES
-from stepscope.workload.inputs import ParsedInputs, Shape, Shapes, integer_at
+from stepscope.workload.inputs import (
+    DTYPES,
+    ITEM_BYTES,
+    SCALAR_TYPES,
+    ParsedInputs,
+    Shape,
+    Shapes,
+    integer_at,
+)
 
 MATRIX_KINDS = ("gemm", "batched-gemm", "grouped-gemm", "attention", "convolution", "rnn")
 """What MFU counts."""

@@ -5,6 +5,11 @@ A FLOP is one arithmetic operation or one call of a function such as exp: what a
 costs is its bytes, and its FLOPs only need to be small compared with them. An `out=` tensor is one
 that comes after the arguments that can be tensors; a name that ends in "_" writes its first
 argument, which it also reads.
+
+Operators over lists of tensors: fused optimizers and _foreach_*.
+
+A list's shapes are recorded while it has no more than 30 tensors, its element type never: FLOPs
+follow, bytes do not. A list of more gives nothing at all.
 """
 
 from __future__ import annotations
@@ -15,8 +20,15 @@ from math import prod
 
 from msgspec import Struct
 
-from stepscope.workload.dtypes import FLOAT, category, promote
-from stepscope.workload.inputs import ParsedInputs, integer_at, is_scalar, number_at
+from stepscope.workload.inputs import (
+    FLOAT,
+    ParsedInputs,
+    category,
+    integer_at,
+    is_scalar,
+    number_at,
+    promote,
+)
 from stepscope.workload.operands import (
     Model,
     Operand,
@@ -27,6 +39,7 @@ from stepscope.workload.operands import (
     operands,
     out_after,
     read_bytes,
+    shapes_at,
     size_bytes,
     total,
 )
@@ -172,6 +185,62 @@ _IN_PLACE = [
 POINTWISE = {f"aten::{name}": _spec(name, in_place=False) for name in _NUM_ARGS} | {
     f"aten::{name}_": _spec(name, in_place=True) for name in _IN_PLACE
 }
-MODELS: Mapping[str, Model] = {
+_OWN: Mapping[str, Model] = {
     op: partial(pointwise_work, spec) for op, spec in POINTWISE.items()
 } | {"aten::glu": glu_work}
+
+
+FUSED = {
+    # Kingma and Ba 2015, algorithm 1: first moment (3), second moment (4), two bias corrections
+    # (2), root and epsilon (2), step (3); decoupled weight decay (2) as in Loshchilov and Hutter
+    # 2019, algorithm 2.
+    "_fused_adam": 14,
+    "_fused_adamw": 16,
+    # Weight decay (2), momentum (3), step (2).
+    "_fused_sgd": 7,
+    # Weight decay (2), sum of squares (2), root and epsilon (2), step (3).
+    "_fused_adagrad": 9,
+}
+_LISTS = {
+    "_foreach_norm": (2, "reduction"),
+    "_foreach_max": (1, "reduction"),
+    "_foreach_copy": (0, "copy"),
+    "_foreach_zero": (0, "copy"),
+    "_foreach_clone": (0, "copy"),
+    "_amp_foreach_non_finite_check_and_unscale": (1, "pointwise"),
+}
+
+
+def list_work(inputs: ParsedInputs, *, flops: int, kind: str) -> Work | None:
+    """So many FLOPs for each element of the first list."""
+    shapes = shapes_at(inputs, 0)
+    if shapes is None:
+        return None
+    return make_work(
+        kind, flops=flops * sum(prod(shape) for shape in shapes), moved=None, precision=None
+    )
+
+
+def _with_in_place(name: str) -> tuple[str, str]:
+    return f"aten::{name}", f"aten::{name}_"
+
+
+_POINTWISE_LISTS = {
+    op.replace("aten::", "aten::_foreach_"): partial(list_work, flops=spec.flops, kind="pointwise")
+    for op, spec in POINTWISE.items()
+    if not op.endswith("_backward")
+}
+OPTIMIZERS: Mapping[str, Model] = {
+    **_POINTWISE_LISTS,
+    **{
+        op: partial(list_work, flops=flops, kind=kind)
+        for name, (flops, kind) in _LISTS.items()
+        for op in _with_in_place(name)
+    },
+    **{
+        op: partial(list_work, flops=flops, kind="optimizer")
+        for name, flops in FUSED.items()
+        for op in _with_in_place(name)
+    },
+}
+MODELS: Mapping[str, Model] = {**_OWN, **OPTIMIZERS}

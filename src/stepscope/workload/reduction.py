@@ -15,9 +15,10 @@ from math import prod
 
 from msgspec import Struct
 
-from stepscope.workload.dtypes import FLOAT, category
 from stepscope.workload.inputs import (
+    FLOAT,
     ParsedInputs,
+    category,
     flag_at,
     integer_at,
     integers_at,

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.analyses.host.frames import Owner, line_of, owner_of
-from stepscope.analyses.host.source_locations import frames_at, source_locations_of, stacks_of
+from stepscope.analyses.host.source_locations import (
+    Owner,
+    frames_at,
+    line_of,
+    owner_of,
+    source_locations_of,
+    stacks_of,
+)
 from stepscope.analyses.links import link
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import NONE, Kind, Trace
+from stepscope.readers.format import Source
 from stepscope.readers.open_trace import read_trace
-from stepscope.readers.source import Source
 from tests.shared_data import SHARED, needs_shared
 from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of
 

@@ -3,10 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.analyses.host.activity import host_activity
-from stepscope.analyses.host.calls import copy_rows, host_facts
-from stepscope.analyses.kernels.device import device_sets
-from stepscope.analyses.kernels.launches import launch_facts
+from stepscope.analyses.host.activity import copy_rows, host_activity, host_facts
+from stepscope.analyses.kernels.launches import device_sets, launch_facts
 from stepscope.analyses.links import link
 from stepscope.core.facts import Launches
 from stepscope.core.trace import Trace

@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.analyses.memory.step_needs import chunked_loss_longer
 from stepscope.analyses.memory.ways_out import SPARE, out_of_memory, ways_out
-from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
+from stepscope.core.memory import OutOfMemoryReport, RecordedFailure, WayOut
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord, MemoryReport, memory_recording
 from stepscope.core.run import RunFacts

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.analyses.run.width import width_run
-from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts
+from stepscope.core.comms import Buckets, CollectiveRow, CommsFacts
 from stepscope.core.facts import Facts
 from tests.scenarios import NO_ROOF, rank_facts
 from tests.wording import any_mentions

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.links import link
-from stepscope.analyses.steps import range_projection
-from stepscope.analyses.steps.range_projection import median_lengths, project
+from stepscope.analyses.steps import projection
+from stepscope.analyses.steps.projection import median_lengths, project
 from stepscope.core.trace import NONE, Kind
 from stepscope.pipeline.measure import measure_file
+from stepscope.readers.format import Source
 from stepscope.readers.open_trace import read_trace
-from stepscope.readers.source import Source
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from tests.nsys_files import TID, Export
 from tests.shared_data import DEMO
@@ -35,7 +35,7 @@ def lengths_of(export: Export) -> tuple[dict[str, list[int]], dict[str, float]]:
 def test_projection_runs_from_the_first_work_launched_inside_to_the_last(
     pairs_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_projection, "PAIRS_AT_ONCE", pairs_at_once)
+    monkeypatch.setattr(projection, "PAIRS_AT_ONCE", pairs_at_once)
     export = Export(tmp_path / "run.sqlite")
     # Thread 1: outer [0, 1000) holds inner [100, 300) and a launch of its own; the device is 4000
     # late.

@@ -27,7 +27,7 @@ from stepscope.experiments.trials import trial as trials
 from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER
 from stepscope.protocol.settings import SETTINGS
-from stepscope.report.names import clean
+from stepscope.report.words import clean
 from tests.capture.jobs import LIGHT
 from tests.scenarios import kept_diagnosis
 from tests.shared_data import ROOT

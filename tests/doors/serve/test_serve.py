@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.cli.main import main
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.core.experiments.experiment import PROVEN, UNSETTLED, Interval, Predicted, Verified
 from stepscope.core.experiments.fixed import KEPT, REVERTED, Attempt, Fixed
 from stepscope.core.http_server import Server

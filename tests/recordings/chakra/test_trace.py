@@ -14,7 +14,7 @@ import pytest
 from stepscope.core.recordings.training_log import ExecutionGraph, TrainingLog
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.detect import format_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.chakra import trace as chakra
 from tests.installed import package
 from tests.recording_texts import texts_of

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.compiler import Break, Compile, Counted
 from stepscope.core.recordings.compiler_guard import guard_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.compiler import graph_breaks, recompilation, torch_logs
 from stepscope.rules.advice import joined
 from tests.recording_texts import compiler_report

@@ -11,7 +11,7 @@ import pytest
 
 from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.compiler import dynamo_counters
 from tests.wording import any_mentions
 

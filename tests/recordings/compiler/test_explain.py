@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.recordings.compiler import CompilerRecording
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.compiler.explain import is_mine, read_file
 from tests.field.texts import PASTED
 

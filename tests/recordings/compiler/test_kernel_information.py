@@ -15,7 +15,7 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.detect import formats_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.compiler import kernel_information
 from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text

@@ -18,7 +18,7 @@ from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import format_of, head_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.compiler import dynamo_counters, torch_logs, torch_trace
 from tests.capture.jobs import WHOLE
 from tests.wording import any_mentions

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.flight import FlightFrame
+from stepscope.core.recordings.nccl import FlightFrame
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.flight import dump
 from tests.flight_dumps import NCCL, dump_bytes, entry, read_folder, real, write_case, write_dumps
 from tests.recording_texts import texts_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.recordings.flight import Hang
-from stepscope.readers.source import Source
+from stepscope.core.recordings.nccl import Hang
+from stepscope.readers.format import Source
 from stepscope.recordings.flight.dump import read
 from stepscope.recordings.flight.hang import find_hang
 from tests.flight_dumps import (

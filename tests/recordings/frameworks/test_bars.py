@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.recordings.training_log import CLOCK, RATE, SUM
-from stepscope.readers.output_lines import bars
+from stepscope.readers.text_lines import bars
 from tests.recordings.frameworks.test_log import only
 from tests.wording import mentions
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.errors import StepscopeError
-from stepscope.readers import output_lines as training_lines
-from stepscope.readers.source import Source
+from stepscope.readers import text_lines as training_lines
+from stepscope.readers.format import Source
 from stepscope.recordings.frameworks import deepspeed_tables, series
 from stepscope.recordings.frameworks.log import FRAMEWORKS, is_mine, read
 from tests.recording_texts import texts_of
@@ -185,7 +185,7 @@ def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
     assert any("very long line" in note for note in log.recordings[0].notes)
     lines = list(training_lines.text_lines(iter([b"a" * 20_000, b"b\n", b"c"])))
     assert [(len(text), is_whole) for text, is_whole in lines] == [
-        (training_lines.MAX_LINE_BYTES, False),
+        (training_lines.MAX_OUTPUT_LINE_BYTES, False),
         (1, True),
     ]
 

@@ -12,7 +12,7 @@ import pytest
 from stepscope.core.recordings.training_log import CLOCK, RATE, STATED, FrameworkLog, TrainingLog
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of, head_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.frameworks.log import is_mine, read
 from tests.recording_texts import texts_of, training_log
 from tests.shared_data import SAMPLES

@@ -11,7 +11,7 @@ import pytest
 
 from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.host import perf_text
 from tests.recording_texts import texts_of
 from tests.wording import any_mentions

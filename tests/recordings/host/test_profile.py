@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.core.recordings.system import HostStacks, SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.host import profile as host_profile
 from stepscope.recordings.host import profile_stacks as host_profile_stacks
 from tests.wording import any_mentions

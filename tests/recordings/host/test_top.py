@@ -12,7 +12,7 @@ from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
 from stepscope.live.judge.judge import judge
 from stepscope.live.shapes.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, UNCLEAR
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.host.top import is_mine, read_file
 from tests.wording import mentions
 

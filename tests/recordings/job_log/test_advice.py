@@ -12,7 +12,7 @@ from stepscope.core.recordings import job_output as said
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.recordings.system import DeviceLinks, Topology
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.job_log import advice as job_words
 from stepscope.recordings.job_log import killed_workers
 from stepscope.recordings.job_log import log as job_log

@@ -25,8 +25,8 @@ from stepscope.core.recordings.job_output import (
     JobOutput,
 )
 from stepscope.readers.detect import formats_of
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.source import Source
 from stepscope.recordings.job_log import killed_workers
 from stepscope.recordings.job_log.log import is_mine, read
 from stepscope.recordings.job_log.parser import MAX_SAID

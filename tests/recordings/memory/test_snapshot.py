@@ -15,8 +15,8 @@ import pytest
 from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.detect import format_of, head_of
+from stepscope.readers.format import Source
 from stepscope.readers.formats import FORMATS
-from stepscope.readers.source import Source
 from stepscope.recordings.memory import events as memory_events
 from stepscope.recordings.memory import snapshot as memory_snapshot
 from stepscope.recordings.memory.arena import Arena, Rules

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.memory.stats import is_mine, read
 from tests.memory_snapshots import source_of
 from tests.recording_texts import texts_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.memory.timeline import ORDER, is_mine, read
 from tests.memory_snapshots import source_of
 from tests.shared_data import SHARED, needs_shared

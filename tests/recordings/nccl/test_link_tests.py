@@ -14,7 +14,7 @@ from stepscope.errors import FormatError
 from stepscope.hardware.link_tests import judge_test
 from stepscope.pipeline.recording import Recording
 from stepscope.readers.detect import detect
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.nccl import tests as nccl_tests
 from stepscope.rules.comms import slow_link
 from tests.nccl_logs import two_nodes

@@ -20,7 +20,7 @@ from stepscope.core.recordings.nccl import (
 from stepscope.core.recordings.nccl_notes import notes_on
 from stepscope.errors import StepscopeError
 from stepscope.readers.detect import head_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.nccl import tables
 from stepscope.recordings.nccl.log import MAX_LINE_BYTES, is_mine
 from stepscope.recordings.nccl.log import read as read_nccl_logs

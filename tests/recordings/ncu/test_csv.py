@@ -13,7 +13,7 @@ import pytest
 from stepscope.core.recordings.kernels import KernelMetrics, KernelReport
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.detect import format_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.ncu import csv as ncu_csv
 from stepscope.recordings.ncu.csv import metric_of_label
 from stepscope.recordings.ncu.units import number_of, scale_of

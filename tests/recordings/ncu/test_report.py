@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.ncu import csv as ncu_csv
 from stepscope.recordings.ncu import report as ncu_rep
 from tests.shared_data import SAMPLES

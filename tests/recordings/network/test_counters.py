@@ -11,7 +11,7 @@ import pytest
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.system import PortSeries, SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.network import counters, link_errors, network_congestion
 from stepscope.recordings.network.counters import time_in
 from tests.recording_texts import texts_of

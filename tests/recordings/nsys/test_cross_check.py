@@ -21,11 +21,11 @@ from msgspec import structs
 from stepscope.analyses.links import link
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
-from stepscope.analyses.steps.range_projection import project
+from stepscope.analyses.steps.projection import project
 from stepscope.cli.main import main
 from stepscope.core.trace import NONE, Detail, Kind, Launch, OpInputs, Trace
+from stepscope.readers.format import Source
 from stepscope.readers.open_trace import read_trace
-from stepscope.readers.source import Source
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from tests.format_samples import trimmed
 from tests.nsys_files import write_export

@@ -15,9 +15,9 @@ from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Trace
 from stepscope.errors import InputError
 from stepscope.readers import cache, open_trace
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import assign_ranks, find_sources
 from stepscope.readers.open_trace import read_trace
-from stepscope.readers.source import Source
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from stepscope.recordings.nsys import target as nsys_target
 from tests.nsys_files import PID, TID, Export, global_id, write_job

@@ -21,8 +21,8 @@ from stepscope.core.trace import (
 )
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.detect import format_of, head_of
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.source import Source
 from stepscope.recordings.nsys import database as nsys_database
 from stepscope.recordings.nsys import metrics as nsys_metrics
 from stepscope.recordings.nsys.nvtx import Operator, operator_of

@@ -11,7 +11,7 @@ import pytest
 from stepscope.core.recordings.kernels import KernelReport
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of, head_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.nsys.stats import MAX_LINE_BYTES, is_mine, read
 from tests.recording_texts import texts_of
 from tests.wording import any_mentions, mentions

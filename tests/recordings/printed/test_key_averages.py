@@ -12,7 +12,7 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.errors import FormatError
 from stepscope.readers.detect import formats_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.nsys import launch_overhead
 from stepscope.recordings.printed.key_averages import CALLS, COPIES, OPERATORS, read
 from stepscope.rules.advice import advise

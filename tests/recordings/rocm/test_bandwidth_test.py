@@ -10,7 +10,7 @@ import pytest
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.system import SystemRecording, SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.rocm import slow_pair
 from stepscope.recordings.rocm.bandwidth_test import is_mine, read_file
 from tests.field.texts import PASTED

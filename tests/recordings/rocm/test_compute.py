@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.core.recordings.kernels import KernelReport
 from stepscope.errors import InputError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.rocm import compute as rocprof_compute
 from stepscope.recordings.rocm import csv as rocprof_csv
 from tests.recording_texts import texts_of

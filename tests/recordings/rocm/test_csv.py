@@ -16,8 +16,8 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.readers import cache, open_trace
 from stepscope.readers.detect import formats_of
+from stepscope.readers.format import Source
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.source import Source
 from stepscope.recordings.rocm import chrome as rocprof_chrome
 from stepscope.recordings.rocm import compute as rocprof_compute
 from stepscope.recordings.rocm import csv as rocprof_csv

@@ -17,7 +17,7 @@ import pytest
 
 from stepscope.core.trace import NONE, Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.rocm import json_walk as rocprof_walk
 from stepscope.recordings.rocm import rocprofv3_json
 from tests.shared_data import SHARED, needs_shared

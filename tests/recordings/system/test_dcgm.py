@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.system import dcgm
 from tests.wording import any_mentions
 

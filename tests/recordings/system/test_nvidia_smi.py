@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.system import device_samples, nvidia_smi
 from tests.recording_texts import texts_of
 from tests.shared_data import SAMPLES

@@ -11,7 +11,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.system import idle_device
 from stepscope.recordings.system.nvidia_smi_table import read_file
 from tests.recording_texts import system_report

@@ -10,7 +10,7 @@ import pytest
 from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.detect import formats_of
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.system.nvidia_topo import MAX_DEVICES, is_mine, read
 from tests.recording_texts import texts_of
 from tests.shared_data import SAMPLES

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.core.recordings.system import DeviceSeries, SystemReport
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.system import nvidia_smi, rocm_smi
 from tests.wording import any_mentions
 

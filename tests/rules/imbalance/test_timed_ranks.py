@@ -11,7 +11,7 @@ from stepscope.core.facts import Facts
 from stepscope.core.run import OwnTime, RankMetadata, RunFacts
 from stepscope.pipeline.recording import Recording
 from stepscope.rules.imbalance import late_rank, uneven_work
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import diagnose_without_trace, run_notes
 from tests.live_runs import add_steps, row, write_rank, write_run

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord, MemoryReport
 from stepscope.core.recordings.system import DeviceSeries, SystemReport
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
 from stepscope.recordings.memory.snapshot import read
 from stepscope.recordings.system.nvidia_smi import read_file as read_monitor
 from stepscope.rules.memory import fragmentation, memory_growth, memory_pressure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.core.probed import MeasuredTime, ProbeCase, ProbedTimes
+from stepscope.core.hardware import MeasuredTime, ProbeCase, ProbedTimes
 from stepscope.hardware.lookup import find_spec
 from stepscope.rules.shared.attention_backends import BACKENDS, backends_line
 from stepscope.rules.shared.measured import attention_call

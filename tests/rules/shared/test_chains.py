@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.rank_context import RankContext
-from stepscope.core.probed import MeasuredTime, OperatorCall, ProbeCase, ProbedTimes
+from stepscope.core.hardware import MeasuredTime, OperatorCall, ProbeCase, ProbedTimes
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.readers.inputs import find_sources
 from stepscope.rules.case import Case, case_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.core.probed import Dims, OperatorCall
+from stepscope.core.hardware import Dims, OperatorCall
 from stepscope.rules.shared.larger_calls import larger_call
 
 WEIGHTS = frozenset({(64, 32), (16, 8, 3, 3)})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.contract.codec import plain
+from stepscope.core.codec import plain
 from stepscope.core.hardware import DeviceRates
 from stepscope.errors import InputError, UsageError
 from stepscope.report.document.markdown import to_markdown

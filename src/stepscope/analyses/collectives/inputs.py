@@ -16,7 +16,7 @@ from msgspec import Struct
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, OpInputs
 from stepscope.protocol.untrusted import parse_json
-from stepscope.workload.dtypes import DTYPES, ITEM_BYTES
+from stepscope.workload.inputs import DTYPES, ITEM_BYTES
 
 RANGE = re.compile(r"^(?:nccl|rccl|gloo):(\w+)")
 OUT_AND_IN = re.compile(r"^c10d::(_allgather_base_|_reduce_scatter_base_|alltoall_base_)$")

@@ -15,8 +15,18 @@ from stepscope.analyses.collectives.lateness import noise_ns
 from stepscope.analyses.collectives.parallel_shape import parallel_shape
 from stepscope.analyses.collectives.records import in_windows
 from stepscope.analyses.collectives.table import gather_entries, link_fits, table
-from stepscope.core.comms import BACKWARD, FORWARD, CollectiveRecords, Lateness, Matched
-from stepscope.core.comms_facts import Buckets, CommsFacts, Gathers, Link, RankComms
+from stepscope.core.comms import (
+    BACKWARD,
+    FORWARD,
+    Buckets,
+    CollectiveRecords,
+    CommsFacts,
+    Gathers,
+    Lateness,
+    Link,
+    Matched,
+    RankComms,
+)
 from stepscope.core.facts import RankFacts
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool

@@ -26,8 +26,7 @@ import numpy as np
 
 from stepscope.analyses.collectives.group_families import Families, Family
 from stepscope.analyses.grouping import distinct
-from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords
-from stepscope.core.comms_facts import Dimension
+from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords, Dimension
 from stepscope.core.trace import NONE
 
 DESCRIBED = (

@@ -15,8 +15,8 @@ from collections import defaultdict
 
 import numpy as np
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Int64, Kind
 

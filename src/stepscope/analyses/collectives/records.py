@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.collectives.inputs import inputs_around
 from stepscope.analyses.collectives.prefetch import gathers_ahead
 from stepscope.analyses.collectives.step_parts import backward_spans, step_parts
+from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import join, subtract
 from stepscope.analyses.rank_context import RankContext
@@ -19,7 +19,7 @@ from stepscope.analyses.steps.windows import step_numbers
 from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 from stepscope.core.trace import NONE, CollectiveArgs, Int64, Trace
 from stepscope.protocol.untrusted import parse_json
-from stepscope.workload.dtypes import ITEM_BYTES, SCALAR_NAMES
+from stepscope.workload.inputs import ITEM_BYTES, SCALAR_NAMES
 
 OPS = (
     ("all_to_all", re.compile(r"all_?to_?all", re.IGNORECASE)),

@@ -8,9 +8,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.analyses.grouping import grouped
+from stepscope.analyses.grouping import grouped, matching
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Int64

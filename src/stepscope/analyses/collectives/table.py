@@ -18,8 +18,7 @@ from stepscope.analyses.collectives.group_families import Families, Family, stri
 from stepscope.analyses.collectives.link_fit import bus_factor, fit
 from stepscope.analyses.collectives.records import in_windows
 from stepscope.analyses.grouping import distinct
-from stepscope.core.comms import Collective, CollectiveRecords, Matched
-from stepscope.core.comms_facts import CollectiveRow, LinkFit
+from stepscope.core.comms import Collective, CollectiveRecords, CollectiveRow, LinkFit, Matched
 from stepscope.core.numbers import number_ranges
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 

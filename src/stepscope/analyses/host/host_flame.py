@@ -11,8 +11,8 @@ from itertools import pairwise, starmap
 import numpy as np
 
 from stepscope.analyses.grouping import coded_pairs, stable_order, sums
-from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.nesting import enclosing_ranges, num_around
+from stepscope.analyses.host.source_locations import line_of
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
 MOST_FRAMES = 1_000_000

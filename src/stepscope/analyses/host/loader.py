@@ -7,8 +7,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.activity import HostActivity
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import Bool, Int64, Kind, Trace
 
 WORKERS = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.core.calibrated import Calibrated
-from stepscope.core.hardware import DeviceSpec
-from stepscope.core.probed import ProbedTimes
+from stepscope.core.hardware import DeviceSpec, ProbedTimes
 
 
 class DevicePeaks(Struct, frozen=True, kw_only=True):

@@ -11,12 +11,12 @@ import re
 
 import numpy as np
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.memory.kinds import CODE, Kinds
 from stepscope.analyses.memory.lifetimes import DeviceEvents, Lifetimes
 from stepscope.analyses.memory.phases import BACKWARD, FORWARD
-from stepscope.analyses.memory.weights import CASTS, Trained, first_tensor
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
+from stepscope.analyses.weights import CASTS, Trained, first_tensor
 from stepscope.core.recordings.memory import ACTIVATIONS, GRADIENTS, INPUTS, TEMPORARY
 from stepscope.core.trace import NONE, Bool, Int64, Trace
 from stepscope.workload.inputs import inputs_of

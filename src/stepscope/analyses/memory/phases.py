@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.nesting import is_within
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.trace import NONE, Bool, Int64, Kind

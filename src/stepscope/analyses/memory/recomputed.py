@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.memory.lifetimes import (
     NEVER,
@@ -20,7 +20,6 @@ from stepscope.analyses.memory.lifetimes import (
     open_ranges,
 )
 from stepscope.analyses.memory.phases import BACKWARD, PhaseRuns, phase_runs
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, rerun_forward_ops
 from stepscope.core.trace import NONE, Float64, Int64

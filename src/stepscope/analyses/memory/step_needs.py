@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from stepscope.analyses.memory.kinds import STATES
-from stepscope.core.out_of_memory import RecordedFailure
+from stepscope.core.memory import RecordedFailure
 from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     GRADIENTS,

@@ -9,6 +9,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stepscope.analyses.checkpoints import TO_DEVICE
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.nesting import ancestor_with, is_within
 from stepscope.analyses.host.source_locations import Stacks, module_paths, origins
 from stepscope.analyses.memory.batch_fit import BatchFit, Beginning
@@ -37,11 +39,9 @@ from stepscope.analyses.memory.lifetimes import (
 )
 from stepscope.analyses.memory.phases import BACKWARD, UPDATE, PhaseRuns, phase_runs
 from stepscope.analyses.memory.requests import requested_bytes
-from stepscope.analyses.memory.weights import Trained, trained_weights
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.run.checkpoints import TO_DEVICE
 from stepscope.analyses.steps.projection import rerun_forward_ops
+from stepscope.analyses.weights import Trained, trained_weights
 from stepscope.core.memory import (
     BEFORE,
     PHASES,

@@ -16,8 +16,8 @@ from stepscope.analyses.memory.step_needs import (
     is_of_loss,
     moments_of,
 )
+from stepscope.core.memory import OutOfMemoryReport, RecordedFailure, WayOut
 from stepscope.core.numbers import size_words
-from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
 from stepscope.core.recordings.allocator_message import FAILED, failure_figures
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.job_output import OutOfMemory

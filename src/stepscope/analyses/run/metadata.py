@@ -18,7 +18,7 @@ from stepscope.analyses.run.own_time import own_times
 from stepscope.analyses.run.stalls import saves_of, stalls_of
 from stepscope.analyses.run.step_extras import within_epochs
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
-from stepscope.core.out_of_memory import RecordedFailure
+from stepscope.core.memory import RecordedFailure
 from stepscope.core.recordings.memory import CATEGORIES
 from stepscope.core.recordings.system import PortSeries
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import comb
 
 from stepscope.analyses.steps.windows import WHOLE_TRACE
-from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.comms import CommsFacts
 from stepscope.core.facts import PARTS, Facts, RankFacts, Steps
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED, RunStep, WidthRun
 

@@ -18,9 +18,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
-from stepscope.analyses.grouping import Integers, is_among, median
+from stepscope.analyses.grouping import Integers, is_among, matching, median
 from stepscope.analyses.links import Links, match_ids
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.windows import StepCut, step_numbers
 from stepscope.core.trace import (
     CLOCK_BACK,

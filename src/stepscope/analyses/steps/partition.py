@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.communication import host_collectives
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import (
     Intervals,
@@ -25,9 +26,8 @@ from stepscope.analyses.intervals import (
     time_of,
     union,
 )
-from stepscope.analyses.kernels.device import DeviceSets
+from stepscope.analyses.kernels.launches import DeviceSets
 from stepscope.analyses.links import Links
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.windows import PROFILER_STEP
 from stepscope.core.facts import PARTS, Partition, Steps
 from stepscope.core.trace import NONE, Int64, Kind, Trace

@@ -12,10 +12,9 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, grouped, median
+from stepscope.analyses.grouping import distinct, grouped, matching, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.links import Links
-from stepscope.analyses.naming import matching
 from stepscope.core.facts import Steps
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 

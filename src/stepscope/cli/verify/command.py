@@ -50,7 +50,7 @@ def run(options: Options) -> int:
 
     from stepscope.cli.verify.check import numbers_notes
     from stepscope.cli.verify.prediction import read_prediction
-    from stepscope.core.contract.codec import encode
+    from stepscope.core.codec import encode
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.protocol.options import FIRST_STEPS
     from stepscope.report.verify.view import verified_document
@@ -275,7 +275,7 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
     first that fails, or to where it was interrupted or the budget ended, and which of the two it
     was."""
     from stepscope.core.experiments.experiment import BASELINE, CANDIDATE
-    from stepscope.core.progress import followed
+    from stepscope.core.timings import followed
     from stepscope.experiments.budget import CHECK_RUNS, SpentError
     from stepscope.experiments.verify.evidence import measured
 
@@ -306,7 +306,7 @@ class Progress:
         self._max_rounds, self._is_told = max_rounds, is_limited
 
     def on_run(self, run: Measured, interval: Interval | None) -> None:
-        from stepscope.report.units import NBSP, short_time
+        from stepscope.report.words import NBSP, short_time
 
         when = "before it counts"
         if run.round is not None:

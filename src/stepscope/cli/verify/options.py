@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import count, positive, seconds, whole
+from stepscope.cli.options import count, positive, seconds, whole
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract
 
 
 class Format(Struct, frozen=True, kw_only=True):

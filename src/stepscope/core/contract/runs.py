@@ -7,8 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from stepscope.core.constraints import AboveZero, AtLeastZero, Count, Share
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import AboveZero, AtLeastZero, Contract, Count, Share
 
 RunState = Literal["running", "ended", "broken off"]
 RunKind = Literal["run", "trials"]

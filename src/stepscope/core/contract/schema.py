@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.inspect import DataclassType, StructType, Type, type_info
 
-from stepscope.core.contract.codec import Contract, schema_of
+from stepscope.core.codec import Contract, schema_of
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.experiments.comparison import Comparisons
 from stepscope.core.experiments.experiment import Verified

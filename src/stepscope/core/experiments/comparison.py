@@ -12,8 +12,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import asdict, force_setattr
 
-from stepscope.core.constraints import AboveZero, Count, Gain, keys_of, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import AboveZero, Contract, Count, Gain, keys_of, one_of
 from stepscope.core.gate import Gate
 
 OVERLAP = "overlap"

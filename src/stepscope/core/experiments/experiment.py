@@ -11,8 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Struct
 
-from stepscope.core.constraints import one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract, one_of
 from stepscope.core.experiments.trials import Change, Trial
 
 Side = Literal["baseline", "candidate"]

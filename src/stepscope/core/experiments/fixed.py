@@ -10,8 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from stepscope.core.constraints import one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract, one_of
 from stepscope.core.experiments.experiment import Interval, Predicted, Verified
 from stepscope.core.experiments.trials import Value
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from stepscope.core.recordings.compiler import CompilerReport
-from stepscope.core.recordings.flight import Hang
 from stepscope.core.recordings.kernels import KernelReport
 from stepscope.core.recordings.memory import MemoryReport
+from stepscope.core.recordings.nccl import Hang
 from stepscope.core.recordings.recording import Recording
 from stepscope.core.recordings.system import SystemReport
 from stepscope.core.recordings.training_log import TrainingLog

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from stepscope.core.constraints import Count, one_of
+from stepscope.core.codec import Count, one_of
 
 RANK, WORKER, COMPILER, HELPER, PROCESS = "rank", "worker", "compiler", "helper", "process"
 ROLES = (RANK, WORKER, COMPILER, HELPER, PROCESS)

@@ -12,8 +12,8 @@ from statistics import median
 
 from msgspec import Struct
 
-from stepscope.core.recordings.flight import FlightDump
 from stepscope.core.recordings.job_output import JobOutput
+from stepscope.core.recordings.nccl import FlightDump
 from stepscope.core.recordings.recording import Recording
 
 STATED, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"

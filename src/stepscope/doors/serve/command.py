@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import whole
+from stepscope.cli.options import whole
 from stepscope.cli.printing import note
 
 PORT = 8484

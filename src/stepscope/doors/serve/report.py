@@ -17,7 +17,7 @@ from stepscope.doors.serve.trend import trends_of
 from stepscope.report.diagnosis.step import PART_WORDS
 from stepscope.report.document.blocks import Document
 from stepscope.report.html import environment, render
-from stepscope.report.units import ms, percent, plural
+from stepscope.report.words import ms, percent, plural
 from stepscope.runs.view import age_words, size_words, verdict_words
 
 STYLES = ("page.css", "serve.css")

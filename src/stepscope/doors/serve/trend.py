@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from stepscope.core.contract.runs import RunEntry
-from stepscope.report.units import ms, number, plural
+from stepscope.report.words import ms, number, plural
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 180, 56, 24, 12, 30
 MAX_TRENDS = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.comms import CommsFacts
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiments.comparison import (
     Account,

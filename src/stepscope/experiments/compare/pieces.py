@@ -15,9 +15,9 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.collectives.step_parts import step_parts
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.host.source_locations import origins
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, MODULE_FRAME, OPTIMIZER_RANGE
 from stepscope.core.facts import RankFacts

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.analyses.run.width import mean_of_parts
-from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
+from stepscope.core.comms import CommsFacts
 from stepscope.core.diagnosis import DiagnosisDocument, Rank, unjudged_fixes
 from stepscope.core.kept_diagnosis import refuse_impossible
 from stepscope.experiments.compare.knobs import knobs_of_facts

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stepscope.analyses.run.width import mean_parts, run_step
-from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.comms import CommsFacts
 from stepscope.core.diagnosis import Diagnosis, Finding, unjudged_fixes
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps

@@ -27,7 +27,7 @@ from stepscope.core.experiments.experiment import (
     Verified,
 )
 from stepscope.core.experiments.trials import Change, Trial
-from stepscope.core.progress import Advance, followed
+from stepscope.core.timings import Advance, followed
 from stepscope.errors import StepscopeError
 from stepscope.experiments.bootstrap import smallest_shown
 from stepscope.experiments.budget import SpentError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import real, whole
+from stepscope.cli.options import real, whole
 from stepscope.cli.printing import print_document
 from stepscope.errors import InputError, UsageError
 from stepscope.process.table import rank_of
@@ -124,7 +124,7 @@ def look(
     chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], num: int, every_s: float
 ) -> list[Stood]:
     """Each process's stacks, `num` times, all ranks before the next time."""
-    from stepscope.core.progress import counted
+    from stepscope.core.timings import counted
     from stepscope.live.cli.py_spy import NotPermittedError
     from stepscope.live.shapes.triage import Stood
     from stepscope.process.table import read_process

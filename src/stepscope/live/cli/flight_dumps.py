@@ -17,7 +17,7 @@ from stepscope.errors import StepscopeError
 from stepscope.process.table import PROC, Process, rank_of
 
 if TYPE_CHECKING:
-    from stepscope.core.recordings.flight import Hang
+    from stepscope.core.recordings.nccl import Hang
 
 PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
@@ -39,8 +39,8 @@ def find_hang_of(ranks: Sequence[Process]) -> tuple[Hang | None, str]:
 
     from stepscope.core.recordings.auxiliary import Auxiliary
     from stepscope.core.recordings.training_log import TrainingLog
+    from stepscope.readers.format import Source
     from stepscope.readers.formats import BY_NAME
-    from stepscope.readers.source import Source
 
     reader = BY_NAME["flight-recorder"].reader()
     assert reader.read_together is not None

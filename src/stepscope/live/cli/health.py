@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import real
+from stepscope.cli.options import real
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, new_folder, refuse_unrunnable

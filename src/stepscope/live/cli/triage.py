@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import real
+from stepscope.cli.options import real
 from stepscope.cli.printing import print_answer
 from stepscope.errors import InputError, StepscopeError
 from stepscope.live.cli.attach import find_ranks, ranks_among
@@ -56,7 +56,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from stepscope.core.contract.codec import encode
+    from stepscope.core.codec import encode
     from stepscope.live.report.triage import triage_document
 
     triage = answer(options.targets, options.seconds, options.flame)
@@ -83,9 +83,9 @@ def measure(
     ranks: Sequence[Process], seconds: float, flame: Path | None = None
 ) -> tuple[SystemReport, list[str]]:
     """Processes, devices and stacks at once, for so long; and what could not be measured."""
-    from stepscope.core.progress import followed
     from stepscope.core.recordings.processes import RANK
     from stepscope.core.recordings.system import SystemRecording, SystemReport
+    from stepscope.core.timings import followed
     from stepscope.live.processes import Watch
     from stepscope.recordings.system.live_devices import LiveDevices
 
@@ -120,8 +120,8 @@ def sampled(
 
     from stepscope.core.recordings.system import SystemRecording
     from stepscope.live.cli.py_spy import Sampling, find_spy
+    from stepscope.readers.format import Source
     from stepscope.readers.formats import BY_NAME
-    from stepscope.readers.source import Source
 
     read_file = BY_NAME["host-profile"].reader().read_file
     assert read_file is not None

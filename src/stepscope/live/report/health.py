@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepscope.live.judge_health import PARTS
 from stepscope.live.shapes.triage import BAD, OK, Health, RankTimes
 from stepscope.report.document.blocks import Document, Facts, Headline, Section, Table, numbers
-from stepscope.report.units import ms
+from stepscope.report.words import ms
 
 MARKS = {OK: "ok", BAD: "BAD"}
 ANSWERS = {OK: "Healthy.", BAD: "Not healthy."}

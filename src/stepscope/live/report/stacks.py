@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recordings.flight import Hang
+from stepscope.core.recordings.nccl import Hang
 from stepscope.live.shapes.triage import Comparison, Frame, Standing
 from stepscope.report.document.blocks import (
     Action,

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Struct, UnsetType
 
-from stepscope.core.constraints import Count, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract, Count, one_of
 
 KINDS = (
     "late-rank",

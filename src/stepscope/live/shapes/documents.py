@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract
 from stepscope.live.shapes.alert import Alert
 from stepscope.live.shapes.triage import Triage
 

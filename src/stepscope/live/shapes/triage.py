@@ -8,8 +8,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from stepscope.core.constraints import Count, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract, Count, one_of
 from stepscope.core.recordings.processes import HostUse
 
 GPU, UNDERLOADED, THROTTLED = "gpu", "gpu-underloaded", "throttled"

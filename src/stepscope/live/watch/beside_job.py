@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import BesideJob
-from stepscope.cli.option_types import whole
+from stepscope.cli.options import whole
 from stepscope.cli.printing import say
 from stepscope.live.watch import prometheus
 from stepscope.live.watch.alerting import Sinks

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import whole
+from stepscope.cli.options import whole
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:

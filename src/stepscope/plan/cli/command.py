@@ -95,7 +95,7 @@ def _run_rows(path: Path, out: Path | None) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything
     looks at a row."""
     from stepscope.cli.report import put_or_write
-    from stepscope.core.progress import counted
+    from stepscope.core.timings import counted
     from stepscope.plan.rows import predict, read_rows
     from stepscope.protocol.json_text import json_text
 

@@ -8,7 +8,7 @@ from collections import Counter
 from stepscope.analyses.run.width import width_run
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.report import put_document, put_or_write
-from stepscope.core.comms_facts import CollectiveRow, CommsFacts, LinkFit
+from stepscope.core.comms import CollectiveRow, CommsFacts, LinkFit
 from stepscope.errors import InputError, UsageError
 from stepscope.pipeline.options import Options as ReadingOptions
 from stepscope.pipeline.recording import measure
@@ -19,7 +19,7 @@ from stepscope.plan.from_run import COMPUTE, MeasuredCollective, MeasuredRun, ex
 from stepscope.plan.other_device import on_device
 from stepscope.plan.report.run import RunPlan, run_plan_document, run_plan_html, run_plan_json
 from stepscope.plan.what_if import Change, parse_change
-from stepscope.rules.job import Job
+from stepscope.rules.job_case import Job
 
 WIDE = 16
 """Sizes of messages that a fit's latency is believed from: the largest over the smallest."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import structs
 
 from stepscope.core.calibrated import Calibrated
-from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.comms import CommsFacts
 from stepscope.core.facts import KernelRow
 from stepscope.errors import InputError, UsageError
 from stepscope.hardware.links import Tier

@@ -9,7 +9,7 @@ from typing import Any
 from stepscope.analyses.run.width import width_run
 from stepscope.cli.printing import note
 from stepscope.cli.report import put_document, put_or_write, write
-from stepscope.core.contract.codec import decode, encode
+from stepscope.core.codec import decode, encode
 from stepscope.errors import InputError, UsageError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import measure
@@ -35,8 +35,8 @@ from stepscope.plan.learn import (
 )
 from stepscope.plan.report.learned import learned_document
 from stepscope.protocol.untrusted import read_regular
-from stepscope.report.units import plural, teraflops
-from stepscope.rules.job import Job
+from stepscope.report.words import plural, teraflops
+from stepscope.rules.job_case import Job
 
 OTHER_WORK = 2.5
 """Times as much or as little arithmetic as planned, from which on a run is of another model or

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import count, real
+from stepscope.cli.options import count, real
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FRAMEWORKS = (

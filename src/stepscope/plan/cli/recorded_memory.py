@@ -26,11 +26,10 @@ from stepscope.plan.memory import state_widths
 from stepscope.plan.report.account import Plan
 from stepscope.plan.report.words import gib
 from stepscope.readers.auxiliary import read_auxiliary
-from stepscope.readers.format import MEMORY
+from stepscope.readers.format import MEMORY, Source
 from stepscope.readers.formats import BY_NAME
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.source import Source
-from stepscope.report.units import percent
+from stepscope.report.words import percent
 
 PEAK, RESERVED = "peak", "reserved"
 WANTED = (

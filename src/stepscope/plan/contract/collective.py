@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from stepscope.core.constraints import AboveZero, Count, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import AboveZero, Contract, Count, one_of
 
 Algorithm = Annotated[str, one_of("ring", "tree", "nvls", "nvls-tree", "direct")]
 Protocol = Annotated[str, one_of("ll", "ll128", "simple")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract
 from stepscope.plan.contract.collective import CollectiveContract
 from stepscope.plan.contract.launch import CheckContract, LaunchContract
 from stepscope.plan.contract.plan import PlanContract

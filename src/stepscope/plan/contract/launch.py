@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from stepscope.core.constraints import AtLeastZero, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import AtLeastZero, Contract, one_of
 
 
 class LaunchFile(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from stepscope.core.constraints import AtLeastZero, Count, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import AtLeastZero, Contract, Count, one_of
 from stepscope.hardware.links import Tier
 from stepscope.plan.layout import Layout
 

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from stepscope.core.constraints import AboveZero, AtLeastZero, Count
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import AboveZero, AtLeastZero, Contract, Count
 
 MAX_BYTES = 1 << 20
 MIN_FACTOR, MAX_FACTOR = 0.02, 50.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import force_setattr
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.plan.contract.plan import Account, Cluster, Job, Model, PlanContract, RecordedMemory
 from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.plan.contract.launch import ERROR, CheckContract, Fault, Range
 from stepscope.plan.launch.check import Checked
 from stepscope.plan.layout_words import spelled_out
@@ -19,7 +19,7 @@ from stepscope.report.document.blocks import (
     Section,
     as_document,
 )
-from stepscope.report.units import percent, plural
+from stepscope.report.words import percent, plural
 
 KINDS = {"deepspeed": "a DeepSpeed configuration", "torchtitan": "a torchtitan configuration",
          "megatron": "Megatron-LM's flags", "torch": "what --emit wrote for PyTorch"}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.calibrated import bus_factor, ring_steps
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.collective import Asked, Collective
 from stepscope.plan.contract.collective import CollectiveContract, Measurement, Way
@@ -21,7 +21,7 @@ from stepscope.report.document.blocks import (
     as_document,
     numbers,
 )
-from stepscope.report.units import number
+from stepscope.report.words import number
 
 NO_ADVICE = (
     "No advice on NCCL_ALGO or NCCL_PROTO: nothing was measured that supports one. Calibrate "

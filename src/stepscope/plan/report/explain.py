@@ -21,7 +21,7 @@ from stepscope.plan.rates import rates_of
 from stepscope.plan.report.account import MEMORY_WORDS, TIME_WORDS
 from stepscope.plan.report.words import gib, seconds, short_count
 from stepscope.plan.step_time import stalled_s
-from stepscope.report.units import NBSP, fixed, number, percent
+from stepscope.report.words import NBSP, fixed, number, percent
 
 
 class Part(Struct, frozen=True):

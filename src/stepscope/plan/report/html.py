@@ -40,7 +40,7 @@ from stepscope.plan.report.words import (
 )
 from stepscope.report.document.blocks import Section
 from stepscope.report.html import render
-from stepscope.report.units import fixed, number, percent
+from stepscope.report.words import fixed, number, percent
 
 SCRIPTS = ("charts.js", "page.js")
 STYLES = ("page.css", "plan.css")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.plan.contract.launch import LaunchContract
 from stepscope.plan.contract.plan import Account
 from stepscope.plan.job import TrainingJob

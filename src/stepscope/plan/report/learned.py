@@ -18,7 +18,7 @@ from stepscope.report.document.blocks import (
     as_document,
     numbers,
 )
-from stepscope.report.units import percent
+from stepscope.report.words import percent
 
 WORDS = {
     "compute": "compute",

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from stepscope import __version__
-from stepscope.core.contract.codec import encode
+from stepscope.core.codec import encode
 from stepscope.plan.contract.plan import Device, PlanRunContract, RecordedRun, Width
 from stepscope.plan.from_run import COMMS, COMPUTE, Extrapolation, WidthStep
 from stepscope.plan.report.html import curve, drawn
@@ -26,7 +26,7 @@ from stepscope.report.document.blocks import (
     Table,
     numbers,
 )
-from stepscope.report.units import number, percent, plural
+from stepscope.report.words import number, percent, plural
 
 BAR_WIDTH = 12
 

@@ -49,7 +49,7 @@ from stepscope.report.document.blocks import (
     as_document,
     numbers,
 )
-from stepscope.report.units import NBSP, fixed, number, percent, plural
+from stepscope.report.words import NBSP, fixed, number, percent, plural
 
 FORMULA = 80
 """Cells of what a part is made of."""

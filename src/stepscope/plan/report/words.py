@@ -6,7 +6,7 @@ from stepscope.plan.contract.plan import Account
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.ranges import ranges_of
 from stepscope.plan.report.account import Plan
-from stepscope.report.units import NBSP, fixed, number, percent, plural, scaled
+from stepscope.report.words import NBSP, fixed, number, percent, plural, scaled
 
 GIB = 2**30
 UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))

@@ -18,18 +18,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stepscope.core.json_decode import decode_json
+from stepscope.core.codec import decode_json
 from stepscope.core.trace import NONE, Bool, Int64, Kind
-from stepscope.readers.trace.categories import UNNAMED, kind_of_category, phase_label
-from stepscope.readers.trace.columns import Codes, Columns, Tally
-from stepscope.readers.trace.nanoseconds import (
+from stepscope.readers.trace.categories import (
     EXACT_DOUBLE_US,
     LIMIT_NS,
+    UNNAMED,
+    kind_of_category,
     ns_from_double,
     ns_from_texts,
+    phase_label,
 )
-from stepscope.readers.trace.ranges import RangePairs
-from stepscope.readers.trace.records import (
+from stepscope.readers.trace.columns import (
     ANY_EVENT,
     ANY_EVENT_TEXT,
     COUNTED,
@@ -37,11 +37,15 @@ from stepscope.readers.trace.records import (
     NO_ARGS,
     Args,
     Begin,
+    Codes,
+    Columns,
     Complete,
     CompleteText,
     End,
     Instant,
     Meta,
+    RangePairs,
+    Tally,
 )
 
 _decode_doubles = msgspec.json.Decoder(list[ANY_EVENT]).decode

@@ -12,9 +12,9 @@ from typing import Any
 from stepscope.core.trace import DeviceProperties, Kind, TraceMeta
 from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD
 from stepscope.protocol.untrusted import MAX_DEPTH, as_object, finite, objects_at
-from stepscope.readers.source import Source
+from stepscope.readers.format import Source
+from stepscope.readers.trace.categories import LONGEST_NUMBER, NUMBER
 from stepscope.readers.trace.columns import Columns
-from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER, NUMBER
 
 VERSION_FIELDS = (
     "cuda_runtime_version",

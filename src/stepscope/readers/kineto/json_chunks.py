@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 from stepscope.core.timings import stage
 from stepscope.readers.kineto.event_decoder import ScanError, Scanner
-from stepscope.readers.kineto.json_recovery import rescue
-from stepscope.readers.kineto.json_skip import Skimmer
+from stepscope.readers.kineto.json_recovery import Skimmer, rescue
 from stepscope.readers.trace.columns import Columns
 
 CHUNK_BYTES = 4 << 20

@@ -19,12 +19,11 @@ from stepscope.core.trace import ENDS_EARLY, READ_IN_PART, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.run_folder import MARKS_FIELD, MODULE_PREFIX, MODULES_FIELD
 from stepscope.protocol.untrusted import LARGEST_INT, whole
-from stepscope.readers.format import Progress, Reader
+from stepscope.readers.format import Progress, Reader, Source
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.kineto.json_chunks import MAX_ARRAYS, MAX_EVENT_BYTES, Feed, NotJsonError
 from stepscope.readers.kineto.native import scanner_for_file
-from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.trace.assemble import assemble
 from stepscope.readers.trace.columns import Blocks, Columns

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.experiments.experiment import Verified
 from stepscope.core.experiments.fixed import KEPT, Fixed
 from stepscope.errors import StepscopeError

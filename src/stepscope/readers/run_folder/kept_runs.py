@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from stepscope.core.contract.codec import decode
+from stepscope.core.codec import decode
 from stepscope.core.contract.runs import RunEntry, RunFinding, RunKind, RunState
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.errors import InputError, StepscopeError

@@ -22,8 +22,8 @@ from stepscope.core.trace import (
 )
 from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
+from stepscope.readers.trace.categories import LONGEST_NUMBER
 from stepscope.readers.trace.columns import COLUMN_DTYPES, Codes, Columns
-from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER
 
 LONGEST_NAME = 1 << 16
 """Letters of an event's name: templates of kernels have some thousand. Dozens of patterns are tried

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stepscope.core.json_decode import decode_with
+from stepscope.core.codec import decode_with
 from stepscope.core.recordings.training_log import ExecutionGraph, RecordedOperator
 from stepscope.workload.inputs import MAX_RANK, MAX_SIZE, ParsedInputs, Shape, Shapes
 

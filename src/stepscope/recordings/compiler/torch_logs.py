@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 
 from stepscope.api import FormatError, Reader, Source
 from stepscope.core.recordings.compiler import CompilerReport
-from stepscope.readers.container_log import opened
-from stepscope.readers.text_lines import bounded_lines
+from stepscope.readers.text_lines import bounded_lines, opened
 from stepscope.recordings.compiler.breaks import FILE, MAX_LINES, break_of, is_break
 from stepscope.recordings.compiler.builder import MAX_NAME, CompileBuilder, ReportBuilder, Writer
 

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stepscope.api import Auxiliary, FormatError, Reader, Source, TrainingLog
-from stepscope.core.recordings.flight import (
+from stepscope.core.recordings.nccl import (
     SCHEDULED,
     STATES,
     FlightCall,

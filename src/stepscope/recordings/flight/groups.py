@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from stepscope.core.recordings.flight import COMPLETED, FlightCall, FlightDump, FlightGroup
+from stepscope.core.recordings.nccl import COMPLETED, FlightCall, FlightDump, FlightGroup
 
 UNEVEN = ("all_to_all", "gather", "scatter", "split", "new_window")
 """In these the ranks' sizes may differ by right: a root has what the others have not, and parts may

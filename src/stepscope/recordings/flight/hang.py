@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from stepscope.core.recordings.flight import (
+from stepscope.core.recordings.nccl import (
     DEVICE,
     LINK,
     MISSING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from stepscope.core.numbers import number_ranges, times
-from stepscope.core.recordings.flight import (
+from stepscope.core.recordings.nccl import (
     DEVICE,
     NO_DUMP,
     ORDER,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stepscope.api import Table, table
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recordings.flight import COMPLETED, FlightDump
+from stepscope.core.recordings.nccl import COMPLETED, FlightDump
 from stepscope.core.recordings.training_log import TrainingRecording
 
 MAX_ROWS = 64

@@ -21,7 +21,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import CLOCK, STATED, SUM, Figure, FrameworkLog
-from stepscope.readers.output_lines import NUMBER, fields, ns_of_ms, number
+from stepscope.readers.text_lines import NUMBER, fields, ns_of_ms, number
 from stepscope.recordings.frameworks.deepspeed_tables import CommsTable, FlopsBlock
 from stepscope.recordings.frameworks.parser import MEMORY, OF_JOB, FrameworkParser
 from stepscope.recordings.frameworks.series import Series

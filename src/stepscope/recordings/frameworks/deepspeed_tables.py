@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import Figure, LoggedCollective
 from stepscope.protocol.untrusted import finite
-from stepscope.readers.output_lines import NUMBER, ns_of_ms, number
+from stepscope.readers.text_lines import NUMBER, ns_of_ms, number
 
 MAX_ROWS = 1024
 MAX_GAP = 2

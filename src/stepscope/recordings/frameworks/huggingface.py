@@ -18,7 +18,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import CLOCK, RATE, Figure, FrameworkLog
-from stepscope.readers.output_lines import NUMBER, bars, number
+from stepscope.readers.text_lines import NUMBER, bars, number
 from stepscope.recordings.frameworks.parser import FrameworkParser
 from stepscope.recordings.frameworks.series import LEAST_MEAN_STEPS, MAX_CLOCKS, Clock
 

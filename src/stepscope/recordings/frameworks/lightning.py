@@ -20,7 +20,7 @@ import re
 from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import RATE, SUM, Action, FrameworkLog, Phase
-from stepscope.readers.output_lines import NUMBER, bars, number, whole
+from stepscope.readers.text_lines import NUMBER, bars, number, whole
 from stepscope.recordings.frameworks.parser import FrameworkParser
 from stepscope.recordings.frameworks.series import LEAST_MEAN_STEPS
 

@@ -12,8 +12,7 @@ from contextlib import closing
 
 from stepscope.api import FormatError, InputError, Reader, Source, TrainingLog
 from stepscope.core.recordings.training_log import FrameworkLog, TrainingRecording
-from stepscope.readers.container_log import opened
-from stepscope.readers.output_lines import batches, may_be_output, text_lines
+from stepscope.readers.text_lines import batches, may_be_output, opened, text_lines
 from stepscope.recordings.frameworks.deepspeed import DeepSpeedParser
 from stepscope.recordings.frameworks.huggingface import HuggingFaceParser
 from stepscope.recordings.frameworks.lightning import LightningParser

@@ -17,7 +17,7 @@ import re
 from typing import ClassVar
 
 from stepscope.core.recordings.training_log import Figure, FrameworkLog
-from stepscope.readers.output_lines import NUMBER, fields, ns_of_ms, number
+from stepscope.readers.text_lines import NUMBER, fields, ns_of_ms, number
 from stepscope.recordings.frameworks.parser import (
     LOSS,
     MEMORY,

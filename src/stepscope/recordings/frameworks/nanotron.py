@@ -14,7 +14,7 @@ import re
 from typing import ClassVar
 
 from stepscope.protocol.untrusted import finite, finite_text
-from stepscope.readers.output_lines import NUMBER
+from stepscope.readers.text_lines import NUMBER
 from stepscope.recordings.frameworks.parser import LOSS, MEMORY, OF_JOB, STEP_MS, FrameworkParser
 
 ITERATION = re.compile(r"iteration: (?P<step>\d{1,12}) / \d{1,12} \|")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from stepscope.core.recordings.training_log import CLOCK, STATED, Figure, FrameworkLog
-from stepscope.readers.output_lines import (
+from stepscope.readers.text_lines import (
     fields,
     milliseconds_to_ns,
     number,

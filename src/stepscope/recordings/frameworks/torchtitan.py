@@ -19,7 +19,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import CLOCK, RATE, Figure
-from stepscope.readers.output_lines import NUMBER, number
+from stepscope.readers.text_lines import NUMBER, number
 from stepscope.recordings.frameworks.parser import MEMORY, MOST_RESERVED, FrameworkParser
 from stepscope.recordings.frameworks.series import LEAST_STEPS
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from stepscope.api import FormatError, Source
-from stepscope.core.json_decode import decode_json
+from stepscope.core.codec import decode_json
 from stepscope.readers.whole_file import whole_text
 from stepscope.recordings.host.profile_stacks import (
     BUILT_IN,

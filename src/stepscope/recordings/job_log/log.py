@@ -19,8 +19,7 @@ from stepscope.api import Reader, Source, TrainingLog
 from stepscope.core.recordings.allocator_message import FAILED_MARK
 from stepscope.core.recordings.job_output import JobOutput
 from stepscope.core.recordings.training_log import TrainingRecording
-from stepscope.readers.container_log import opened
-from stepscope.readers.output_lines import batches, may_be_output, uncolored
+from stepscope.readers.text_lines import batches, may_be_output, opened, uncolored
 from stepscope.recordings.compiler import torch_logs
 from stepscope.recordings.frameworks import log as training_log
 from stepscope.recordings.job_log.lines import HUNG_MARK, TRACED_MARK, WORDINGS

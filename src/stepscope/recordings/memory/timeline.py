@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from stepscope.api import FormatError, MemoryRecord, Reader, Source
-from stepscope.core.json_decode import decode_with
+from stepscope.core.codec import decode_with
 from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     AUTOGRAD,

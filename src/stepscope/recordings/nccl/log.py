@@ -32,8 +32,7 @@ from stepscope.core.recordings.nccl import (
     NcclWarning,
 )
 from stepscope.core.recordings.nccl_notes import notes_on
-from stepscope.readers.container_log import opened
-from stepscope.readers.text_lines import bounded_lines
+from stepscope.readers.text_lines import bounded_lines, opened
 from stepscope.recordings.nccl.messages import take, take_version
 from stepscope.recordings.nccl.tables import NcclTables, PartialCommunicator, Writer
 

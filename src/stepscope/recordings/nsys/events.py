@@ -18,8 +18,8 @@ import numpy as np
 from stepscope.api import Kind
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
+from stepscope.readers.trace.categories import LIMIT_NS
 from stepscope.readers.trace.columns import Columns
-from stepscope.readers.trace.nanoseconds import LIMIT_NS
 from stepscope.recordings.nsys.database import Database
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"

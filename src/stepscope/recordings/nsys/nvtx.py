@@ -23,7 +23,7 @@ import numpy as np
 from stepscope.api import Kind
 from stepscope.core.trace import NONE, Int64
 from stepscope.readers.kineto.event_decoder import SEPARATOR
-from stepscope.readers.trace.nanoseconds import LIMIT_NS
+from stepscope.readers.trace.categories import LIMIT_NS
 from stepscope.recordings.nsys.database import MAX_NAME_LENGTH, ROWS_AT_ONCE, Database
 from stepscope.recordings.nsys.events import ProcessTraceBuilder
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stepscope.api import FormatError, Source, Stream
-from stepscope.readers.kineto.json_skip import Skimmer
+from stepscope.readers.kineto.json_recovery import Skimmer
 
 PIECE_BYTES = 4 << 20
 MAX_VALUE_BYTES = 64 << 20

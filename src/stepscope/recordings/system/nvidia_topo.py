@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from stepscope.api import FormatError, Reader, Source, SystemRecording, TextLines
 from stepscope.core.recordings.system import DeviceLinks, SystemReport, Topology
-from stepscope.readers.output_lines import COLOR
+from stepscope.readers.text_lines import COLOR
 
 MAX_LINES = 4096
 MAX_LINE_BYTES = 16 << 10

@@ -16,7 +16,7 @@ from stepscope.core.facts import PARTS
 from stepscope.report.comparison.page import page_of
 from stepscope.report.comparison.words import interval_words, letter, part_names, ratio
 from stepscope.report.html import render
-from stepscope.report.units import ms, percent
+from stepscope.report.words import ms, percent
 
 SCRIPTS = ("charts.js", "page.js")
 STYLES = ("page.css", "comparison.css")

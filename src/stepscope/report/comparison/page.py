@@ -42,7 +42,7 @@ from stepscope.report.document.blocks import (
     more,
     numbers,
 )
-from stepscope.report.units import NBSP, digits_after_point, fixed, gigabytes, signed
+from stepscope.report.words import NBSP, digits_after_point, fixed, gigabytes, signed
 
 ACCOUNTS = {
     "part": ("Where the step goes", "the parts sum to the step"),

@@ -10,7 +10,7 @@ from stepscope.report.comparison.page import QUIET, ComparisonPage, page_of
 from stepscope.report.comparison.words import letter
 from stepscope.report.document.blocks import Block, Document, Headline, Prose, Warn, notes
 from stepscope.report.gate import gate_section
-from stepscope.report.units import percent
+from stepscope.report.words import percent
 
 
 def comparisons_document(comparisons: Sequence[Comparison], gate: Gate | None = None) -> Document:

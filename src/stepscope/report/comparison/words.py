@@ -17,8 +17,7 @@ from stepscope.core.experiments.comparison import (
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.speed import is_host_slowed
 from stepscope.report.diagnosis.step import ON_HOST_WORDS, PART_WORDS
-from stepscope.report.names import MAX_CHARS, kernel_name, op_name
-from stepscope.report.units import NBSP, fixed, ms, percent, plural
+from stepscope.report.words import MAX_CHARS, NBSP, fixed, kernel_name, ms, op_name, percent, plural
 
 PART_NAMES = PART_WORDS | {
     RANK_SPREAD: "median rank less the mean",

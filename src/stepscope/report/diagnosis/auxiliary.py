@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.recordings.text import RecordingText
-from stepscope.core.recordings.text import Table as Recorded
+from stepscope.core.recordings.recording import RecordingText
+from stepscope.core.recordings.recording import Table as Recorded
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -21,7 +21,7 @@ from stepscope.report.document.blocks import (
     Table,
 )
 from stepscope.report.recording_text import recording_texts
-from stepscope.report.units import percent
+from stepscope.report.words import percent
 
 MAX_ADVICE = 12
 MAX_EVIDENCE = 3

@@ -7,8 +7,7 @@ from stepscope.core.diagnosis import FIXES, Diagnosis, Finding, unjudged_fixes
 from stepscope.core.numbers import gain_words
 from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.view import all_notes, limit_words, source_words
-from stepscope.report.names import clean
-from stepscope.report.units import NBSP, ms, plural
+from stepscope.report.words import NBSP, clean, ms, plural
 
 MAX_BYTES = 1000
 MAX_FINDINGS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.comms_facts import (
+from stepscope.core.comms import (
     Buckets,
     CollectiveRow,
     CommsFacts,
@@ -26,7 +26,7 @@ from stepscope.report.document.blocks import (
     more,
     numbers,
 )
-from stepscope.report.units import (
+from stepscope.report.words import (
     NBSP,
     gigabytes,
     in_column,

@@ -14,7 +14,7 @@ from stepscope.report.document.blocks import (
     more,
     numbers,
 )
-from stepscope.report.units import (
+from stepscope.report.words import (
     gigabytes,
     megabytes,
     number,

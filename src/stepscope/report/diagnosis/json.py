@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from stepscope.core.contract.codec import decode, plain, plain_by_item
+from stepscope.core.codec import decode, plain, plain_by_item
 from stepscope.core.diagnosis import Diagnosis, DiagnosisDocument
 from stepscope.protocol.json_text import finite, json_text, not_finite
 from stepscope.report.recording_text import recording_texts

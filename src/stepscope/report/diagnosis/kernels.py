@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from stepscope.core.facts import COLLECTIVE, RangeRow, RankFacts
 from stepscope.report.document.blocks import Block, Column, Prose, Section, Table, numbers
-from stepscope.report.names import kernel_name, op_name
-from stepscope.report.units import ms, number, per_step, percent
+from stepscope.report.words import kernel_name, ms, number, op_name, per_step, percent
 
 MAX_ROWS = 8
 MAX_RANGES = 6

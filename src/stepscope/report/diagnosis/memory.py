@@ -16,7 +16,7 @@ from stepscope.report.document.blocks import (
     Table,
     numbers,
 )
-from stepscope.report.units import in_column, percent, plural
+from stepscope.report.words import in_column, percent, plural
 
 TITLE = "Device memory"
 KIND_WORDS = {

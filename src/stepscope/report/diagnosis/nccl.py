@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.nccl import NcclCommunicator, NcclLog
-from stepscope.core.recordings.text import RecordingText, lines_of
+from stepscope.core.recordings.recording import RecordingText, lines_of
 from stepscope.report.document.blocks import Facts, Section, shortened
-from stepscope.report.names import shorten
-from stepscope.report.units import NBSP, number, plural
+from stepscope.report.words import NBSP, number, plural, shorten
 
 MAX_COMMUNICATORS = 3
 MAX_LISTED = 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stepscope.core.memory import OutOfMemoryReport, WayOut
 from stepscope.core.numbers import size_words
-from stepscope.core.out_of_memory import OutOfMemoryReport, WayOut
 from stepscope.report.diagnosis.memory import kind_words
 from stepscope.report.document.blocks import Block, Column, Items, Prose, Section, Table, numbers
-from stepscope.report.units import percent, plural
+from stepscope.report.words import percent, plural
 
 TITLE = "Out of memory"
 MOST_REPORTS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.core.peak import ACHIEVED, PeakPart, PeakWaterfall
 from stepscope.report.diagnosis.step import BAR_PARTS, PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.document.blocks import Bar, Cell, Column, Part, Prose, Section, Table, numbers
-from stepscope.report.units import in_column, percent, plural, teraflops
+from stepscope.report.words import in_column, percent, plural, teraflops
 
 TITLE = "Where the peak goes"
 KERNEL_WORDS = {

@@ -7,11 +7,11 @@ from statistics import median
 
 from msgspec import Struct
 
-from stepscope.core.comms_facts import CommsFacts, RankComms
+from stepscope.core.comms import CommsFacts, RankComms
 from stepscope.core.facts import RankFacts
 from stepscope.core.numbers import number_ranges
 from stepscope.report.document.blocks import Block, Column, Section, Table, numbers
-from stepscope.report.units import ms, percent
+from stepscope.report.words import ms, percent
 
 MAX_LINES = 12
 ALIKE = 0.02

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stepscope.core.run import DeviceSample, RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.report.document.blocks import Facts, Section
-from stepscope.report.names import shorten
-from stepscope.report.units import ms, percent, plural
+from stepscope.report.words import ms, percent, plural, shorten
 
 MOST_WORDS = 200
 

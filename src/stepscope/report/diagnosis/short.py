@@ -43,8 +43,7 @@ from stepscope.report.document.blocks import (
     Warn,
 )
 from stepscope.report.document.terminal import num_lines
-from stepscope.report.names import shorten
-from stepscope.report.units import ms, plural
+from stepscope.report.words import ms, plural, shorten
 from stepscope.rules.headline import FEWER_WAITS
 
 MOST_LINES = 23

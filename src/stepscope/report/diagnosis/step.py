@@ -16,7 +16,7 @@ from stepscope.report.document.blocks import (
     Table,
     numbers,
 )
-from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, teraflops
+from stepscope.report.words import digits_after_point, in_column, ms, percent, plural, teraflops
 
 PART_WORDS = {
     "compute": "compute",

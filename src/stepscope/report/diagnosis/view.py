@@ -23,8 +23,7 @@ from stepscope.report.document.blocks import (
     Tone,
     Warn,
 )
-from stepscope.report.names import shorten
-from stepscope.report.units import ms, plural
+from stepscope.report.words import ms, plural, shorten
 
 LINE = 80
 MAX_PATH = 76

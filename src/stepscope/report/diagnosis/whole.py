@@ -47,7 +47,7 @@ from stepscope.report.document.blocks import (
     notes,
 )
 from stepscope.report.gate import gate_section
-from stepscope.report.units import percent
+from stepscope.report.words import percent
 
 MAX_FINDINGS = 8
 

@@ -18,8 +18,7 @@ from stepscope.report.document.blocks import (
     Table,
     numbers,
 )
-from stepscope.report.names import shorten
-from stepscope.report.units import NBSP, fixed, in_column, ms, number, percent, plural
+from stepscope.report.words import NBSP, fixed, in_column, ms, number, percent, plural, shorten
 
 PART_WORDS = {
     "start_up": "start-up",

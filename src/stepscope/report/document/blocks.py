@@ -12,7 +12,7 @@ from typing import Literal, ParamSpec
 
 from msgspec import Struct
 
-from stepscope.report.units import plural
+from stepscope.report.words import plural
 
 P = ParamSpec("P")
 MOST_NOTES = 12

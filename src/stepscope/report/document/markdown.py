@@ -34,8 +34,7 @@ from stepscope.report.document.blocks import (
     Warn,
     cell,
 )
-from stepscope.report.names import clean, shorten
-from stepscope.report.units import NBSP, percent
+from stepscope.report.words import NBSP, clean, percent, shorten
 
 MAX_CHARS = 60_000
 """GitHub refuses a comment of more than 65 536."""

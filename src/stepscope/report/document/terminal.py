@@ -40,8 +40,7 @@ from stepscope.report.document.blocks import (
     Warn,
     cell,
 )
-from stepscope.report.names import clean, first_clauses, shorten
-from stepscope.report.units import NBSP, percent
+from stepscope.report.words import NBSP, clean, first_clauses, percent, shorten
 
 PLAIN_WIDTH = 80
 MIN_WIDTH = 40

@@ -26,8 +26,8 @@ from stepscope.report.document.blocks import (
     as_document,
     notes,
 )
-from stepscope.report.units import plural, short_time
 from stepscope.report.verify.view import LARGE, change_words, interval_words
+from stepscope.report.words import plural, short_time
 
 
 def head_words(fixed: Fixed) -> str:

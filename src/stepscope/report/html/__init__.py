@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import size_words
 from stepscope.protocol.json_text import json_text
-from stepscope.report.names import clean, shorten
-from stepscope.report.units import figure, percent
+from stepscope.report.words import clean, figure, percent, shorten
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.core.recordings.text import RecordingText
+from stepscope.core.recordings.recording import RecordingText
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
 from stepscope.report.diagnosis.nccl import nccl_recording

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
-from stepscope.core.comms_facts import CommsFacts, LinkFit
+from stepscope.core.comms import CommsFacts, LinkFit
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.hardware import DeviceRates
 from stepscope.hardware.lookup import load_specs
-from stepscope.report.names import kernel_name
+from stepscope.report.words import kernel_name
 
 MAX_POINTS = 200
 LINE_POINTS = 24

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepscope.report.flame import flame_of
-from stepscope.report.names import clean, shorten
-from stepscope.report.units import ms
+from stepscope.report.words import clean, ms, shorten
 
 MOST_LINES = 10
 MOST_CHARACTERS = 100

@@ -7,9 +7,8 @@ from typing import Any
 from msgspec import UnsetType
 
 from stepscope.core.diagnosis import DiagnosisDocument
-from stepscope.core.memory import MemoryUse
+from stepscope.core.memory import MemoryUse, OutOfMemoryReport
 from stepscope.core.numbers import size_words
-from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.report.diagnosis.memory import (
     LEAST_SHARE,
     TITLE,

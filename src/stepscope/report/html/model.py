@@ -49,8 +49,7 @@ from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
 from stepscope.report.html.views import views_page
 from stepscope.report.html.whole_run import whole_run_page
-from stepscope.report.names import clean
-from stepscope.report.units import digits_after_point, number, plural
+from stepscope.report.words import clean, digits_after_point, number, plural
 
 
 def page_of(recorded: Page) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from stepscope.core.facts import COLLECTIVE, RangeRow, RankFacts
 from stepscope.core.views import KernelView, OperatorView, ProfilerViews
 from stepscope.report.diagnosis.kernels import compute_ns
-from stepscope.report.names import kernel_name
+from stepscope.report.words import kernel_name
 
 MAX_KERNELS = 500
 MAX_OPS = 300

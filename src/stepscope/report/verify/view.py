@@ -36,7 +36,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import NBSP, capital, percent, plural, short_time
+from stepscope.report.words import NBSP, capital, percent, plural, short_time
 
 VERDICT_WORDS = {
     PROVEN: "Gain proven",

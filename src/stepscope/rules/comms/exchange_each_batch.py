@@ -24,7 +24,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from stepscope.replay.bisection import bisect
+from stepscope.replay.simulate import bisect
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.comms.sync_every_microbatch import unneeded_exchanges
 from stepscope.rules.job_case import JobCase, JobProposal

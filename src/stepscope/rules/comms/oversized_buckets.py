@@ -31,7 +31,7 @@ from math import ceil
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import matching
 from stepscope.core.trace import Bool, Float64, Kind
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.case import Case

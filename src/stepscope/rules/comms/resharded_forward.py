@@ -28,8 +28,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.intervals import union
-from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import MemoryChange
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges

@@ -26,9 +26,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import is_among
+from stepscope.analyses.grouping import is_among, matching
 from stepscope.analyses.intervals import Intervals, contains, union
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import Bool, Int64, Kind, Trace
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs

@@ -24,8 +24,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.intervals import Intervals, union
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs

@@ -25,7 +25,7 @@ import math
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns

@@ -25,10 +25,10 @@ import math
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.memory.recomputed import Recomputed, recomputed
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, rerun_forward_ops
 from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.numbers import size_words

@@ -23,10 +23,9 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, median
+from stepscope.analyses.grouping import distinct, matching, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, empty, join, union
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind

@@ -28,10 +28,9 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, join, union
-from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.kernels import WAITS_FOR_DEVICE
 from stepscope.core.trace import NONE, Bool, Int64, Kind

@@ -30,6 +30,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import (
     Intervals,
@@ -40,7 +41,6 @@ from stepscope.analyses.intervals import (
     subtract,
     union,
 )
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Int64, Kind

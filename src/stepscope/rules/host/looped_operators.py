@@ -27,9 +27,8 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.intervals import contains, union
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.graph import Graph

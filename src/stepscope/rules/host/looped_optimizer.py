@@ -25,12 +25,11 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import median
+from stepscope.analyses.grouping import matching, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, union
-from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.probed import OperatorCall
+from stepscope.core.hardware import OperatorCall
 from stepscope.core.run import RankMetadata
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_tasks

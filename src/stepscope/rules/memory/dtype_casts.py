@@ -29,7 +29,7 @@ from math import prod
 import numpy as np
 from msgspec import Struct, field
 
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool
 from stepscope.replay.graph import Graph

@@ -30,9 +30,8 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.grouping import distinct, is_among, matching
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
@@ -57,7 +56,7 @@ from stepscope.rules.shared.padded_products import MISALIGNED_NAME
 from stepscope.rules.shared.products import ROW_OF
 from stepscope.rules.shared.rates import convolution_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.workload.dtypes import ITEM_BYTES
+from stepscope.workload.inputs import ITEM_BYTES
 from stepscope.workload.operands import Operand, operand
 
 CODE = "nchw-layout"

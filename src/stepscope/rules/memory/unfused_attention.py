@@ -35,13 +35,13 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.probed import OperatorCall
+from stepscope.core.hardware import OperatorCall
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph

@@ -4,7 +4,7 @@ them, where that was timed on the device."""
 from __future__ import annotations
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.core.probed import OperatorCall, ProbeCase
+from stepscope.core.hardware import OperatorCall, ProbeCase
 from stepscope.rules.shared.measured import probed_time
 
 BACKENDS = ("flash", "efficient", "cudnn", "math")

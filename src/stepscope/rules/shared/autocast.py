@@ -17,9 +17,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stepscope.analyses.grouping import is_among
+from stepscope.analyses.grouping import is_among, matching
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.rules.case import Case
 from stepscope.rules.shared.compiled_host import GRADIENT

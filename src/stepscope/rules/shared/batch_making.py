@@ -8,11 +8,11 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.activity import LOADER_RANGE
-from stepscope.analyses.host.frames import Owner, line_of, owner_of
 from stepscope.analyses.host.loader import SERIAL, WORKERS, next_calls
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.naming import matching
+from stepscope.analyses.host.source_locations import Owner, line_of, owner_of
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.rules.case import Case
 

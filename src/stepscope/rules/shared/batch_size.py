@@ -13,9 +13,8 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
-from stepscope.analyses.memory.weights import CASTS, trained_weights
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import distinct, matching
+from stepscope.analyses.weights import CASTS, trained_weights
 from stepscope.core.memory import MemoryUse
 from stepscope.core.trace import NONE, Bool, Float64, Kind, Launch
 from stepscope.replay.changes import Change

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.grouping import median
+from stepscope.analyses.grouping import matching, median
 from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
 from stepscope.core.trace import Bool, Float64, Int64, Kind
 from stepscope.replay.graph import Graph

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph

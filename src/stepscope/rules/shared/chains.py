@@ -12,14 +12,14 @@ from collections.abc import Collection
 import numpy as np
 from msgspec import Struct
 
-from stepscope.core.probed import OperatorCall
+from stepscope.core.hardware import OperatorCall
 from stepscope.core.trace import Float64
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.fusible_runs import FusibleRuns, runs_of
 from stepscope.rules.shared.measured import AS_IS, COMPILED, is_reproduced, probed_time
 from stepscope.rules.shared.operator_traffic import FILLING, Tensor, Traffic, bytes_of, traffic_of
 from stepscope.rules.task_table import TaskTable
-from stepscope.workload.dtypes import DTYPES
+from stepscope.workload.inputs import DTYPES
 from stepscope.workload.operands import Operand, is_shape, operand
 
 CHAIN = "chain"

@@ -22,9 +22,9 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import contains, join
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import Change, without_waits
 from stepscope.replay.graph import Graph

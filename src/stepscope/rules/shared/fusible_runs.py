@@ -15,9 +15,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case

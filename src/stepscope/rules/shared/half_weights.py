@@ -29,8 +29,7 @@ from stepscope.rules.shared.host_ranges import INNER_LAUNCH, with_operators
 from stepscope.rules.shared.micro_batches import numbered_micro_batches
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, fixed_ns, stream_ns
 from stepscope.rules.task_table import TaskTable
-from stepscope.workload.dtypes import ITEM_BYTES
-from stepscope.workload.inputs import Shape
+from stepscope.workload.inputs import ITEM_BYTES, Shape
 from stepscope.workload.operands import Operand, operands
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import median
+from stepscope.analyses.grouping import matching, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, subtract, union
-from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.partition import host_work
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import with_part_ns, without_tasks, without_waits

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from stepscope.core.probed import Dims, OperatorCall
+from stepscope.core.hardware import Dims, OperatorCall
 
 Shape = tuple[int, ...]
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}

@@ -12,14 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.core.probed import MeasuredTime, OperatorCall, ProbeCase
+from stepscope.core.hardware import MeasuredTime, OperatorCall, ProbeCase
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.graph import Graph
 from stepscope.rules.shared.convolutions import image_and_weight, is_convolution
 from stepscope.rules.task_table import TaskTable
 from stepscope.workload.attention import sizes_of
-from stepscope.workload.dtypes import DTYPES
-from stepscope.workload.inputs import ParsedInputs, Shape, flag_at
+from stepscope.workload.inputs import DTYPES, ParsedInputs, Shape, flag_at
 from stepscope.workload.operands import is_shape
 
 FLOATS = ("fp32", "bf16", "fp16")

@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.intervals import contains, union
-from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.rules.job_case import JobCase

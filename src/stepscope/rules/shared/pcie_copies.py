@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.analyses.grouping import median
-from stepscope.analyses.naming import matching
-from stepscope.core.probed import OperatorCall
+from stepscope.analyses.grouping import matching, median
+from stepscope.core.hardware import OperatorCall
 from stepscope.core.trace import NONE, Bool, Float64, Kind
 from stepscope.replay.changes import with_part_ns, without_waits
 from stepscope.replay.graph import Graph

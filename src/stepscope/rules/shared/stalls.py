@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from stepscope.analyses.host.frames import line_of
+from stepscope.analyses.host.source_locations import line_of
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.run import Stalls
 from stepscope.core.trace import Int64

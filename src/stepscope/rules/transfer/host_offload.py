@@ -26,7 +26,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, without_tasks

@@ -24,10 +24,9 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import median
+from stepscope.analyses.grouping import matching, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import union
-from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import Change, without_host_ranges

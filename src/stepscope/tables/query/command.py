@@ -184,7 +184,7 @@ def _print(answer: Table, options: Options) -> None:
 
 
 def _say_notes(opened: Run) -> None:
-    from stepscope.report.names import clean
+    from stepscope.report.words import clean
 
     for words in opened.notes:
         note(f"note: {clean(words)}")

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.analyses.collectives.step_parts import PHASES, step_parts
-from stepscope.analyses.host.calls import copy_bytes
-from stepscope.analyses.host.frames import line_of
-from stepscope.analyses.host.source_locations import origins
+from stepscope.analyses.host.activity import copy_bytes
+from stepscope.analyses.host.source_locations import line_of, origins
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.core.trace import NONE, Int64, Kind, Launch, Trace

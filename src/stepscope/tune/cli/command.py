@@ -96,7 +96,7 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
 
 
 def _search(options: Options, search: Search, runner: Runner, codes: Sequence[str]) -> int:
-    from stepscope.core.contract.codec import encode
+    from stepscope.core.codec import encode
     from stepscope.protocol.secrets import masked_words
     from stepscope.tune.proof import ProofPolicy, concluded
     from stepscope.tune.report.view import tuning_document

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import positive, seconds, whole
+from stepscope.cli.options import positive, seconds, whole
 from stepscope.cli.printing import note, print_answer
 from stepscope.errors import UsageError
 from stepscope.tune.cli.options import CACHE_VARIABLE, cache_path
@@ -166,7 +166,7 @@ def read_options(words: Sequence[str]) -> Options:
 
 
 def run_kernel(words: Sequence[str]) -> int:
-    from stepscope.core.contract.codec import encode
+    from stepscope.core.codec import encode
     from stepscope.tune.kernel_report.view import kernel_tuning_document
 
     options = read_options(words)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.cli import options as declare
-from stepscope.cli.option_types import count, seconds, whole
+from stepscope.cli.options import count, seconds, whole
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 

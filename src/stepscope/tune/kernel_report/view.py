@@ -17,7 +17,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import percent, plural, short_time
+from stepscope.report.words import percent, plural, short_time
 from stepscope.tune.shapes.kernel_tuning import (
     FAILED,
     RIGHT,

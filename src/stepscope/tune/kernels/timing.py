@@ -17,7 +17,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from stepscope.core.progress import Advance, followed
+from stepscope.core.timings import Advance, followed
 from stepscope.tune.kernels.checking import SampleResult
 from stepscope.tune.kernels.space import Settings
 from stepscope.tune.shapes.kernel_tuning import Case, Gain, Timed

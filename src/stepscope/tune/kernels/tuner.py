@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.hardware import DeviceRates
-from stepscope.core.progress import counted, followed
+from stepscope.core.timings import counted, followed
 from stepscope.errors import UsageError
 from stepscope.hardware.lookup import find_spec_by_key
 from stepscope.tune.kernels.checking import CheckResult, ReferenceResult

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from stepscope.core.contract.codec import Contract, encode
+from stepscope.core.codec import Contract, encode
 from stepscope.core.experiments.trials import Value
 from stepscope.report.document.blocks import Block, Headline, Prose, Section, as_document
-from stepscope.report.units import plural, short_time
+from stepscope.report.words import plural, short_time
 from stepscope.tune.report.view import setting_words
 
 

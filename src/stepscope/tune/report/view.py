@@ -19,7 +19,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import NBSP, capital, number, percent, plural, short_time
+from stepscope.report.words import NBSP, capital, number, percent, plural, short_time
 from stepscope.tune.shapes.tuning import (
     AGAIN,
     CACHE,

@@ -12,7 +12,7 @@ from math import log
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import Contract
 from stepscope.core.experiments.trials import Value
 
 Shapes = tuple[tuple[int, ...], ...]

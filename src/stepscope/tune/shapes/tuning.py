@@ -11,8 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from stepscope.core.constraints import AboveZero, AtLeastZero, Count, Share, one_of
-from stepscope.core.contract.codec import Contract
+from stepscope.core.codec import AboveZero, AtLeastZero, Contract, Count, Share, one_of
 from stepscope.core.experiments.experiment import NumericsCheck, Verified
 from stepscope.core.experiments.trials import Value
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stepscope.core.contract.codec import plain
-from stepscope.core.json_decode import convert_value
+from stepscope.core.codec import convert_value, plain
 from stepscope.live.shapes.alert import Alert
 
 PLAIN = re.compile(r"[a-z][a-z-]{0,40}")

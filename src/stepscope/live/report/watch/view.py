@@ -20,7 +20,7 @@ from stepscope.report.document.blocks import (
     as_document,
     numbers,
 )
-from stepscope.report.units import NBSP, gigabytes, ms, number, percent, plural
+from stepscope.report.words import NBSP, gigabytes, ms, number, percent, plural
 
 MAX_ALERTS = 5
 SLOWER = 1.1

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import Kind, Trace
 from stepscope.workload.inputs import inputs_of

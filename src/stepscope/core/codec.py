@@ -1,16 +1,84 @@
-"""Documents in JSON: written, and read again from strangers' files."""
+"""What numbers and words of our documents may be, said where a field is declared.
+
+A number out of its range is refused when a document is read. Words are only published, in the JSON
+Schema: a later version may know more of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec import Meta
 
-from stepscope.core.json_decode import convert_value
 from stepscope.errors import FormatError
 from stepscope.protocol.json_text import json_text
-from stepscope.protocol.untrusted import parse_json
+from stepscope.protocol.untrusted import TOO_DEEP, parse_json
+
+Count = Annotated[int, Meta(ge=0)]
+AtLeastZero = Annotated[float, Meta(ge=0)]
+AboveZero = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Gain = Annotated[float, Meta(ge=1)]
+"""A speedup that is never a loss."""
+
+
+def one_of(*words: str) -> Meta:
+    """Of a text: one of these."""
+    return Meta(extra_json_schema={"enum": list(words)})
+
+
+def like(pattern: str) -> Meta:
+    """Of a text: what the regular expression matches."""
+    return Meta(extra_json_schema={"pattern": pattern})
+
+
+def keys_of(*words: str) -> Meta:
+    """Of a mapping: its keys are among these."""
+    return Meta(extra_json_schema={"propertyNames": {"enum": list(words)}})
+
+
+T = TypeVar("T")
+
+
+def decode_json(data: bytes | str, shape: type[T]) -> T:
+    """The text as a `shape`. ValueError, and nothing else, where it is none; bytes that are no
+    characters become U+FFFD.
+
+    Fast, for files of any size. Whole numbers may have more than 64 bits: untrusted.whole and
+    finite judge them.
+    """
+    return decode_with(msgspec.json.Decoder(shape), data)
+
+
+def decode_with(decoder: msgspec.json.Decoder[T], data: bytes | str) -> T:
+    """The same by a decoder that is made once."""
+    try:
+        try:
+            return decoder.decode(data)
+        except UnicodeDecodeError:
+            text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
+            return decoder.decode(text.encode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    except (OverflowError, msgspec.MsgspecError) as problem:
+        raise ValueError(str(problem)) from None
+
+
+def convert_json(data: bytes | str, shape: type[T]) -> T:
+    """The text as a `shape`, each number finite and of 64 bits or None. ValueError where it is
+    none. For small files."""
+    return convert_value(parse_json(data), shape)
+
+
+def convert_value(value: Any, shape: type[T]) -> T:
+    """The same of what `parse_json` gave."""
+    try:
+        return msgspec.convert(value, shape)
+    except (OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        raise ValueError(str(problem)) from None
+
 
 MANY = 16
 """Items of a list, from which they are written one by one."""

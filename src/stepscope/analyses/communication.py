@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
+from stepscope.analyses.grouping import matching
 from stepscope.analyses.links import Links
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Kind, Trace
 
 LIBRARY_KERNEL = re.compile(r"nccl|rccl|oneccl|hccl|msccl|nvshmem|deep_?ep::", re.IGNORECASE)

@@ -13,10 +13,9 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.intervals import Intervals, bounds, empty, union
 from stepscope.analyses.links import Links
-from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 TO_HOST = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)", re.IGNORECASE)
