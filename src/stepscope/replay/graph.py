@@ -57,9 +57,9 @@ FULL_QUEUE = 500
 """Launches in flight from which the driver may make
 the host wait (CUDA's queue holds about a thousand)."""
 CALL_WEIGHT = 2
-"""What recording a runtime call costs the host, in operators: 2.2 to 3.6 us against 1.4 us (H200
-host, torch 2.11, loops of views, sums, layers and optimizers timed with and without the profiler,
-with shapes)."""
+"""What recording a runtime call costs the host, in operators: 2.2 to 3.6 us against 1.4 us (one
+H200's host, torch 2.11, loops of views, sums, layers and optimizers timed with and without the
+profiler, with shapes)."""
 LIGHT_CALL_NS = 1_000
 """A runtime call shorter than that (an error looked up, an event recorded, an attribute asked for)
 puts nothing on the device, and recording it costs next to nothing."""

@@ -42,7 +42,8 @@ STEP_SD = 0.01
 recordings."""
 USUAL_STEP, USUAL_PACE = 1.0, 3.0
 """Standard deviations beyond which the unlikely becomes less likely by the same factor with each
-more: some replays are off by three, and some runs have quite another host."""
+more: of those 74 recordings some replays are off by three, and some runs have quite another
+host."""
 PACE_RANGE = (0.5, 1000.0)
 """Of the host's time: one that seems to be faster than that is not the reason."""
 REACH = 3.0
@@ -136,8 +137,9 @@ event: fitted to 33 host-bound recordings of one GPU (H200 hosts, torch 2.11) wh
 is known. Half of them lie within 14 % of it, fitted with them or without the set that they are
 from; around one cost for all, within a quarter."""
 MOST_SHARE = 0.65
-"""The most that recording is taken to cost of it (0.27 to 0.58 in those recordings): a run that is
-faster still had a faster host than the recorded steps, in all that it does."""
+"""The most that recording is taken to cost of it (0.27 to 0.58 in those 33
+recordings): a run that is faster still had a faster host than the recorded steps, in all that it
+does."""
 COST_SPREAD = (1.3, 0.6)
 """Times the estimated cost: the most and the least of nearly all of those recordings."""
 LONG_EVENT = 3.0

@@ -12,7 +12,7 @@ from stepscope.core.facts import PARTS, Facts, RankFacts, Steps
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED, RunStep, WidthRun
 
 CONFIDENCE = 0.975
-"""Of one run's interval: two of them then bound a ratio of two runs with at least 95 %."""
+"""Of the interval of each side: both of them then bound their ratio with at least 95 %."""
 
 COMMS_OPS = (
     "record_param_comms",

@@ -60,7 +60,7 @@ UNLIKE = 10.0
 """Times a usual step, from which another is told, whatever it holds."""
 MAX_STRETCHES = 8
 MAX_STRIDE = 4
-"""From one mark's number to the next; further apart they are of two recordings."""
+"""From one mark's number to the next; further apart they are not of the same one."""
 SYNCHRONIZE = re.compile(r"^(cuda|hip|cu|musa)(Device|Stream|Ctx)Synchronize")
 STREAM_SYNCHRONIZE = re.compile(r"^(cuda|hip|cu|musa)StreamSynchronize")
 KNOWN_WAIT = re.compile(

@@ -63,7 +63,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """In an oversized bucket: one of few gradients is large for theirs, and no cap splits it."""
     turn_ms: float = 2.25
     """Of each process on a device that several share: the smallest message of two ranks took 4.5 ms
-    (H200, driver 580)."""
+    (one H200, driver 580)."""
 
 
 POLICY = Policy()

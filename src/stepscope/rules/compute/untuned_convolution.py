@@ -55,7 +55,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     unknown_share: float = 0.2
     """Of the step in convolutions, from which it is worth asking for shapes."""
     tuned: float = 0.95
-    """Of their time, with the algorithm chosen by trial: what twelve of them took on an H200."""
+    """Of their time, with the algorithm chosen by trial: what twelve shapes took on an H200."""
     best: float = 0.4
     """Of its time, for one convolution: the largest gain measured, 0.34 to 0.48."""
 

@@ -27,7 +27,7 @@ CHAIN = "chain"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most: int = 12
-    """Chains of one run that are asked for: each takes a second or two to compile."""
+    """Chains that are asked for: each takes a second or two to compile."""
     least_share: float = 0.01
     """Of the device's time, that all runs of a chain take."""
     longest: int = 100
