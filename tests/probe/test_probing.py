@@ -90,6 +90,7 @@ def test_what_another_kernel_took_says_nothing_of_this_run() -> None:
     assert measured.is_reproduced(taking(1.2e5), recorded)
     assert not measured.is_reproduced(taking(2e5), recorded)
     assert not measured.is_reproduced(taking(5e4), recorded)
+    assert not measured.is_reproduced(taking(5e4), np.zeros(2)), "a kernel that took no time"
 
 
 def test_what_was_timed_is_kept_by_device_and_torch(own_cache: Path) -> None:

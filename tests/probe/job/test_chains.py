@@ -62,6 +62,25 @@ def test_a_result_is_turned_as_it_was_read() -> None:
     assert torch.equal(turned, (-wide).exp().T)
 
 
+def test_what_an_operator_makes_beside_goes_out_too() -> None:
+    rows, few = ([4, 1], "fp32", ""), ([], "ScalarList", "[6]")
+    backward = part(
+        "native_layer_norm_backward",
+        (WIDE, "fp32", "#0"),
+        (WIDE, "fp32", "#1"),
+        few,
+        (*rows[:2], "#2"),
+        (*rows[:2], "#3"),
+        (ROW, "fp32", "#4"),
+        (ROW, "fp32", "#5"),
+        ([], "ScalarList", "[True, True, True]"),
+    )
+    narrowed = part("neg", (WIDE, "fp32", "@0"))
+    made = Chain(Maker(torch, "cpu"), chain(backward, narrowed, out=("1",)))
+    shapes = [tuple(each.shape) for each in made.run(*made.given)]
+    assert shapes == [(4, 6), (6,), (6,)], "the gradients of weight and bias"
+
+
 def test_copies_are_other_tensors_in_the_same_form() -> None:
     maker = Maker(torch, "cpu")
     first, second = chain_calls(maker, NORMED, 2)

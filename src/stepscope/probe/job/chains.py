@@ -9,7 +9,7 @@ without reading it is made in the chain, as the training script's own operators 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -35,7 +35,8 @@ class Chain:
         self._made: list[Any] = []
         for part in call["parts"]:
             self._add(part)
-        self._out = [self._place(int(index)) for index in call["concrete"]]
+        out = [self._place(int(index)) for index in call["concrete"]]
+        self._out = list(dict.fromkeys((*out, *self._beside())))
         self._made.clear()
 
     def run(self, *given: Any) -> list[Any]:
@@ -137,6 +138,21 @@ class Chain:
             if isinstance(each, self.torch.Tensor) and each.numel() == size and each.dtype == kind:
                 return place
         return None
+
+    def _beside(self) -> Iterator[tuple[int, int]]:
+        """Results of operators that have several and that no other reads: a compiler leaves out
+        what does not go out, as the gradients of a norm's weights."""
+        sources = [
+            source for _, plain, named in self._steps for source in (*plain, *named.values())
+        ]
+        read = {source[1:3] for source in sources if source[0] == MADE}
+        for part, made in enumerate(self._made):
+            if not isinstance(made, (tuple, list)):
+                continue
+            for place, each in enumerate(made):
+                is_tensor = isinstance(each, self.torch.Tensor) and each.numel()
+                if is_tensor and (part, place) not in read:
+                    yield part, place
 
     def _place(self, part: int) -> tuple[int, int]:
         """The first result of a part that is a tensor."""

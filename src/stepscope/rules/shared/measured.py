@@ -221,7 +221,8 @@ def timed(
 def is_reproduced(now: MeasuredTime, recorded_ns: Float64) -> bool:
     """Whether an operator that was timed as it ran takes what was recorded. Where it does not,
     another kernel was chosen for it, and nothing that was timed is of this run."""
-    return 1 / SAME_KERNEL < now.ns / float(np.median(recorded_ns)) < SAME_KERNEL
+    recorded = float(np.median(recorded_ns))
+    return recorded > 0 and 1 / SAME_KERNEL < now.ns / recorded < SAME_KERNEL
 
 
 def spent_ns(graph: Graph, table: TaskTable) -> Float64:
