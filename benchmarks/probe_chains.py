@@ -38,6 +38,7 @@ def work(
     number: int, calls: list[dict[str, Any]], out: str, ends: tuple[float, float], turn: Any
 ) -> None:
     """One process: compiles until the first end, times until the second."""
+    started = time.time()
     import torch
 
     from stepscope.probe.job.worker import Worker
@@ -55,6 +56,7 @@ def work(
         device = "cuda" if torch.cuda.is_available() else "cpu"
         asked: dict[str, Any] = {"device": device, "cases": []}
         worker, compiler = Kept(asked, file, ends[1]), Worker(asked, file, ends[1])
+        begun = time.time()
         for call in calls:
             if time.time() >= ends[0]:
                 break
@@ -67,7 +69,8 @@ def work(
                 torch.cuda.empty_cache()
         with contextlib.suppress(RuntimeError, AttributeError):
             torch.cuda.empty_cache()
-        print(f"{number}: {len(ready)} of {len(calls)} compiled", flush=True)
+        spent = f"{begun - started:.0f} s to start, {time.time() - begun:.0f} s to compile"
+        print(f"{number}: {len(ready)} of {len(calls)} compiled, {spent}", flush=True)
         time.sleep(max(ends[0] - time.time(), 0.0))
         for text in ready:
             with turn:
