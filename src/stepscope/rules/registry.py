@@ -17,6 +17,7 @@ from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.rules.case import Case
 from stepscope.rules.evidence import (
     COMPILED_REGION,
+    EMBEDDING_BACKWARD,
     EXPERT_SELECTION,
     SCALER,
     Evidence,
@@ -108,6 +109,7 @@ OURS = (
     Entry("memory.activation_casts"),
     Entry("memory.layout_copies"),
     Entry("memory.wide_logits"),
+    Entry("memory.dense_embedding_gradient", named(EMBEDDING_BACKWARD)),
     Entry("memory.wide_optimizer_state"),
     Entry("compute.misaligned_shapes"),
     Entry("compute.untuned_convolution", of_category("convolution")),

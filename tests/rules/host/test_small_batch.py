@@ -274,3 +274,32 @@ def test_the_range_of_a_larger_batch_is_of_how_long_its_step_takes() -> None:
     assert finding.predicted_speedup > 2
     assert low <= finding.predicted_speedup <= high
     assert finding.predicted_high / high == pytest.approx(1.13, abs=0.02)
+
+
+def with_derivatives(*, accumulates: bool) -> Case:
+    """One batch a step whose loss has a derivative in it: a round of backward before the last, of
+    which no weight gets a gradient, or does."""
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for last in (False, True):
+            for i in range(10):
+                run.launch("aten::mm", kernel_us=3, host_us=40, kernel_name=f"forward_{last}_{i}")
+            began = run.now
+            for i in range(10):
+                run.launch("aten::mm", kernel_us=3, host_us=40, kernel_name=f"backward_{last}_{i}")
+            if last or accumulates:
+                name = "torch::autograd::AccumulateGrad"
+                run.events.append(op(name, run.now - 2000, run.now - 1000))
+            run.span("autograd::engine::evaluate_function: MmBackward0", began, kind=op)
+        began = run.now
+        run.launch("aten::_fused_adamw_", kernel_us=10)
+        run.span("Optimizer.step#AdamW.step", began)
+        run.step(number, start)
+    return roomy(run.case())
+
+
+def test_a_derivative_in_the_loss_is_no_micro_batch() -> None:
+    case = with_derivatives(accumulates=False)
+    assert gain(case, small_batch.propose(case)) > 4
+    assert small_batch.propose(with_derivatives(accumulates=True)) is None

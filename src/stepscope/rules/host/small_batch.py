@@ -42,6 +42,8 @@ import numpy as np
 from msgspec import Struct, structs
 
 from stepscope.analyses.grouping import median
+from stepscope.analyses.memory.growth import ACCUMULATE
+from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
@@ -219,9 +221,31 @@ def _micro_steps(case: Case, graph: Graph) -> Int64:
     for step in range(graph.num_steps):
         tasks = np.flatnonzero((graph.task_step == step) & ~case.table.optimizer)
         number = numbered_micro_batches(case.table.backward[tasks])
+        later = graph.call_start_ns[graph.call_step > step]
+        until = int(later[0]) if len(later) else int(graph.call_end_ns[-1])
+        number = _accumulating(case, graph.call_start_ns[owner[tasks]], number, until)
         inside = number != NONE
         micro[owner[tasks[inside]]] = number[inside]
     return _with_bare_calls(graph, micro)
+
+
+def _accumulating(case: Case, launched: Int64, number: Int64, until: int) -> Int64:
+    """Rounds that end with no gradient of a weight belong to the one after them: a derivative is
+    taken in the forward pass, as penalties and differential equations do. Where no gradient of a
+    weight was recorded, all rounds stay."""
+    trace = case.context.trace
+    nodes = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, ACCUMULATE))
+    times = np.sort(trace.start_ns[nodes])
+    inside = np.flatnonzero(number != NONE)
+    if not len(inside):
+        return number
+    first = launched[inside[np.unique(number[inside], return_index=True)[1]]]
+    num = np.diff(np.searchsorted(times, np.append(first, until)))
+    if not num.any():
+        return number
+    before = np.concatenate([[0], np.cumsum(num > 0)[:-1]])
+    kept = np.minimum(before, max(int((num > 0).sum()) - 1, 0))
+    return np.where(number == NONE, NONE, kept[np.maximum(number, 0)])
 
 
 def _with_bare_calls(graph: Graph, micro: Int64) -> Int64:
