@@ -84,6 +84,7 @@ OURS = (
     Entry("host.device_sync"),
     Entry("host.expert_loop", named(EXPERT_SELECTION)),
     Entry("host.launch_overhead"),
+    Entry("host.logged_tensors", on_host),
     Entry("host.looped_operators", on_host),
     Entry("host.looped_optimizer"),
     Entry("host.loss_scaling", named(SCALER)),

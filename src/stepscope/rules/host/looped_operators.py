@@ -3,7 +3,7 @@
 What it sees: on a run without a device, the same few operators again and again in one order (a
 `select` and an `add` per edge of a graph, a `where` per token), and the same in backward. Layers of
 a model repeat too, but with many operators in each; the optimizer's own loop is not meant, nor
-the backward of one operator that turns inside (nn.GRU, nn.LSTM).
+the backward of one operator that turns inside (nn.GRU, nn.LSTM), nor what `logged-tensors` tells.
 
 Why it costs: a call of an operator takes the host microseconds however little it computes: its
 arguments are checked, memory is found, a node for backward is written. A hundred calls on one row
@@ -27,14 +27,13 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, matching
-from stepscope.analyses.intervals import contains, union
-from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
-from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
+from stepscope.analyses.grouping import distinct
+from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.host_tasks import home_of, in_optimizer, reading
 
 CODE = "looped-operators"
 BOUND = "host"
@@ -92,7 +91,8 @@ def turns_of(case: Case, graph: Graph) -> Int64:
     """
     trace = case.context.trace
     names = trace.name[graph.task_event].astype(np.int64)
-    own, home = ~_in_optimizer(case, graph), _home(case, graph)
+    own = ~in_optimizer(case, graph) & ~reading(case)
+    home = home_of(case, graph)
     turns = np.ones(len(names), np.int64)
     for size in range(1, POLICY.most_operators + 1):
         same = np.zeros(len(names), np.bool_)
@@ -112,31 +112,6 @@ def turns_of(case: Case, graph: Graph) -> Int64:
             if not len(known) or len(distinct(known)) >= POLICY.least_turns:
                 turns[inside] = num
     return turns
-
-
-def _home(case: Case, graph: Graph) -> Int64:
-    """Per task that is a node of backward, the task whose operators it is the backward of; NONE of
-    the others."""
-    trace, home = case.context.trace, np.full(len(graph), NONE, np.int64)
-    sequence = trace.sequence[graph.task_event]
-    nodes = np.flatnonzero((sequence >= 0) & (trace.fwd_thread[graph.task_event] > 0))
-    ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
-    ops = ops[np.argsort(trace.sequence[ops], kind="stable")]
-    if not len(ops) or not len(nodes):
-        return home
-    at = np.searchsorted(trace.sequence[ops], sequence[nodes])
-    forward = ops[np.minimum(at, len(ops) - 1)]
-    known = trace.sequence[forward] == sequence[nodes]
-    task = np.searchsorted(graph.call_start_ns, trace.start_ns[forward[known]], side="right") - 1
-    home[nodes[known]] = task
-    return home
-
-
-def _in_optimizer(case: Case, graph: Graph) -> Bool:
-    trace = case.context.trace
-    ranges = np.flatnonzero(matching(trace, OPTIMIZER_RANGE) & ~trace.device_work)
-    inside = union(trace.start_ns[ranges], trace.end_ns[ranges])
-    return contains(inside, trace.start_ns[graph.task_event])
 
 
 def _called_once(graph: Graph, turns: Int64, left: float) -> Graph:

@@ -43,7 +43,7 @@ from msgspec import Struct, structs
 
 from stepscope.analyses.grouping import median
 from stepscope.analyses.memory.growth import ACCUMULATE
-from stepscope.analyses.naming import matching
+from stepscope.analyses.grouping import matching
 from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
