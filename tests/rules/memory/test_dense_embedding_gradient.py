@@ -14,7 +14,7 @@ from tests.rules.recorder import Recorder, gain
 from tests.tracing import inputs, op, trace_of
 from tests.wording import mentions
 
-ROWS, WIDTH = 1_000_000, 64
+ROWS, WIDTH = 1_000_001, 64
 
 
 def training(

@@ -41,9 +41,8 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct, structs
 
-from stepscope.analyses.grouping import median
-from stepscope.analyses.memory.growth import ACCUMULATE
-from stepscope.analyses.grouping import matching
+from stepscope.analyses.grouping import matching, median
+from stepscope.analyses.weights import ACCUMULATE
 from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words

@@ -30,8 +30,8 @@ from msgspec import Struct
 from stepscope.analyses.grouping import is_among
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals
-from stepscope.analyses.memory.growth import Trained, trained_weights
 from stepscope.analyses.memory.use import optimizer_of
+from stepscope.analyses.weights import BLOCK, Trained, trained_weights
 from stepscope.core.numbers import size_words
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import with_part_ns, with_task_ns, without_tasks
@@ -125,7 +125,7 @@ def tables_of(case: Case, trained: Trained) -> Tables | None:
         if inputs is None or shape is None or shape in products:
             continue
         looked_up = prod(each for each in inputs.dims[1] if isinstance(each, int))
-        if looked_up <= POLICY.most_touched * shape[0] and sizes[prod(shape) * ELEMENT_BYTES]:
+        if looked_up <= POLICY.most_touched * shape[0] and sizes[_table_bytes(shape)]:
             events.append(event)
             shapes[shape] += 1
             rows += looked_up
@@ -133,14 +133,14 @@ def tables_of(case: Case, trained: Trained) -> Tables | None:
         return None
     # One table may be looked up several times a step: weights are counted.
     num = {
-        shape: min(sizes[prod(shape) * ELEMENT_BYTES], max(count // steps, 1))
+        shape: min(sizes[_table_bytes(shape)], max(count // steps, 1))
         for shape, count in shapes.items()
     }
     whole = sum(shape[0] * each for shape, each in num.items())
     return Tables(
         events=np.array(events, np.int64),
         num=sum(num.values()),
-        size_bytes=sum(prod(shape) * each for shape, each in num.items()) * ELEMENT_BYTES,
+        size_bytes=sum(_table_bytes(shape) * each for shape, each in num.items()),
         touched=min(rows / steps / max(whole, 1), 1.0),
     )
 
@@ -150,6 +150,11 @@ def _table_shape(inputs: ParsedInputs, name: str) -> tuple[int, int] | None:
     if not rows or not is_shape(gradient) or not gradient or not is_shape(inputs.dims[1]):
         return None
     return rows, gradient[-1]
+
+
+def _table_bytes(shape: tuple[int, int]) -> int:
+    """In the allocator's blocks, as weights are counted."""
+    return -(-prod(shape) * ELEMENT_BYTES // BLOCK) * BLOCK
 
 
 def _multiplied(case: Case) -> set[tuple[int, ...]]:

@@ -8,8 +8,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.intervals import contains, union
 from stepscope.analyses.grouping import matching
+from stepscope.analyses.intervals import contains, union
 from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.graph import Graph
