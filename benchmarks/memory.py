@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.recordings import LAB, demand, recorded
 from stepscope.analyses.memory.use import memory_of
 from stepscope.pipeline.contexts import context_of
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 
 FOLDER = LAB / "memory"
 Pair = tuple[float, float]

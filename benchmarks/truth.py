@@ -42,10 +42,10 @@ from stepscope.errors import StepscopeError
 from stepscope.hardware.lookup import find_spec
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
 from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.open_trace import read_trace
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.job_case import Job
 from stepscope.rules.verdict import diagnose_job

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.core.recordings.processes import RANK, WORKER, HostUse, ProcessUse
 from stepscope.core.recordings.system import (
+    RANK,
+    WORKER,
     DeviceSeries,
     HostStacks,
+    HostUse,
+    ProcessUse,
     Spread,
     SystemRecording,
     SystemReport,

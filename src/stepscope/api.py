@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepscope.cli.command import Command as Command
+    from stepscope.cli.commands import Command as Command
     from stepscope.cli.options import option as option
     from stepscope.cli.printing import print_document as print_document
     from stepscope.core.diagnosis import Abstention as Abstention
@@ -60,7 +60,7 @@ MODULES = {
     "Advised": "rules.rule",
     "Auxiliary": "core.recordings.auxiliary",
     "Case": "rules.case",
-    "Command": "cli.command",
+    "Command": "cli.commands",
     "DeviceSeries": "core.recordings.system",
     "Diagnosis": "core.diagnosis",
     "Document": "report.document.blocks",

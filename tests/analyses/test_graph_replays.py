@@ -25,8 +25,8 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Kind, Launch, Trace
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from tests.shared_data import lab_trace, unpacked
 from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of
 from tests.wording import any_mentions, mentions

@@ -10,8 +10,8 @@ import pytest
 
 from stepscope.analyses.known_bugs import bug_notes, known_bugs
 from stepscope.core.trace import Trace
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from tests.builders import kernel, trace_text, write
 
 

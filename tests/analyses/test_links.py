@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from stepscope.analyses.communication import collective_kernels, library_collectives
-from stepscope.analyses.links import link
+from stepscope.analyses.links import collective_kernels, library_collectives, link
 from stepscope.core.trace import NONE
 from tests.tracing import call, copy, index_of, kernel, mark, op, trace_of
 

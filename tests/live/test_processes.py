@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stepscope.core.recordings.processes import COMPILER, HELPER, PROCESS, WORKER, HostUse
+from stepscope.core.recordings.system import COMPILER, HELPER, PROCESS, WORKER, HostUse
 from stepscope.live.judge.judge import judge
 from stepscope.live.processes import Watch, role_of
 from stepscope.live.shapes.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, OVERSUBSCRIBED

@@ -25,8 +25,8 @@ from stepscope.protocol.untrusted import (
     whole_text,
 )
 from stepscope.readers import stream
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import sound_object, sound_row
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run

@@ -15,8 +15,8 @@ import zstandard
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
 from stepscope.readers import inputs
+from stepscope.readers.cache import read_trace
 from stepscope.readers.inputs import assign_ranks, find_sources
-from stepscope.readers.open_trace import read_trace
 from tests.builders import event, tar_bytes, trace_text, write
 from tests.installed import needs
 from tests.wording import any_mentions, mentions

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import open_trace
-from stepscope.readers.cache import FOLDER_VARIABLE
+from stepscope.readers import cache
+from stepscope.readers.cache import FOLDER_VARIABLE, read_trace
 from stepscope.readers.kineto import trace as kineto
-from stepscope.readers.open_trace import read_trace
 from tests.builders import same, source, tar_bytes, trace_text, write
 
 TEXTS = {
@@ -79,7 +78,7 @@ def test_only_a_large_trace_is_cached_and_only_when_allowed(
     monkeypatch.setenv(FOLDER_VARIABLE, str(kept))
     read_trace(source(path))
     assert not kept.exists()
-    monkeypatch.setattr(open_trace, "MIN_CACHED_BYTES", 100)
+    monkeypatch.setattr(cache, "MIN_CACHED_BYTES", 100)
     read_trace(source(path), use_cache=False)
     assert not kept.exists()
     first = read_trace(source(path))

@@ -13,9 +13,9 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.errors import InputError
 from stepscope.readers import cache, remote
+from stepscope.readers.cache import read_trace
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.kineto.trace import read as read_kineto
-from stepscope.readers.open_trace import read_trace
 from stepscope.readers.remote import RemotePath
 from tests.builders import event, tar_bytes, trace_text
 from tests.installed import package

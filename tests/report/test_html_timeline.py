@@ -17,8 +17,8 @@ from stepscope.analyses.timeline.step import Shared, draw
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.report.html import SCRIPTS, _file
 from stepscope.report.html.timeline import timeline_values
 from tests.shared_data import DEMO

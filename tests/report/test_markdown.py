@@ -17,7 +17,7 @@ from stepscope.core.gate import Gate, Result
 from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.report.diagnosis.step import step_section
+from stepscope.report.diagnosis.view import step_section
 from stepscope.report.diagnosis.whole import MAX_FINDINGS, diagnosis_document
 from stepscope.report.document.markdown import MAX_CHARS, escape, to_markdown
 from stepscope.report.words import clean

@@ -13,7 +13,7 @@ from rich.console import Console
 from stepscope.core.diagnosis import Diagnosis, ReplayCheck
 from stepscope.core.facts import RankFacts
 from stepscope.report.diagnosis.ranks import MAX_LINES
-from stepscope.report.diagnosis.step import ON_HOST_WORDS, PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.view import ON_HOST_WORDS, PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.blocks import Document
 from stepscope.report.document.terminal import show, to_text

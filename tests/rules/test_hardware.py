@@ -31,8 +31,8 @@ from stepscope.hardware.lookup import find_spec
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.workers import local_workers
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.rules.case import case_of
 from stepscope.rules.job_case import Job
 from stepscope.rules.judge_job import judge_job

@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.measure import measure_file
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from tests.installed import once_unless
 from tests.shared_data import (
     DEMO,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.core.run import HostGrowth, RankMetadata, RunFacts
 from stepscope.rules.advice import advise_run
-from stepscope.rules.shared.workers import memory_words, more_in_memory
+from stepscope.rules.shared.loading import memory_words, more_in_memory
 from stepscope.rules.without_trace import how_to_record
 from tests.wording import mentions
 

@@ -15,7 +15,7 @@ import stepscope
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import InputError, UsageError
 from stepscope.pipeline import contexts, recording
-from stepscope.readers.open_trace import read_trace
+from stepscope.readers.cache import read_trace
 from stepscope.tables import run_tables
 from tests.builders import kernel, trace_text, write
 from tests.installed import package

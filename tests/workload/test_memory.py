@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.workload.model import MODELS, Work, work_of
-from stepscope.workload.reduction import kept_elements
+from stepscope.workload.pointwise import kept_elements
 from tests.workload.test_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
 
 A, B = tensor(8, 16), tensor(16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from stepscope.analyses.communication import library_collectives
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.activity import copy_rows, host_facts
 from stepscope.analyses.intervals import Intervals, bounds, intersect, lengths_in
@@ -14,7 +13,7 @@ from stepscope.analyses.kernels.launches import DeviceSets, device_sets, device_
 from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.known_bugs import bug_notes
-from stepscope.analyses.links import Links
+from stepscope.analyses.links import Links, library_collectives
 from stepscope.analyses.marks import host_mark_rows, with_steps_joined
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition

@@ -8,14 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.analyses.communication import collective_kernels
 from stepscope.analyses.host.activity import HostActivity, host_activity
 from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.kernels.launches import DeviceSets, device_sets
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.tables import KernelWork, kernel_work
-from stepscope.analyses.links import Links, link
+from stepscope.analyses.links import Links, collective_kernels, link
 from stepscope.analyses.steps.clocks import (
     clock_notes,
     device_note,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from stepscope.cli import options as declare
-from stepscope.cli.diagnose import print_diagnosis
+from stepscope.cli.printing import print_diagnosis
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48

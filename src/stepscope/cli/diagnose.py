@@ -14,19 +14,14 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli import given_work
 from stepscope.cli import options as declare
 from stepscope.cli.additions import scaling_runs
 from stepscope.cli.options import step_time
-from stepscope.cli.printing import print_document, put, refuse_empty
+from stepscope.cli.printing import print_diagnosis, put, refuse_empty
 from stepscope.errors import UsageError
-
-if TYPE_CHECKING:
-    from stepscope.core.diagnosis import Diagnosis
-    from stepscope.core.gate import Gate
 
 MOST_COMMAND = 60
 """Characters of a command that stand on one line beside what it is for."""
@@ -151,32 +146,3 @@ def _refuse_contradictions(options: Options) -> None:
             f"--step-ms was given {len(options.step_ms)} times: one run has one (--scaling "
             "takes one for each run)"
         )
-
-
-def print_diagnosis(
-    diagnosis: Diagnosis, style: str, gate: Gate | None = None, *, whole: str | None = None
-) -> None:
-    """The report on standard output; JSON and Markdown have the gate's answer in them, and are
-    whole. Text is one screen where `whole` names the command that shows all of it."""
-    from stepscope.core.timings import stage
-
-    with stage("draw"):
-        if style == "json":
-            from stepscope.report.diagnosis.json import to_json
-
-            put(to_json(diagnosis, gate) + "\n")
-            return
-        if style == "brief":
-            from stepscope.report.diagnosis.brief import brief
-
-            put(brief(diagnosis))
-            return
-        if style == "text" and whole is not None:
-            from stepscope.report.diagnosis.short import next_commands, short_document
-
-            print_document(short_document(diagnosis, next_commands(diagnosis, whole)))
-            return
-        from stepscope.report.diagnosis.whole import diagnosis_document
-
-        shown = gate if style == "markdown" else None
-        print_document(diagnosis_document(diagnosis, shown), style)

@@ -34,8 +34,8 @@ def run(options: Options) -> int:
 def _look(files: list[Path], *, is_json: bool) -> int:
     """One line for each file; 1 where one of them is not known."""
     from stepscope.core.contract.formats import FileFormat
+    from stepscope.readers.cache import read_trace
     from stepscope.readers.inputs import find_sources
-    from stepscope.readers.open_trace import read_trace
     from stepscope.report.formats import formats_json, source_formats, source_words
 
     code = 0

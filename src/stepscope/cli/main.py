@@ -14,8 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from stepscope import __version__
-from stepscope.cli.command import Action, Command
-from stepscope.cli.commands import COMMANDS, overview
+from stepscope.cli.commands import COMMANDS, Action, Command, overview
 from stepscope.cli.options import add_options, options_of
 from stepscope.cli.printing import Parser, put, say
 from stepscope.cli.progress import loops_shown

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.cli.progress import progress_bar
 from stepscope.errors import InputError
-from stepscope.process.isolation import find_tool
 from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
@@ -201,6 +200,8 @@ def after_dashes(words: Sequence[str]) -> tuple[str, ...]:
 
 def _python() -> str:
     """Ours where it has torch, else what a shell finds."""
+    from stepscope.process.isolation import find_tool
+
     found = find_tool("python")
     is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
     if found is None or not (is_ours or find_spec("torch") is None):

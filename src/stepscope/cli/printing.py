@@ -17,6 +17,7 @@ from stepscope.process.stderr import harmless, note, say
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
+    from stepscope.core.gate import Gate
     from stepscope.report.document.blocks import Document
 
 __all__ = ["Parser", "harmless", "note", "print_answer", "print_document", "put", "say"]
@@ -93,3 +94,32 @@ def refuse_empty(diagnosis: Diagnosis) -> int:
         return 0
     say("nothing could be judged: there is no work in what was given. Record whole steps anew")
     return InputError.exit_code
+
+
+def print_diagnosis(
+    diagnosis: Diagnosis, style: str, gate: Gate | None = None, *, whole: str | None = None
+) -> None:
+    """The report on standard output; JSON and Markdown have the gate's answer in them, and are
+    whole. Text is one screen where `whole` names the command that shows all of it."""
+    from stepscope.core.timings import stage
+
+    with stage("draw"):
+        if style == "json":
+            from stepscope.report.diagnosis.json import to_json
+
+            put(to_json(diagnosis, gate) + "\n")
+            return
+        if style == "brief":
+            from stepscope.report.diagnosis.brief import brief
+
+            put(brief(diagnosis))
+            return
+        if style == "text" and whole is not None:
+            from stepscope.report.diagnosis.short import next_commands, short_document
+
+            print_document(short_document(diagnosis, next_commands(diagnosis, whole)))
+            return
+        from stepscope.report.diagnosis.whole import diagnosis_document
+
+        shown = gate if style == "markdown" else None
+        print_document(diagnosis_document(diagnosis, shown), style)

@@ -34,9 +34,12 @@ def installed(
 ) -> tuple[T, ...]:
     """What installed packages add by a door: format, rule or command. One whose name is taken, or
     that cannot be imported, is left out with a warning."""
+    points = _points(door)
+    if not points:
+        return ()
     names = set(taken)
     added: list[T] = []
-    for point in _points(door):
+    for point in points:
         found = _load(point, shape)
         if found is None:
             continue

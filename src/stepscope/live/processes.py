@@ -20,7 +20,7 @@ from stepscope.capture.counters.host import (
     read_io,
     read_queued,
 )
-from stepscope.core.recordings.processes import (
+from stepscope.core.recordings.system import (
     COMPILER,
     HELPER,
     PROCESS,

@@ -18,8 +18,8 @@ from stepscope.core.timings import stage
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec
 from stepscope.readers import cache
+from stepscope.readers.cache import is_cached, read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import is_cached, read_trace
 
 ProbedOf = Callable[[str], ProbedTimes]
 """The times that were measured on a device of that name."""

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.kernels.roofline import slower_than_peak
+from stepscope.analyses.links import host_collectives
 from stepscope.analyses.peak_waterfall import with_waterfalls
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
@@ -32,10 +32,9 @@ from stepscope.pipeline.contexts import RankContexts, context_of
 from stepscope.pipeline.options import BytesRead, FilesRead
 from stepscope.pipeline.workers import DiedError, Workers, run_tasks
 from stepscope.readers import cache
-from stepscope.readers.auxiliary import read_report
+from stepscope.readers.cache import is_cached, read_trace
 from stepscope.readers.format import NCCL, Source
 from stepscope.readers.inputs import IN_RUN, assign_ranks
-from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.job_case import CaseOf, Job
 
@@ -380,6 +379,8 @@ def read_nccl_logs(logs: Sequence[Source]) -> NcclLog | None:
     """What NCCL wrote; None without a log, and then its reader is not imported."""
     if not logs:
         return None
+    from stepscope.readers.auxiliary import read_report
+
     log: NcclLog = read_report(NCCL, logs)
     return log
 

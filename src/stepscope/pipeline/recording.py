@@ -21,7 +21,6 @@ from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job, read_nccl_logs
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.workers import text_bytes, workers_for
-from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.format import Source
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.probe_file import ProbedDevices
@@ -68,6 +67,10 @@ class Recording:
     @cached_property
     def auxiliary(self) -> Auxiliary | None:
         """What other tools recorded of the same job."""
+        if not self.inputs.others:
+            return None
+        from stepscope.readers.auxiliary import read_auxiliary
+
         return read_auxiliary(self.inputs.others)
 
     @cached_property

@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from stepscope.core.trace import MemoryEvents, Trace
 from stepscope.readers.cache_tables import Column, Tables, is_sound, tables_of, trace_of
-from stepscope.readers.format import Source
+from stepscope.readers.detect import refuse_unknown
+from stepscope.readers.format import KINETO, Progress, Source
 from stepscope.readers.formats import BY_NAME
 from stepscope.readers.remote import RemotePath
 from stepscope.readers.stream import EXPANSION_FREE_BYTES, MAX_EXPANSION
@@ -360,3 +361,33 @@ def _relabelled(trace: Trace, source: Source) -> Trace:
     if meta.rank_source != "distributedInfo":
         meta = replace(meta, rank=source.rank, rank_source=source.rank_source)
     return replace(trace, meta=meta)
+
+
+MIN_CACHED_BYTES = 8 << 20
+"""Below this much text, reading is about as fast as reading a cache."""
+
+
+def read_trace(
+    source: Source, *, use_cache: bool = True, progress: Progress | None = None
+) -> Trace:
+    """The Trace of a source, from its cache where there is a good one. FormatError says what it is,
+    when it is no trace."""
+    before = None
+    if use_cache:
+        trace = load(source)
+        if trace is not None:
+            return trace
+        before = identity(source)
+    if source.format is None:
+        refuse_unknown(source)
+    reader = BY_NAME[source.format or KINETO].reader()
+    assert reader.read_trace is not None, source.format
+    read = reader.read_trace(source, progress)
+    if is_cached(read, use_cache=use_cache):
+        store(source, read, before)
+    return read
+
+
+def is_cached(trace: Trace, *, use_cache: bool) -> bool:
+    """Whether the user's cache takes it."""
+    return use_cache and trace.meta.size_bytes >= MIN_CACHED_BYTES

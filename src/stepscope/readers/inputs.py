@@ -32,7 +32,6 @@ from stepscope.protocol.run_folder import (
 from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
 from stepscope.readers.format import KINETO, NCCL, TRACE, Source
 from stepscope.readers.formats import BY_NAME
-from stepscope.readers.log_dir import newest_recordings
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
 from stepscope.readers.stream import Archive, Stream, is_header
 
@@ -206,6 +205,8 @@ def _sources_in(folder: Path | str, files: Sequence[AnyPath], notes: list[str]) 
             f"{folder}: {len(archives)} archive(s) in it were not opened ({archives[0].name}, "
             "...); name them to read them"
         )
+    from stepscope.readers.log_dir import newest_recordings
+
     sources = []
     for source in (
         Source(path=path, label=str(path), named=False)

@@ -29,10 +29,10 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
+from stepscope.analyses.links import host_collectives
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import host_work
 from stepscope.analyses.steps.windows import StepCut

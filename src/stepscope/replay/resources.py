@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.grouping import is_among, matching
 from stepscope.analyses.host.activity import ON_DEVICE_COPY
 from stepscope.analyses.kernels.roofline import compute_bound
+from stepscope.analyses.links import host_collectives
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Bool, Kind
 from stepscope.replay.changes import without_host_parts, without_tasks, without_waits

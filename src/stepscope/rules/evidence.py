@@ -12,8 +12,8 @@ from msgspec import Struct
 from stepscope.analyses.host.loader import WORKERS
 from stepscope.core.trace import Kind
 from stepscope.rules.case import Case
-from stepscope.rules.shared.allocations import REASON, device_memory
 from stepscope.rules.shared.pcie_copies import TO_DEVICE
+from stepscope.rules.shared.unrecorded import REASON, device_memory
 
 COMPILED_REGION = re.compile(r"^Torch-Compiled Region")
 EXPERT_SELECTION = re.compile(r"^aten::nonzero$")

@@ -16,12 +16,12 @@ from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.accuracy import widened
 from stepscope.rules.case import Case
-from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
 from stepscope.rules.registry import excludes, job_rules, rank_rules, rule_of
 from stepscope.rules.rule import Answer, Rule
 
+LATE_RANK = "late-rank"
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
 MOST_OF = 0.6
@@ -369,7 +369,7 @@ def _most_at(location: SourceLocation) -> str:
 def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
     """What only the late rank suffers from is said with its lateness, not again as a fault of the
     job; what gives the other ranks nothing while it is late stands after it."""
-    late = next((pair for pair in pairs if pair[0].code == late_rank.CODE), None)
+    late = next((pair for pair in pairs if pair[0].code == LATE_RANK), None)
     if late is None or late[0].predicted_speedup < LEAST_SPEEDUP:
         return pairs
     index = job.ranks.index(late[0].ranks[0])
@@ -388,7 +388,7 @@ def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
                 first = len(kept) if first is None else first
         kept.append((finding, proposal))
     explained = (replace(late[0], evidence=(*late[0].evidence, *reasons)), late[1])
-    now = next(at for at, pair in enumerate(kept) if pair[0].code == late_rank.CODE)
+    now = next(at for at, pair in enumerate(kept) if pair[0].code == LATE_RANK)
     kept.pop(now)
     kept.insert(now if first is None else min(now, first), explained)
     return kept

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -132,14 +132,22 @@ OURS = (
     Entry("comms.unused_parameter_scan", None, of_job=True),
     Entry("comms.data_parallel_module", None, of_job=True),
 )
-_OTHER = import_module(OTHER_TOOLS)
 _BY_CODE = {entry.code: entry for entry in OURS}
 
 
 @cache
 def installed_rules() -> tuple[Rule, ...]:
     """Those of installed packages."""
-    return installed("rule", Rule, lambda rule: rule.code, taken=(*_BY_CODE, *_OTHER.CODES))
+    return installed("rule", Rule, lambda rule: rule.code, taken=_own_codes())
+
+
+def _own_codes() -> Iterator[str]:
+    yield from _BY_CODE
+    yield from _other_tools().CODES
+
+
+def _other_tools() -> Any:
+    return import_module(OTHER_TOOLS)
 
 
 def rule_of(code: str) -> Rule | None:
@@ -183,15 +191,15 @@ def job_rules(*, has_device: bool) -> Iterator[Rule]:
 def every_rule() -> tuple[Rule, ...]:
     """Ours, with what other tools' recordings show of them; those that judge such recordings alone;
     those of installed packages."""
-    advice = _OTHER.advice()
+    advice = _other_tools().advice()
     ours = tuple(
         replace(entry.rule, advise=advice[entry.code]) if entry.code in advice else entry.rule
         for entry in OURS
     )
-    return (*ours, *_OTHER.rules(), *installed_rules())
+    return (*ours, *_other_tools().rules(), *installed_rules())
 
 
 def advisers() -> Sequence[Callable[[Auxiliary], Sequence[Advice]]]:
     """What other tools' recordings say of the faults of several rules."""
-    functions: Sequence[Callable[[Auxiliary], Sequence[Advice]]] = _OTHER.advisers()
+    functions: Sequence[Callable[[Auxiliary], Sequence[Advice]]] = _other_tools().advisers()
     return functions

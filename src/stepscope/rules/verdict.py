@@ -18,7 +18,6 @@ from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.recorders import KINETO, RUN, Recorder
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
-from stepscope.rules.advice import advise, advise_run, joined, weighed
 from stepscope.rules.headline import (
     FEWER_WAITS,
     HOST_WORDS,
@@ -36,10 +35,8 @@ from stepscope.rules.headline import (
     second_of,
     words_of,
 )
-from stepscope.rules.imbalance import late_rank
-from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.job_case import Job
-from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
+from stepscope.rules.judge import LATE_RANK, LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (
     MOST_IDLE,
@@ -52,7 +49,7 @@ from stepscope.rules.partition_verdict import (
     is_whole_trace,
     missed_by,
 )
-from stepscope.rules.shared.allocations import REASON as NO_ALLOCATIONS
+from stepscope.rules.shared.unrecorded import REASON as NO_ALLOCATIONS
 from stepscope.rules.unanswered import unanswered
 
 MOST_UNEXPLAINED = 0.5
@@ -70,7 +67,9 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     facts, judgement = judged.facts, judged.judgement
     rank = facts.median_rank
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
-    findings, advice = joined(findings, _advice(facts))
+    advice: tuple[Advice, ...] = ()
+    if facts.auxiliary is not None or facts.run is not None:
+        findings, advice = _with_advice(findings, facts)
     worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
     is_judged = unjudged_fixes(judgement.abstentions) is None
     # What recordings show is of the step, too.
@@ -108,10 +107,15 @@ def _explained(
     return (*judgement.abstentions, *unanswered(rank, verdict.shares, judgement, lacking, recorder))
 
 
-def _advice(facts: Facts) -> tuple[Advice, ...]:
-    """What other recordings show, and the run's own clocks."""
+def _with_advice(
+    findings: tuple[Finding, ...], facts: Facts
+) -> tuple[tuple[Finding, ...], tuple[Advice, ...]]:
+    """What other recordings show, and the run's own clocks: as evidence of findings, or alone."""
+    from stepscope.rules.advice import advise, advise_run, joined, weighed
+
     of_tools = () if facts.auxiliary is None else advise(weighed(facts.auxiliary, facts))
-    return (*(() if facts.run is None else advise_run(facts.run)), *of_tools)
+    of_run = () if facts.run is None else advise_run(facts.run)
+    return joined(findings, (*of_run, *of_tools))
 
 
 def _verdict(
@@ -167,8 +171,10 @@ def _with_timed(verdict: Verdict, run: RunFacts | None) -> Verdict:
 def _of_late(run: RunFacts, timed: Verdict, verdict: Verdict) -> str:
     """The rank that the others wait for in the timed steps, where the verdict does not lead to
     it."""
+    from stepscope.rules.imbalance.late_rank import late_by_own_time
+
     late, share = late_by_own_time(run), timed.shares.get("imbalance", 0.0)
-    if late is None or share < WEAK or late_rank.CODE in verdict.summary:
+    if late is None or share < WEAK or LATE_RANK in verdict.summary:
         return ""
     waited = f"at least {share:.0%} of the step is waiting for rank {late[0]}"
     return f" By the steps timed without the profiler {waited}."

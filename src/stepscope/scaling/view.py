@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, WidthRun
-from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.document.blocks import (
     Block,
     Cell,

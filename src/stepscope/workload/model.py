@@ -15,8 +15,6 @@ from stepscope.workload import (
     matmul,
     memory,
     pointwise,
-    reduction,
-    stream,
 )
 from stepscope.workload.inputs import ParsedInputs, parse_inputs
 from stepscope.workload.operands import MATRIX_KINDS, Model, Work
@@ -27,9 +25,7 @@ _FAMILIES = (
     matmul,
     attention,
     conv,
-    stream,
     memory,
-    reduction,
     pointwise,
 )
 MODELS: dict[str, Model] = dict(ChainMap(*(dict(family.MODELS) for family in _FAMILIES)))

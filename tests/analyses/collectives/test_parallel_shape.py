@@ -20,7 +20,7 @@ from stepscope.core.comms import (
     ProcessGroup,
 )
 from stepscope.core.trace import NONE
-from stepscope.readers.open_trace import read_trace
+from stepscope.readers.cache import read_trace
 from tests.builders import source
 from tests.rank_records import MS, Call, collective_records
 from tests.shared_data import lab_trace

@@ -16,7 +16,7 @@ from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.table import gather_entries, link_fits, table
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.comms import CollectiveRecords, CollectiveRow
-from stepscope.readers.open_trace import read_trace
+from stepscope.readers.cache import read_trace
 from tests.builders import source
 from tests.rank_records import MS, Call, collective_records
 from tests.shared_data import SHARED, lab_trace, needs_shared, unpacked

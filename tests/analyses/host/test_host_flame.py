@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.analyses.host.host_flame import host_flame
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.report.flame import flame_of
 from stepscope.report.html.flame import flame_section
 from tests.builders import trace_text, write

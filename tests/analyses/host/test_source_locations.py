@@ -16,8 +16,8 @@ from stepscope.analyses.host.source_locations import (
 from stepscope.analyses.links import link
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import NONE, Kind, Trace
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from tests.shared_data import SHARED, needs_shared
 from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of
 

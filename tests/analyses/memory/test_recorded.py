@@ -11,8 +11,8 @@ from benchmarks.memory import FOLDER, Recorded, compared
 from benchmarks.ways_out import Row, rows
 from stepscope.analyses.memory.recomputed import recomputed
 from stepscope.pipeline.contexts import context_of
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from tests.shared_data import SHARED, lab_trace, needs_shared
 
 WHOLE = SHARED / "recordings" / "memory"

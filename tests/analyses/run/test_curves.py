@@ -16,8 +16,8 @@ from stepscope.analyses.run.curves import (
 )
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import measure
+from stepscope.readers.cache import read_trace
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.open_trace import read_trace
 from stepscope.readers.run_folder.folder import read_run
 from tests.live_runs import MS, add_samples, add_steps, row, sample, write_rank, write_run
 from tests.shared_data import lab_trace, unpacked

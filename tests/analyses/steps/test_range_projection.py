@@ -12,8 +12,8 @@ from stepscope.analyses.steps import projection
 from stepscope.analyses.steps.projection import median_lengths, project
 from stepscope.core.trace import NONE, Kind
 from stepscope.pipeline.measure import measure_file
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from tests.nsys_files import TID, Export
 from tests.shared_data import DEMO

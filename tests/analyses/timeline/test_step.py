@@ -20,8 +20,8 @@ from stepscope.analyses.timeline.step import MAX_SLICES, Shared, draw
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.timeline import Timeline
 from stepscope.core.trace import NONE, Kind, Trace
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from tests.shared_data import DEMO, lab_trace
 from tests.tracing import call, copy, kernel, mark, op, python, trace_of
 

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.processes import COMPILER, HELPER, PROCESS
-from stepscope.core.recordings.system import HostStacks, HostThread, HotSpot, SystemReport
+from stepscope.core.recordings.system import (
+    COMPILER,
+    HELPER,
+    PROCESS,
+    HostStacks,
+    HostThread,
+    HotSpot,
+    SystemReport,
+)
 from stepscope.live.judge.judge import judge
 from stepscope.live.shapes.triage import (
     COMPILING,

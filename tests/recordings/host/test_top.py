@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.processes import PROCESS, RANK, WORKER
-from stepscope.core.recordings.system import SystemReport
+from stepscope.core.recordings.system import PROCESS, RANK, WORKER, SystemReport
 from stepscope.errors import FormatError
 from stepscope.live.judge.judge import judge
 from stepscope.live.shapes.triage import HOST, HUNG, INPUT_CPU, INPUT_IO, UNCLEAR

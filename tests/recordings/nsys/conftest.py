@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from tests.nsys_files import write_export
 from tests.shared_data import DEMO
 

@@ -24,8 +24,8 @@ from stepscope.analyses.rank_context import build_context
 from stepscope.analyses.steps.projection import project
 from stepscope.cli.main import main
 from stepscope.core.trace import NONE, Detail, Kind, Launch, OpInputs, Trace
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from tests.format_samples import trimmed
 from tests.nsys_files import write_export

@@ -19,9 +19,9 @@ from stepscope.analyses.rank_context import build_context
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import FormatError
+from stepscope.readers.cache import read_trace
 from stepscope.readers.detect import detect
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.recordings.nsys import json_lines
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from tests.format_samples import trimmed

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Trace
 from stepscope.errors import InputError
-from stepscope.readers import cache, open_trace
+from stepscope.readers import cache
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
 from stepscope.readers.inputs import assign_ranks, find_sources
-from stepscope.readers.open_trace import read_trace
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from stepscope.recordings.nsys import target as nsys_target
 from tests.nsys_files import PID, TID, Export, global_id, write_job
@@ -93,7 +93,7 @@ def test_each_process_is_diagnosed_as_a_rank(
 def test_each_part_has_its_own_events_devices_and_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_trace, "MIN_CACHED_BYTES", 0)
+    monkeypatch.setattr(cache, "MIN_CACHED_BYTES", 0)
     path = two_ranks(tmp_path / "report.sqlite").close()
     found = find_sources([path])
     assert [source.label for source in found.sources] == [

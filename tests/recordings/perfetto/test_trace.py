@@ -19,10 +19,10 @@ from stepscope.cli.main import main
 from stepscope.core.device_label import device_label, device_of_label
 from stepscope.core.trace import DeviceProperties, Kind, Launch, OpInputs, Trace
 from stepscope.errors import InputError
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
 from stepscope.readers.inputs import FoundSources, find_sources
 from stepscope.readers.kineto.trace import read as read_kineto
-from stepscope.readers.open_trace import read_trace
 from stepscope.recordings.perfetto import bulk as perfetto_bulk
 from stepscope.recordings.perfetto import trace as perfetto_trace
 from stepscope.recordings.perfetto.wire import WireError, fields

@@ -14,7 +14,7 @@ from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.readers import cache, open_trace
+from stepscope.readers import cache
 from stepscope.readers.detect import formats_of
 from stepscope.readers.format import Source
 from stepscope.readers.inputs import find_sources
@@ -352,7 +352,7 @@ def test_arrows_of_one_microsecond_are_told_apart_by_their_order(tmp_path: Path)
 def test_a_cache_is_stale_when_a_neighbour_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_trace, "MIN_CACHED_BYTES", 0)
+    monkeypatch.setattr(cache, "MIN_CACHED_BYTES", 0)
     kernels = (
         "Kind,Agent_Id,Queue_Id,Dispatch_Id,Kernel_Name,Correlation_Id,"
         "Start_Timestamp,End_Timestamp\n"
@@ -362,13 +362,13 @@ def test_a_cache_is_stale_when_a_neighbour_comes(
         kernels + "KERNEL_DISPATCH,Agent 4,1,1,gemm,1,1000,2000\n"
     )
     (source,) = find_sources([tmp_path / "7_kernel_trace.csv"]).sources
-    assert len(open_trace.read_trace(source)) == 1
+    assert len(cache.read_trace(source)) == 1
     assert cache.load(source) is not None
     (tmp_path / "7_hip_api_trace.csv").write_text(
         calls + "HIP_RUNTIME_API,hipLaunchKernel,7,7,1,500,600\n"
     )
     assert cache.load(source) is None
-    assert [Kind(kind).name for kind in open_trace.read_trace(source).kind] == ["RUNTIME", "KERNEL"]
+    assert [Kind(kind).name for kind in cache.read_trace(source).kind] == ["RUNTIME", "KERNEL"]
     assert cache.load(source) is not None
 
 

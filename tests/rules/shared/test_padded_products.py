@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.rules.case import Case
 from stepscope.rules.shared.batch_size import SIZES, at_size
-from stepscope.rules.shared.padded_products import is_misaligned, padded_by_compiler
+from stepscope.rules.shared.products import is_misaligned, padded_by_compiler
 from tests.rules.steps import Launch, case_of_steps, launch
 
 ALIGN1 = "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_32x2_tn_align1"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.trace import NONE, Trace
-from stepscope.readers.open_trace import read_trace
+from stepscope.readers.cache import read_trace
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host
 from stepscope.replay.simulate import play

@@ -17,8 +17,8 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import PARTS
 from stepscope.core.trace import NONE
+from stepscope.readers.cache import read_trace
 from stepscope.readers.format import Source
-from stepscope.readers.open_trace import read_trace
 from stepscope.tables.perfetto.timeline import MAX_LANES, nest
 from stepscope.tables.timeline.job_clock import RankClock, align
 from stepscope.tables.timeline.tracks import (

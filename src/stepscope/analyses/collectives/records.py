@@ -10,9 +10,9 @@ import numpy as np
 from stepscope.analyses.collectives.inputs import inputs_around
 from stepscope.analyses.collectives.prefetch import gathers_ahead
 from stepscope.analyses.collectives.step_parts import backward_spans, step_parts
-from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import join, subtract
+from stepscope.analyses.links import host_collectives
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import host_work
 from stepscope.analyses.steps.windows import step_numbers

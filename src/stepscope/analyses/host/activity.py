@@ -14,10 +14,9 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.checkpoints import checkpoint_saves
-from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.grouping import distinct, grouped, matching
 from stepscope.analyses.intervals import Intervals, join, time_of
-from stepscope.analyses.links import Links
+from stepscope.analyses.links import Links, host_collectives
 from stepscope.core.facts import CallRow, CopyRow, Host
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
 

@@ -11,13 +11,6 @@ The recorder names a frame `path/file.py(123): function`. It cuts the folders of
 that an installed package and the standard library stand there as `torch/nn/modules/linear.py` and
 `contextlib.py`. The line is the one the function begins at, or, for a frame that was open when the
 recording began, the one it was at.
-
-Source locations: the line and the module that work comes from,
-where Python frames were recorded (`with_stack=True`).
-
-Work on the device was launched by a host event, and that stands in frames. Backward is launched by
-autograd's own thread, where there are none: it comes from where the forward operator of the same
-sequence number stands.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.grouping import matching
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import (
@@ -27,7 +26,7 @@ from stepscope.analyses.intervals import (
     union,
 )
 from stepscope.analyses.kernels.launches import DeviceSets
-from stepscope.analyses.links import Links
+from stepscope.analyses.links import Links, host_collectives
 from stepscope.analyses.steps.windows import PROFILER_STEP
 from stepscope.core.facts import PARTS, Partition, Steps
 from stepscope.core.trace import NONE, Int64, Kind, Trace

@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.step_parts import PHASES, Int8, step_part_of
-from stepscope.analyses.communication import host_collectives
 from stepscope.analyses.grouping import distinct, stable_order
 from stepscope.analyses.host.source_locations import line_of, origins
 from stepscope.analyses.intervals import Intervals
+from stepscope.analyses.links import host_collectives
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import split_waits
 from stepscope.analyses.steps.projection import MODULE_FRAME

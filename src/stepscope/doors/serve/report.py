@@ -14,7 +14,7 @@ from stepscope.core.contract.runs import RunEntry
 from stepscope.core.facts import PARTS
 from stepscope.core.numbers import gain_words
 from stepscope.doors.serve.trend import trends_of
-from stepscope.report.diagnosis.step import PART_WORDS
+from stepscope.report.diagnosis.view import PART_WORDS
 from stepscope.report.document.blocks import Document
 from stepscope.report.html import environment, render
 from stepscope.report.words import ms, percent, plural

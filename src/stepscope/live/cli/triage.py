@@ -83,8 +83,7 @@ def measure(
     ranks: Sequence[Process], seconds: float, flame: Path | None = None
 ) -> tuple[SystemReport, list[str]]:
     """Processes, devices and stacks at once, for so long; and what could not be measured."""
-    from stepscope.core.recordings.processes import RANK
-    from stepscope.core.recordings.system import SystemRecording, SystemReport
+    from stepscope.core.recordings.system import RANK, SystemRecording, SystemReport
     from stepscope.core.timings import followed
     from stepscope.live.processes import Watch
     from stepscope.recordings.system.live_devices import LiveDevices
@@ -161,7 +160,7 @@ def sampled(
 
 def _workers_of(ranks: Sequence[Process]) -> list[int]:
     """The first few of the loader's workers."""
-    from stepscope.core.recordings.processes import WORKER
+    from stepscope.core.recordings.system import WORKER
     from stepscope.live.processes import role_of
     from stepscope.process.table import descendants, processes
 

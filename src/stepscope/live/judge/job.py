@@ -8,16 +8,18 @@ from statistics import fmean, median
 from msgspec import Struct
 
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recordings.processes import (
+from stepscope.core.recordings.system import (
     COMPILER,
     HELPER,
     PROCESS,
     RANK,
     WORKER,
+    DeviceSeries,
+    HostStacks,
     HostUse,
+    HotSpot,
     ProcessUse,
 )
-from stepscope.core.recordings.system import DeviceSeries, HostStacks, HotSpot
 from stepscope.live.judge.policy import POLICY
 
 MAX_NAMED = 4

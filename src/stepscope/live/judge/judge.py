@@ -12,8 +12,14 @@ from statistics import fmean
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.core.recordings.processes import PROCESS, ProcessUse
-from stepscope.core.recordings.system import DeviceSeries, HostStacks, Spread, SystemReport
+from stepscope.core.recordings.system import (
+    PROCESS,
+    DeviceSeries,
+    HostStacks,
+    ProcessUse,
+    Spread,
+    SystemReport,
+)
 from stepscope.live.judge.job import (
     Job,
     attach,

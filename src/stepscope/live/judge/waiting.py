@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.recordings.processes import ProcessUse
-from stepscope.core.recordings.system import DeviceSeries, HostStacks
+from stepscope.core.recordings.system import DeviceSeries, HostStacks, ProcessUse
 from stepscope.live.judge.job import (
     Job,
     attach,

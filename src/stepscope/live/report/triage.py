@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from stepscope.core.recordings.processes import PROCESS, HostUse, ProcessUse
-from stepscope.core.recordings.system import IDLE
+from stepscope.core.recordings.system import IDLE, PROCESS, HostUse, ProcessUse
 from stepscope.live.shapes.triage import Triage, TriagedDevice
 from stepscope.report.document.blocks import (
     Action,

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from stepscope.core.codec import Contract, Count, one_of
-from stepscope.core.recordings.processes import HostUse
+from stepscope.core.recordings.system import HostUse
 
 GPU, UNDERLOADED, THROTTLED = "gpu", "gpu-underloaded", "throttled"
 INPUT_IO, INPUT_CPU, HOST = "input-io", "input-cpu", "host"

@@ -9,12 +9,6 @@ without keeping it.
 
 The first bytes of a value are taken token by token, which is quickest for a short one; the rest
 many thousand bytes at a time, whatever is in them.
-
-The slow path: a piece of text that is not clean JSON, event by event.
-
-Kills mid-write, NaN, bad escapes, bytes that are no UTF-8, numbers beyond 64 bits, fields of
-another type: each occurs in real files. Every event that can be understood is kept; the rest is
-counted.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from stepscope.api import FormatError, Reader, Source, SystemRecording, TextLines
-from stepscope.core.recordings.processes import PROCESS, RANK, WORKER, HostUse, ProcessUse
+from stepscope.core.recordings.system import PROCESS, RANK, WORKER, HostUse, ProcessUse
 from stepscope.protocol.untrusted import finite_text
 
 SCREEN = re.compile(r"top - (\d\d):(\d\d):(\d\d) up ")

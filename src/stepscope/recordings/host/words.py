@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stepscope.api import SystemRecording, Table, table
-from stepscope.core.recordings.processes import HostUse
-from stepscope.core.recordings.system import HostCounters, HostStacks, HotSpot
+from stepscope.core.recordings.system import HostCounters, HostStacks, HostUse, HotSpot
 
 
 def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from stepscope.core.experiments.comparison import (
 )
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.speed import is_host_slowed
-from stepscope.report.diagnosis.step import ON_HOST_WORDS, PART_WORDS
+from stepscope.report.diagnosis.view import ON_HOST_WORDS, PART_WORDS
 from stepscope.report.words import MAX_CHARS, NBSP, fixed, kernel_name, ms, op_name, percent, plural
 
 PART_NAMES = PART_WORDS | {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.peak import ACHIEVED, PeakPart, PeakWaterfall
-from stepscope.report.diagnosis.step import BAR_PARTS, PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.view import BAR_PARTS, PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.document.blocks import Bar, Cell, Column, Part, Prose, Section, Table, numbers
 from stepscope.report.words import in_column, percent, plural, teraflops
 

@@ -17,8 +17,8 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts, WholeRun
 from stepscope.protocol.secrets import masked_words
 from stepscope.protocol.settings import SETTINGS
-from stepscope.report.diagnosis.step import BAR_PARTS, part_words
 from stepscope.report.diagnosis.view import (
+    BAR_PARTS,
     OF_TRAINING,
     OTHER_TRAINING,
     all_notes,
@@ -26,6 +26,7 @@ from stepscope.report.diagnosis.view import (
     damage_warnings,
     finding_title,
     headline,
+    part_words,
     time_words,
     together_words,
 )

@@ -21,16 +21,17 @@ from stepscope.report.diagnosis.out_of_memory import out_of_memory_sections
 from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.diagnosis.ranks import ranks_section
 from stepscope.report.diagnosis.run import run_section
-from stepscope.report.diagnosis.step import device_sections, step_section
 from stepscope.report.diagnosis.view import (
     OF_TRAINING,
     OTHER_TRAINING,
     all_notes,
     change_code,
     damage_warnings,
+    device_sections,
     finding_title,
     headline,
     memory_words,
+    step_section,
     time_words,
     together_words,
 )

@@ -32,13 +32,13 @@ from stepscope.core.predicted_steps import (
 )
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import document_of
-from stepscope.report.diagnosis.step import part_words
 from stepscope.report.diagnosis.view import (
     OF_THE_RUN,
     SOURCE_WORDS,
     damage_warnings,
     limit_words,
     memory_words,
+    part_words,
 )
 from stepscope.report.html.auxiliary import auxiliary_of
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart

@@ -28,7 +28,7 @@ from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Slices, Timeline, What
 from stepscope.core.trace import NONE, Int64
 from stepscope.protocol.json_text import json_text
-from stepscope.report.diagnosis.step import part_words
+from stepscope.report.diagnosis.view import part_words
 from stepscope.report.words import clean, kernel_name, op_name, shorten
 
 WHAT = ("label", "name", "kind", "category", "op", "module", "line", "phase")

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.views import ProfilerViews
-from stepscope.report.diagnosis.step import part_words
+from stepscope.report.diagnosis.view import part_words
 
 MAX_STEPS = 50
 MAX_RANKS = 64

@@ -33,9 +33,8 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.padded_products import MISALIGNED_NAME, padded_times
-from stepscope.rules.shared.products import ROW_OF, product_sizes
-from stepscope.rules.shared.unknown_shapes import ask_for_shapes
+from stepscope.rules.shared.products import MISALIGNED_NAME, ROW_OF, padded_times, product_sizes
+from stepscope.rules.shared.unrecorded import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 
 CODE = "misaligned-shapes"

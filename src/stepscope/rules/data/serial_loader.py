@@ -52,13 +52,16 @@ from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.batch_making import making_of, own_calls
 from stepscope.rules.shared.loading import (
+    Workers,
+    cores_words,
     handover,
     input_per_step,
     loaded_every,
     loading_frames,
+    memory_words,
+    sharding_words,
     with_input,
 )
-from stepscope.rules.shared.workers import Workers, cores_words, memory_words, sharding_words
 
 CODE = "serial-loader"
 BOUND = "data"

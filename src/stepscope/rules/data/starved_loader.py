@@ -44,14 +44,16 @@ from stepscope.replay.simulate import play
 from stepscope.rules.case import SLOWED, Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.loading import input_per_step, loaded_every, with_input
-from stepscope.rules.shared.workers import (
+from stepscope.rules.shared.loading import (
     Workers,
     cores_words,
     free_words,
+    input_per_step,
+    loaded_every,
     memory_words,
     more_in_memory,
     sharding_words,
+    with_input,
 )
 
 CODE = "starved-loader"

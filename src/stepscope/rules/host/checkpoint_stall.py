@@ -29,8 +29,12 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.host_ranges import named_events, without_ranges
-from stepscope.rules.shared.stalls import marked_lines, rounded_up
+from stepscope.rules.shared.host_ranges import (
+    marked_lines,
+    named_events,
+    rounded_up,
+    without_ranges,
+)
 
 CODE = "checkpoint-stall"
 BOUND = "host"

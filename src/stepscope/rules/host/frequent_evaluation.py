@@ -23,7 +23,7 @@ from msgspec import Struct
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.stalls import located, rounded_up
+from stepscope.rules.shared.host_ranges import located, rounded_up
 
 CODE = "frequent-evaluation"
 BOUND = "host"

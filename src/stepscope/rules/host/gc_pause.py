@@ -46,8 +46,7 @@ from stepscope.rules.shared.between_operators import (
     ranges_of,
     without_work_in,
 )
-from stepscope.rules.shared.host_ranges import named_events
-from stepscope.rules.shared.stalls import marked_lines
+from stepscope.rules.shared.host_ranges import marked_lines, named_events
 
 CODE = "gc-pause"
 BOUND = "host"

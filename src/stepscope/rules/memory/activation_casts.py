@@ -37,8 +37,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.memory.dtype_casts import trained_weights, weight_casts
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.casts import spared
-from stepscope.rules.shared.half_weights import in_half, spared_casts
+from stepscope.rules.shared.casts import in_half, spared, spared_casts
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "activation-casts"

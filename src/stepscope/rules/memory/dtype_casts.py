@@ -37,7 +37,7 @@ from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.casts import cast_of, spared
-from stepscope.rules.shared.unknown_shapes import ask_for_shapes
+from stepscope.rules.shared.unrecorded import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import Shape
 from stepscope.workload.operands import is_shape, operand

@@ -28,7 +28,7 @@ from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import REASON, device_memory
+from stepscope.rules.shared.unrecorded import REASON, device_memory
 
 CODE = "fragmentation"
 BOUND = "memory"

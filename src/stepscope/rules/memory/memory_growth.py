@@ -30,7 +30,7 @@ from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import REASON, device_memory
+from stepscope.rules.shared.unrecorded import REASON, device_memory
 
 CODE = "memory-growth"
 BOUND = "memory"

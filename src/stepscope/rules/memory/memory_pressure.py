@@ -44,7 +44,7 @@ from stepscope.core.recordings.memory import (
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import REASON, device_memory
+from stepscope.rules.shared.unrecorded import REASON, device_memory
 
 CODE = "memory-pressure"
 BOUND = "memory"

@@ -52,8 +52,7 @@ from stepscope.rules.shared.convolutions import (
 )
 from stepscope.rules.shared.host_ranges import INNER_LAUNCH, with_operators
 from stepscope.rules.shared.measured import NHWC, first_tasks, ratio_of, timed, with_also
-from stepscope.rules.shared.padded_products import MISALIGNED_NAME
-from stepscope.rules.shared.products import ROW_OF
+from stepscope.rules.shared.products import MISALIGNED_NAME, ROW_OF
 from stepscope.rules.shared.rates import convolution_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import ITEM_BYTES

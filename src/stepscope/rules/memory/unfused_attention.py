@@ -51,7 +51,7 @@ from stepscope.rules.rule import Rule
 from stepscope.rules.shared.attention_backends import backends_line
 from stepscope.rules.shared.measured import attention_call, probed_time
 from stepscope.rules.shared.rates import ATTENTION_BACKWARD, attention_ns
-from stepscope.rules.shared.unknown_shapes import ask_for_shapes
+from stepscope.rules.shared.unrecorded import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
 

@@ -49,7 +49,7 @@ from stepscope.rules.shared.compiled_host import (
 from stepscope.rules.shared.fused_times import fused_tasks, timed_share
 from stepscope.rules.shared.fusible_runs import FUSIBLE, runs_of
 from stepscope.rules.shared.measured import timed_line
-from stepscope.rules.shared.padded_products import padded_by_compiler
+from stepscope.rules.shared.products import padded_by_compiler
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "unfused-pointwise"

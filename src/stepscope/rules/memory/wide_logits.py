@@ -37,9 +37,9 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.padded_products import padded_by_compiler
+from stepscope.rules.shared.products import padded_by_compiler
 from stepscope.rules.shared.rates import stream_ns
-from stepscope.rules.shared.unknown_shapes import ask_for_shapes
+from stepscope.rules.shared.unrecorded import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import Shape
 from stepscope.workload.operands import operand, operands

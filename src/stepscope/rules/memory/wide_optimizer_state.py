@@ -31,7 +31,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.allocations import REASON
+from stepscope.rules.shared.unrecorded import REASON
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "wide-optimizer-state"

@@ -23,8 +23,8 @@ from stepscope.rules.case import Case
 from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, tasks_of
 from stepscope.rules.shared.larger_calls import larger_call
 from stepscope.rules.shared.measured import first_tasks, ratio_of, timed
-from stepscope.rules.shared.padded_products import is_misaligned
 from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, per_step
+from stepscope.rules.shared.products import is_misaligned
 from stepscope.workload.operands import operand
 
 THREADS_PER_SM = 2048

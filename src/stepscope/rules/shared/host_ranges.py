@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +13,17 @@ from msgspec import Struct
 
 from stepscope.analyses.grouping import matching, median
 from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.host.source_locations import line_of
 from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, subtract, union
 from stepscope.analyses.steps.partition import host_work
+from stepscope.core.diagnosis import SourceLocation
+from stepscope.core.run import Stalls
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import with_part_ns, without_tasks, without_waits
 from stepscope.replay.graph import Graph, recorded_weights
 from stepscope.replay.profiler_cost import event_ns, without_cost_ns
 from stepscope.rules.case import Case, once_a_case
+from stepscope.rules.proposal import LEAST_SHARE
 from stepscope.rules.task_table import TaskTable
 
 INNER_LAUNCH = 0.23
@@ -162,3 +169,31 @@ def _operators_inside(case: Case, ranges: Intervals) -> Float64:
     inside = lengths_in(start, start + length.astype(np.int64), ranges)
     share: Float64 = inside / np.maximum(length, 1.0)
     return share
+
+
+def marked_lines(case: Case, events: Int64, stalls: Stalls | None) -> tuple[SourceLocation, ...]:
+    """From the names of marks (`torch.save at train.py(41): main`); else of what some steps
+    held."""
+    trace = case.context.trace
+    spent: Counter[str] = Counter()
+    for event in events.tolist():
+        _, _, line = str(trace.names[trace.name[event]]).partition(" at ")
+        spent[line] += int(trace.dur_ns[event])
+    total = max(spent.total(), 1)
+    lines = {line: ns / total for line, ns in spent.most_common() if line}
+    return located(lines or ({} if stalls is None else stalls.lines))
+
+
+def located(lines: Mapping[str, float]) -> tuple[SourceLocation, ...]:
+    return tuple(
+        SourceLocation(line=line_of(line), module=None, share=share)
+        for line, share in lines.items()
+        if share >= LEAST_SHARE
+    )
+
+
+def rounded_up(steps: float) -> int:
+    """The next number with one digit that counts: 137 becomes 200."""
+    whole = max(math.ceil(steps), 1)
+    unit = int("1".ljust(len(str(whole)), "0"))
+    return math.ceil(whole / unit) * unit

@@ -34,7 +34,7 @@ from stepscope.rules.shared.rates import (
     matrix_ns,
     recurrent_ns,
 )
-from stepscope.rules.shared.unknown_shapes import ask_for_shapes
+from stepscope.rules.shared.unrecorded import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand
 

@@ -1,11 +1,13 @@
-"""The allocator's events on this rank's device, as the memory rules see them."""
+"""What a rule needs and a trace may lack: the allocator's events, the shapes of inputs."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from stepscope.core.trace import Int64
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import Bool, Int64
 from stepscope.rules.case import Case
+from stepscope.rules.task_table import per_step_ms
 
 REASON = "the allocator's events were not recorded"
 CPU = 0
@@ -36,3 +38,16 @@ def device_memory(case: Case) -> DeviceMemory | None:
         allocated=events.allocated_bytes[own],
         reserved=events.reserved_bytes[own],
     )
+
+
+def ask_for_shapes(
+    case: Case, code: str, tasks: Bool, least_share: float, reason: str
+) -> Abstention | None:
+    """Abstain where the masked tasks take this share of the step or more; less is not worth
+    asking."""
+    if per_step_ms(case.graph, tasks) * 1e6 < least_share * case.step_interval_ns:
+        return None
+    needs = "record_shapes=True"
+    if case.context.trace.meta.has_shapes:
+        needs = "the peaks of this device"
+    return Abstention(code=code, reason=reason, needs=needs)
