@@ -129,19 +129,26 @@ class Workers:
             worker.pipe.send(worker.promised)
         elif message == "report":
             report = hook.pytest_report_from_serializable(config=session.config, data=content)
-            hook.pytest_runtest_logreport(report=report)
-            if report.skipped and quick.LEFT_OUT in str(report.longrepr):
-                self.left_out.add(report.nodeid)
+            self._report(session, report)
         elif message == "warning":
             hook.pytest_warning_recorded.call_historic(kwargs=content)
         elif message == "broken":
             worker.problem = content
         else:
             worker.running = None
-            place, cpu_s = content
+            place, cpu_s, passed = content
             item = session.items[place]
             self.cpu_s[item.nodeid] = cpu_s
+            keywords: dict[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
+            for when, told in passed:
+                where = item.nodeid, item.location, keywords
+                self._report(session, pytest.TestReport(*where, "passed", None, when, **told))
             hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+    def _report(self, session: pytest.Session, report: pytest.TestReport) -> None:
+        session.config.hook.pytest_runtest_logreport(report=report)
+        if report.skipped and quick.LEFT_OUT in str(report.longrepr):
+            self.left_out.add(report.nodeid)
 
     def _take(self, worker: Worker) -> int | None:
         if not worker.share and self.files:
@@ -178,14 +185,24 @@ def _crashed(item: pytest.Item, text: str) -> pytest.TestReport:
     return pytest.TestReport(item.nodeid, item.location, keywords, "failed", text, "call")
 
 
+TOLD = ("sections", "duration", "start", "stop", "user_properties")
+"""Of a report of what passed, beside whose it is."""
+
+
 class _Teller:
     """A worker's plugin that sends what happens to the first process."""
 
     def __init__(self, config: pytest.Config, pipe: Connection) -> None:
         self.config = config
         self.pipe = pipe
+        self.passed: list[tuple[str, dict[str, Any]]] = []
+        """Of the running test: what a report has that no other test's would have. Most have no
+        more, and are told with the test's end: to write a report out takes longer than they do."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.passed and report.longrepr is None and not hasattr(report, "wasxfail"):
+            self.passed.append((report.when, {name: getattr(report, name) for name in TOLD}))
+            return
         hook = self.config.hook
         data = hook.pytest_report_to_serializable(config=self.config, report=report)
         self.pipe.send(("report", data))
@@ -197,7 +214,8 @@ class _Teller:
 def _work(session: pytest.Session, number: int, pipe: Connection) -> None:
     config = session.config
     _have_own(config, number)
-    config.pluginmanager.register(_Teller(config, pipe))
+    teller = _Teller(config, pipe)
+    config.pluginmanager.register(teller)
 
     def ask() -> int | None:
         pipe.send(("next", None))
@@ -211,7 +229,8 @@ def _work(session: pytest.Session, number: int, pipe: Connection) -> None:
             item=session.items[place],
             nextitem=None if following is None else session.items[following],
         )
-        pipe.send(("finish", (place, process_time() - begun)))
+        pipe.send(("finish", (place, process_time() - begun, teller.passed)))
+        teller.passed = []
         place = following
 
 
