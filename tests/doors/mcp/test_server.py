@@ -15,29 +15,11 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.doors.mcp.answers import ANSWER_BYTES
-from tests.capture.jobs import LIGHT
 from tests.installed import need
 from tests.shared_data import DEMO
+from tests.wording import mentions
 
 need("mcp")
-
-SLOW = f"""
-{LIGHT}
-import time
-class Slow(torch.utils.data.Dataset):
-    def __len__(self):
-        return 400
-    def __getitem__(self, index):
-        time.sleep(0.06)
-        return torch.ones(4) * (index % 3)
-torch.manual_seed(0)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for batch in torch.utils.data.DataLoader(Slow(), batch_size=1):
-    model(batch).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 
 
 def asked(
@@ -145,7 +127,7 @@ def test_an_agent_gets_its_answers_and_from_another_server_the_same_bytes(
 
 
 def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SLOW)
+    (tmp_path / "train.py").write_text("print('ran', flush=True)")
 
     async def talk(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -155,9 +137,10 @@ def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path
         result = await client.call_tool("verify", {"apply": "no-such-finding"})
         assert result.is_error
         assert "no-such-finding" in text_of(result)
-        told = json.loads(text_of(await client.call_tool("verify", {"apply": "num_workers=4"})))
-        assert told["verdict"] == "gain proven"
-        assert told["speedup"]["low"] > 1.2
+        assert not list(tmp_path.glob("stepscope-runs/*"))
+        result = await client.call_tool("verify", {"apply": "num_workers=4"})
+        assert result.is_error
+        assert mentions(text_of(result), "baseline", "no step"), text_of(result)
 
     asked(folder, talk, "--allow-verify", "--", sys.executable, "train.py", cwd=tmp_path)
     assert len(list(tmp_path.glob("stepscope-runs/*"))) == 1
