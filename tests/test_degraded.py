@@ -121,17 +121,18 @@ TRUTH = json.loads((SAMPLES / "truth.json").read_text())["cases"]
 
 
 def shared_cases() -> list[tuple[str, str]]:
-    """Each run of the first lab with two of the degradations, in turn, so that every one is tried
-    on two; a long one with what is quick."""
+    """Each run of the first lab with a degradation, and those that lie in the repository with two:
+    in turn, so that every one is tried; a long one with what is quick."""
     names, cases = list(DEGRADATIONS), [name for name in TRUTH if "/" not in name]
-    turns = [
-        (name, names[(2 * i + k) % len(names)]) for i, name in enumerate(cases) for k in range(2)
+    runs = [
+        name
+        for name in cases
+        for _ in range(2 if lab_trace(f"single/{name}.slow").is_file() else 1)
     ]
-    return list(
-        dict.fromkeys(
-            (name, "kernels-only" if name == "small_batch" else turn) for name, turn in turns
-        )
-    )
+    return [
+        (name, "kernels-only" if name == "small_batch" else names[turn % len(names)])
+        for turn, name in enumerate(runs)
+    ]
 
 
 def names_no_wrong_bound_and_blames_nothing_innocent(

@@ -149,6 +149,10 @@ PLANS: dict[type[Contract], list[str]] = {
 }
 
 
+_written: dict[type[Contract], str] = {}
+"""A document of each shape, made once by each test process: nothing here changes one."""
+
+
 @pytest.fixture
 def text(
     shape: type[Contract],
@@ -156,9 +160,15 @@ def text(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:
+    if shape not in _written:
+        monkeypatch.chdir(tmp_path)
+        _written[shape] = _write(shape, capsys)
+    return _written[shape]
+
+
+def _write(shape: type[Contract], capsys: pytest.CaptureFixture[str]) -> str:
     if shape in MADE:
         return MADE[shape]()
-    monkeypatch.chdir(tmp_path)
     if shape in (PlanCalibration, PlanComparisonContract):
         return _learned(shape, capsys)
     Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {}}')

@@ -58,8 +58,10 @@ def test_scenario_adds_up(name: str) -> None:
 
 
 @each_scenario
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 300])
-@pytest.mark.parametrize("color", [False, True])
+@pytest.mark.parametrize(
+    ("width", "color"),
+    [(40, False), (60, False), (80, False), (80, True), (100, False), (300, False)],
+)
 def test_lines_fit_the_width(name: str, width: int, color: bool) -> None:
     console = Console(
         file=io.StringIO(),

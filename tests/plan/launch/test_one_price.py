@@ -39,15 +39,14 @@ JOBS = [
     ("mixtral-8x7b", "2x8xH100", 4096, "fp8", "momentum", None),
     ("llama3-70b", "8x8xH100", 8192, "bf16", "adam", None),
 ]
-OF_EACH = 5
-"""Layouts of a piece of a job's space, for each ZeRO stage in it."""
 
 
 def spread(piece: Layouts) -> Ints:
-    """Indices of some of each stage, at random, the same each time."""
-    random = np.random.default_rng(1)
-    of_stage = [np.flatnonzero(piece.zero_stage == stage) for stage in range(4)]
-    return np.concatenate([random.permutation(each)[:OF_EACH] for each in of_stage])
+    """Indices of one of each stage, recomputation and offload, at random, the same each time."""
+    random = np.random.default_rng(1).permutation(len(piece.zero_stage))
+    tried = np.stack((piece.zero_stage, piece.recompute, piece.offload))[:, random]
+    _, first = np.unique(tried, axis=1, return_index=True)
+    return np.asarray(random[first], np.int64)
 
 
 def test_every_target_is_read_again() -> None:
