@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ctypes import CDLL
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stepscope.analyses.grouping import median
 from stepscope.analyses.intervals import union
@@ -63,13 +63,18 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     )
     end_ns = next((ends for before, ends in graph.plays if _is_same(columns, before)), None)
     if end_ns is None:
-        end_ns = _ends(graph, call_ns, backlog_ns)
+        end_ns = ends_of(graph, call_ns, backlog_ns)
         graph.plays.append((columns, end_ns))
         del graph.plays[:-MAX_KEPT]
+    steady = None if backlog_ns else steady_ns(graph, call_ns)
+    return structs.replace(played_of(graph, end_ns), steady_ns=steady)
+
+
+def played_of(graph: Graph, end_ns: Float64) -> Played:
+    """What tasks that end so make of the steps."""
     step_end = np.full(graph.num_steps, np.nan)
     np.fmax.at(step_end, graph.task_step, end_ns)
-    steady = None if backlog_ns else steady_ns(graph, call_ns)
-    return Played(end_ns=end_ns, step_end_ns=step_end, steady_ns=steady)
+    return Played(end_ns=end_ns, step_end_ns=step_end)
 
 
 def steady_ns(graph: Graph, call_ns: Float64) -> float | None:
@@ -101,7 +106,7 @@ def busy_share(graph: Graph) -> float:
     return busy / (high - low) if high > low else 0.0
 
 
-def _ends(graph: Graph, call_ns: Float64, backlog_ns: float) -> Float64:
+def ends_of(graph: Graph, call_ns: Float64, backlog_ns: float) -> Float64:
     """When each task ends, by what is fastest here: all give the same."""
     compiled = library()
     if compiled is not None:

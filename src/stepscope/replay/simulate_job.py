@@ -29,7 +29,7 @@ from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.timings import stage
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.graph import Graph
-from stepscope.replay.simulate import Played
+from stepscope.replay.simulate import Played, ends_of, played_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +105,15 @@ def _simulate(part: RankGraph, begins: Float64) -> Simulation:
         if wait[call] != NONE:
             now = max(ends[wait[call]], now) + tail[call]
         now += spent
-    step_end = np.full(graph.num_steps, np.nan)
-    end_ns = np.array(ends)
-    np.fmax.at(step_end, graph.task_step, end_ns)
-    return Played(end_ns=end_ns, step_end_ns=step_end)
+    return played_of(graph, np.array(ends))
 
 
 @stage("replay")
 def play_job(job_graph: JobGraph) -> PlayedJob:
     """Run every rank until it needs an end that another
     rank has not brought about yet, in turns."""
+    if all((part.shared == NONE).all() for part in job_graph.parts):
+        return _played_apart(job_graph)
     begins = [np.full(len(part.graph), np.nan) for part in job_graph.parts]
     runs: list[Simulation] = [
         _simulate(part, b) for part, b in zip(job_graph.parts, begins, strict=True)
@@ -152,6 +151,20 @@ def play_job(job_graph: JobGraph) -> PlayedJob:
         ranks=ranks,
         waited_ns=_waits(job_graph, arrived, begins),
         num_forced=num_forced,
+        tied_by_hosts=job_graph.tied_by_hosts,
+    )
+
+
+def _played_apart(job_graph: JobGraph) -> PlayedJob:
+    """Ranks that share nothing, as one alone does: none waits for another."""
+    ranks = tuple(
+        played_of(part.graph, ends_of(part.graph, part.graph.call_ns, 0.0))
+        for part in job_graph.parts
+    )
+    return PlayedJob(
+        ranks=ranks,
+        waited_ns=tuple(np.zeros(len(part.graph)) for part in job_graph.parts),
+        num_forced=0,
         tied_by_hosts=job_graph.tied_by_hosts,
     )
 

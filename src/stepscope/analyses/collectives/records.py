@@ -268,7 +268,6 @@ def _exposed(context: RankContext, events: Int64) -> tuple[Int64, Int64, Int64]:
     the one that began first where several did. One that the host carries out beside a device is
     exposed while the device idles."""
     trace, sets = context.trace, context.sets
-    chosen = np.arange(len(events))
     if context.cut.steps.where == "host":
         begin_ns, end_ns = context.window
         work = host_work(trace, context.host, end_ns - begin_ns)
@@ -276,22 +275,19 @@ def _exposed(context: RankContext, events: Int64) -> tuple[Int64, Int64, Int64]:
     else:
         on_host = subtract(context.host.collective, sets.busy)
         alone = join(subtract(sets.comms, sets.compute), on_host)
-    starts, ends, owners = [], [], []
-    if len(chosen) == 0 or len(alone) == 0:
-        return (np.empty(0, np.int64),) * 3
-    begin, end = trace.start_ns[events[chosen]], trace.end_ns[events[chosen]]
-    latest = np.maximum.accumulate(end)
-    for low, high in zip(alone.start.tolist(), alone.end.tolist(), strict=True):
-        position, first = low, int(np.searchsorted(latest, low, side="right"))
-        while position < high and first < len(chosen):
-            if end[first] > position and begin[first] < high:
-                stop = min(int(end[first]), high)
-                starts.append(max(position, int(begin[first])))
-                ends.append(stop)
-                owners.append(int(chosen[first]))
-                position = stop
-            first += 1
-    return np.array(starts, np.int64), np.array(ends, np.int64), np.array(owners, np.int64)
+    begin, end = trace.start_ns[events], trace.end_ns[events]
+    before = np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]])
+    owners = np.flatnonzero(end > np.maximum(begin, before))
+    start, stop = np.maximum(begin, before)[owners], end[owners]
+    first = np.searchsorted(stop, alone.start, side="right")
+    num = np.maximum(np.searchsorted(start, alone.end) - first, 0)
+    piece = np.repeat(np.arange(len(num)), num)
+    owned = np.arange(len(piece)) + np.repeat(first - np.cumsum(num) + num, num)
+    return (
+        np.maximum(alone.start[piece], start[owned]),
+        np.minimum(alone.end[piece], stop[owned]),
+        owners[owned],
+    )
 
 
 def in_windows(records: CollectiveRecords) -> Int64:

@@ -247,7 +247,7 @@ def device_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:
     over = intervals[longest] - usual
     if over < LEAST_STRETCH * usual:
         return ()
-    idle = [_idle_with_work_ns(trace, links, low, high) for low, high in windows]
+    idle = _idle_with_work_ns(trace, links, windows)
     kernels = _longest_of_name(trace, windows)
     for found in (np.array(idle), *kernels):
         alone = int(found[longest] - np.delete(found, longest).max())
@@ -257,17 +257,17 @@ def device_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:
     return ()
 
 
-def _idle_with_work_ns(trace: Trace, links: Links, low: int, high: int) -> int:
-    """The longest time in a window in which the device idled with launched work to do."""
-    begin, end = np.searchsorted(trace.start_ns, (low, high))
-    work = np.flatnonzero(trace.device_work[:end])
+def _idle_with_work_ns(trace: Trace, links: Links, windows: Sequence[tuple[int, int]]) -> list[int]:
+    """The longest time in each window in which the device idled with launched work to do."""
+    work = np.flatnonzero(trace.device_work)
     if len(work) < 2:
-        return 0
+        return [0] * len(windows)
     reach = np.maximum.accumulate(trace.end_ns[work])[:-1]
     launch, following = links.launch[work[1:]], trace.start_ns[work[1:]]
     launched = np.where(launch == NONE, following, trace.start_ns[np.maximum(launch, 0)])
     idle = following - np.maximum(reach, launched)
-    return int(idle[work[1:] >= begin].max(initial=0))
+    bounds = np.searchsorted(following, np.array(windows))
+    return [int(idle[low:high].max(initial=0)) for low, high in bounds.tolist()]
 
 
 def _longest_of_name(trace: Trace, windows: Sequence[tuple[int, int]]) -> Iterator[Int64]:
@@ -330,6 +330,8 @@ def _stretches(trace: Trace, cut: StepCut) -> Iterator[Stretch]:
             least = FIRST_STRETCH if is_head else LEAST_STRETCH
             if is_head and not (~trace.device_work & (trace.start_ns >= end)).any():
                 # The host is done: a device that is behind begins when it has done what it had.
+                continue
+            if end - start - elsewhere <= max(least * usual, STEADY_NS):
                 continue
             if _is_known(trace, start, end):
                 # The first batch, and a device that works off what was launched, take their time.
