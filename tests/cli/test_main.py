@@ -63,6 +63,16 @@ def test_what_is_neither_a_command_nor_a_recording_is_told_what_was_meant(
     assert meant in capsys.readouterr().err
 
 
+def test_the_demo_imports_little() -> None:
+    """A person who looks how it works reads 200 files at most."""
+    count = (
+        "import sys, stepscope.cli.main as cli; cli.main(['demo']); "
+        "print(sum(name.partition('.')[0] == 'stepscope' for name in sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, check=True)
+    assert int(out.stdout.split()[-1]) <= 200
+
+
 def test_the_first_screen_has_every_command_once_in_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The weights that are trained, from the gradients that autograd accumulates."""
+"""The weights that are trained, from the gradients that autograd accumulates; and their optimizer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stepscope.workload.operands import operand, read_bytes
 
 ACCUMULATE = re.compile(r"^torch::autograd::AccumulateGrad$")
 CASTS = re.compile(r"^aten::(_to_copy|to|copy_|clone)$")
+STEP_OF = re.compile(r"^Optimizer\.step#(\w+)\.step")
 BLOCK = 512
 """Bytes that the allocator rounds sizes up to (c10/cuda/CUDACachingAllocator.cpp)."""
 
@@ -60,6 +61,12 @@ def trained_weights(context: RankContext) -> Trained | None:
         sizes=tuple(reversed(largest)),
         num_elements=max(elements.values()),
     )
+
+
+def optimizer_of(trace: Trace) -> str | None:
+    """The class of the optimizer, where there is one."""
+    names = {match[1] for name in trace.names if (match := STEP_OF.match(name))}
+    return names.pop() if len(names) == 1 else None
 
 
 def first_tensor(trace: Trace, op: int) -> tuple[tuple[int, ...], int] | None:

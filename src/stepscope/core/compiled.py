@@ -12,9 +12,10 @@ import os
 from ctypes import c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LIBRARY = Path(__file__).with_name("libstepscope.so")
 PURE = "STEPSCOPE_PURE"

@@ -15,8 +15,6 @@ before       a backward pass                 activations
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -51,7 +49,6 @@ STATES = {
 keeps one with momentum and none without, which its size shows."""
 NEARLY = 0.97
 """Of a size, from which it is taken to be there."""
-STEP_OF = re.compile(r"^Optimizer\.step#(\w+)\.step")
 
 
 class Kinds(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,6 @@ from stepscope.analyses.memory.growth import (
 )
 from stepscope.analyses.memory.kinds import (
     CODE,
-    STEP_OF,
     Kinds,
     Standing,
     kinds_of,
@@ -41,7 +40,7 @@ from stepscope.analyses.memory.phases import BACKWARD, UPDATE, PhaseRuns, phase_
 from stepscope.analyses.memory.requests import requested_bytes
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import rerun_forward_ops
-from stepscope.analyses.weights import Trained, trained_weights
+from stepscope.analyses.weights import Trained, optimizer_of, trained_weights
 from stepscope.core.memory import (
     BEFORE,
     PHASES,
@@ -229,12 +228,6 @@ def _from_host(context: RankContext, made: _Made) -> Bool:
 def _gathered(context: RankContext, made: _Made) -> Bool:
     trace = context.trace
     return is_within(trace, context.links.parent, made.range, matching(trace, GATHER))
-
-
-def optimizer_of(trace: Trace) -> str | None:
-    """The class of the optimizer, where there is one."""
-    names = {match[1] for name in trace.names if (match := STEP_OF.match(name))}
-    return names.pop() if len(names) == 1 else None
 
 
 def _most_at_once(spans: Lifetimes, mask: Bool) -> int:

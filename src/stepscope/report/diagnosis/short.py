@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -15,8 +16,6 @@ from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts, WholeRun
-from stepscope.protocol.secrets import masked_words
-from stepscope.protocol.settings import SETTINGS
 from stepscope.report.diagnosis.view import (
     BAR_PARTS,
     OF_TRAINING,
@@ -47,6 +46,9 @@ from stepscope.report.document.terminal import num_lines
 from stepscope.report.words import ms, plural, shorten
 from stepscope.rules.headline import FEWER_WAITS
 
+if TYPE_CHECKING:
+    from stepscope.protocol.settings import Setting
+
 MOST_LINES = 23
 """Of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
 MOST_FINDINGS = 3
@@ -59,7 +61,6 @@ LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
 MOST_STEADY = 0.8
 """Of the whole run, below which where the rest went is said on the first screen."""
-FIXED_FROM_OUTSIDE = {code: setting for setting in SETTINGS.values() for code in setting.fixes}
 
 Commands = tuple[tuple[str, str], ...]
 """What for, and the command."""
@@ -324,9 +325,17 @@ def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -
     return tuple(rows)
 
 
+def _setting_of(finding: Finding) -> Setting | None:
+    """What fixes it from outside; None where nothing does."""
+    from stepscope.protocol.settings import SETTINGS
+
+    met = [setting for setting in SETTINGS.values() if finding.code in setting.fixes]
+    return met[-1] if met else None
+
+
 def _can_be_tried(finding: Finding, run: RunFacts) -> bool:
     """Whether its fix can be set from outside, on the loader that the job has."""
-    if finding.code not in FIXED_FROM_OUTSIDE:
+    if _setting_of(finding) is None:
         return False
     from stepscope.experiments.fixing import settings_for
     from stepscope.experiments.preflight import unable_with
@@ -340,6 +349,8 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """How to start it again; nothing where no one command did."""
     if not run.command:
         return
+    from stepscope.protocol.secrets import masked_words
+
     command = shlex.join(masked_words(run.command))
     if run.exit_code and not diagnosis.facts.ranks:
         yield "once it runs", f"stepscope run -- {command}"
@@ -354,8 +365,8 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
             yield "record again", f"stepscope run{elsewhere} -- {command}"
     elif tried := [each for each in diagnosis.findings if _can_be_tried(each, run)]:
         # What stands first is to be tried, whatever it changes.
-        is_allowed = FIXED_FROM_OUTSIDE[tried[0].code].changes_numerics
-        allowed = " --allow-numerics" if is_allowed else ""
+        setting = _setting_of(tried[0])
+        allowed = " --allow-numerics" if setting is not None and setting.changes_numerics else ""
         yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify{allowed}"
         if any(each.code_change is not None for each in diagnosis.findings):
             yield "as a patch", f"stepscope fix {shlex.quote(run.path)} --patch out.diff"

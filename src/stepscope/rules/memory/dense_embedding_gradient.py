@@ -30,8 +30,7 @@ from msgspec import Struct
 from stepscope.analyses.grouping import is_among
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals
-from stepscope.analyses.memory.use import optimizer_of
-from stepscope.analyses.weights import BLOCK, Trained, trained_weights
+from stepscope.analyses.weights import BLOCK, Trained, optimizer_of, trained_weights
 from stepscope.core.numbers import size_words
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import with_part_ns, with_task_ns, without_tasks

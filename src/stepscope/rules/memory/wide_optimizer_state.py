@@ -88,8 +88,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _wide_bytes(case: Case, memory: MemoryUse) -> int:
     """Of the states, where they have four bytes an element; else 0."""
     from stepscope.analyses.memory.kinds import STATES
-    from stepscope.analyses.memory.use import optimizer_of
-    from stepscope.analyses.weights import trained_weights
+    from stepscope.analyses.weights import optimizer_of, trained_weights
 
     trained, num = trained_weights(case.context), STATES.get(optimizer_of(case.context.trace) or "")
     states = 0 if memory.kinds is None else memory.kinds.get(OPTIMIZER, 0)
