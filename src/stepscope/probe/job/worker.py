@@ -96,7 +96,9 @@ class Worker:
         if "refused" in about:
             return 0
         cases = self._asked["cases"]
-        compiling = [case for case in cases if is_of_chain(case) or compiles(case)]
+        chains = [case for case in cases if is_of_chain(case)]
+        # Chains were compiled meanwhile; of the host each case is compiled here.
+        compiling = [*chains, *(case for case in cases if compiles(case) and case not in chains)]
         plain = [case for case in cases if case not in compiling]
         reserved_s = float(self._asked.get("reserved_s", 0.0)) if compiling else 0.0
         groups = ((plain, self._deadline - reserved_s), (compiling, self._deadline))

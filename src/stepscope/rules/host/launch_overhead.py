@@ -54,6 +54,7 @@ from stepscope.rules.shared.compiled_host import (
     own_python,
     without_checks,
 )
+from stepscope.rules.shared.host_costs import host_costs, timed_words
 from stepscope.rules.shared.host_ranges import tasks_of
 
 CODE = "launch-overhead"
@@ -61,14 +62,9 @@ BOUND = "host"
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    launch_ns: float = 10_000.0
-    """The host's time for one cudaGraphLaunch, besides what grows with the graph;
-    lab/launch_tiny.fixed on an H200's host."""
-    per_task_ns: float = 410.0
-    """What each kernel of the graph adds to it; the same recording: 277 us for 675 kernels."""
     gap_ns: float = 420.0
-    """Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to
-    608)."""
+    """Between two kernels of a graph; lab/launch_tiny.fixed, the median of 2,022 (5 % to 95 %: 383
+    to 608)."""
     least_gain: float = 1.02
     """Without the host's time for launches, below which they cost nothing."""
     same_share: float = 0.9
@@ -97,6 +93,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         action=_action(steady=steady, waits=waits > 0, is_more=is_more),
         evidence=(
             *_evidence(graph, steady=steady, waits=waits),
+            *timed_words(host_costs(case)),
             f"in a CUDA graph captured by hand, optimizer and all: {by_hand_gain:.2g}x{less}",
         ),
         events=graph.call_event[mask],
@@ -115,7 +112,7 @@ def _by_hand(case: Case, whole: Bool) -> Change:
     own = own_python(case)
 
     def change(before: Graph) -> Graph:
-        launched, kept = _in_graphs(before, whole), np.minimum(own, before.call_parts["work"])
+        launched, kept = _in_graphs(case, before, whole), np.minimum(own, before.call_parts["work"])
         work = launched.call_parts["work"] + np.where(whole, kept, 0.0)
         return with_part_ns(launched, "work", work)
 
@@ -136,22 +133,22 @@ def _captured(case: Case, mask: Bool, slowdown: float = 1.0) -> Change:
 
     def change(before: Graph) -> Graph:
         graph = unchecked(on_device(before))
-        launched = _in_graphs(graph, mask)
+        launched = _in_graphs(case, graph, mask)
         work = launched.call_parts["work"] + np.where(mask, around(graph).call_parts["work"], 0.0)
         return with_part_ns(launched, "work", work)
 
     return change
 
 
-def _in_graphs(graph: Graph, mask: Bool) -> Graph:
+def _in_graphs(case: Case, graph: Graph, mask: Bool) -> Graph:
     """Each stretch of captured calls between two waits, inside one step, is one graph launch."""
-    waits = graph.call_wait != NONE
+    waits, costs = graph.call_wait != NONE, host_costs(case)
     return captured_in_pieces(
         graph,
         mask,
         np.cumsum(waits) * (graph.num_steps + 1) + graph.call_step,
-        launch_ns=POLICY.launch_ns,
-        per_task_ns=POLICY.per_task_ns,
+        launch_ns=costs.graph_launch_ns,
+        per_task_ns=costs.graph_kernel_ns,
         gap_ns=POLICY.gap_ns,
     )
 

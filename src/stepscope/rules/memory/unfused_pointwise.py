@@ -48,6 +48,7 @@ from stepscope.rules.shared.compiled_host import (
 )
 from stepscope.rules.shared.fused_times import fused_tasks, timed_share
 from stepscope.rules.shared.fusible_runs import FUSIBLE, runs_of
+from stepscope.rules.shared.host_costs import host_costs, timed_words
 from stepscope.rules.shared.measured import timed_line
 from stepscope.rules.shared.products import padded_by_compiler
 from stepscope.rules.task_table import per_step_ms
@@ -94,6 +95,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
                 f"{', '.join(table.op_name(op).removeprefix('aten::') for op in longest_ops)}"
             ),
             *timed_line(timed_share(case), "compiled"),
+            *timed_words(host_costs(case)),
         ),
         events=graph.task_event[mask],
         change=_compiled(case, 0.5),

@@ -31,6 +31,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared import between_operators
 from stepscope.rules.shared.fusible_runs import num_compiled_kernels
+from stepscope.rules.shared.host_costs import host_costs
 from stepscope.rules.shared.host_ranges import (
     INNER_LAUNCH,
     call_of_task,
@@ -61,11 +62,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     """In launches of an operator before compiling; of 26 host-bound models before and after
     `torch.compile`, 18 of them in `reduce-overhead` too (H200 hosts, torch 2.11)."""
 
-    per_launch: float = 0.75
-    """Of a kernel from compiled code."""
-    entering: float = 20.0
-    """Guards, wrappers and autograd's bookkeeping, forward and backward (recordings of two models
-    in `reduce-overhead`)."""
     per_parameter: float = 0.4
     """Checked by a guard, handed to two graphs, and its gradient accumulated."""
     per_buffer: float = 0.2
@@ -194,8 +190,9 @@ def _is_counter(table: TaskTable, op: int) -> bool:
 def compiled_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host enters the compiled model and launches what is left of its kernels, `slowdown` times
     as slowly."""
-    launched = POLICY.per_launch * num_left(case, launches=True)
-    return with_launches(case, slowdown * (_entering(case) + launched))
+    costs = host_costs(case)
+    launched = costs.per_launch * num_left(case, launches=True)
+    return with_launches(case, slowdown * (_entering(case, costs.entering) + launched))
 
 
 @once_a_case
@@ -215,16 +212,15 @@ def without_checks(case: Case) -> Change:
 def captured_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host's time around the CUDA graphs of a compiled model, launching them left out."""
     saved = POLICY.per_saved_captured * _num_saved(case)
-    return with_launches(case, slowdown * (_entering(case) + saved))
+    entering = _entering(case, host_costs(case).entering_captured)
+    return with_launches(case, slowdown * (entering + saved))
 
 
-def _entering(case: Case) -> float:
-    """Around all kernels of a compiled model, a step."""
+def _entering(case: Case, once: float) -> float:
+    """Around all kernels of a compiled model, a step; `once` for each of its pieces."""
     pieces = 1 + _per_step(case, BETWEEN_PIECES)
     parameters, buffers = _per_step(case, GRADIENT), NORM_BUFFERS * _per_step(case, BATCH_NORM)
-    return (
-        POLICY.entering * pieces + POLICY.per_parameter * parameters + POLICY.per_buffer * buffers
-    )
+    return once * pieces + POLICY.per_parameter * parameters + POLICY.per_buffer * buffers
 
 
 @once_a_case
