@@ -3,7 +3,6 @@ mark where they run. What a stranger packed beside a recording must never run.""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import stat
@@ -17,7 +16,7 @@ import pytest
 
 from stepscope.cli.commands import COMMANDS
 from tests.capture.jobs import LOOP, light_path
-from tests.shared_data import DEMO, lab_trace
+from tests.shared_data import lab_trace, unpacked
 
 DRIVER = """
 import json, os, sys
@@ -130,7 +129,7 @@ def traps(tmp_path_factory: pytest.TempPathFactory) -> Traps:
     for name, text in SETTINGS.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    trace = gzip.decompress(DEMO.read_bytes())
+    trace = unpacked(lab_trace("single/nchw.slow"))
     for rank in (0, 1):
         (folder / f"rank{rank}.json").write_bytes(trace)
     # What is asked to be tuned is asked to be run.

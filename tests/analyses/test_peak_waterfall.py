@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -226,7 +226,6 @@ def test_a_job_is_its_ranks_with_as_many_steps_each() -> None:
     assert job.total_ns == 2 * even.total_ns
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -68,9 +68,7 @@ def _read(path: Path, chunk: int, block: int) -> Trace:
     return trace
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(events, max_size=12),
     st.sampled_from([None, 1]),

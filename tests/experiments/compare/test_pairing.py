@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -235,7 +235,6 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(first=CALLS, second=CALLS, busy=st.integers(0, 10**7))
 def test_every_nanosecond_is_in_exactly_one_pair_and_accounts_sum(
     first: list[tuple[str, str, int]], second: list[tuple[str, str, int]], busy: int

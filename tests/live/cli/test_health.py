@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
-from tests.capture.jobs import environment, script, stepscope, torchrun
+from tests.capture.jobs import LOOP, environment, script, stepscope, torchrun
 from tests.installed import need
 from tests.waiting import LONGEST_S, until
 
@@ -32,9 +32,13 @@ time.sleep(600)
 
 
 def check(
-    folder: Path, text: str, *options: str, launcher: Sequence[str] = (sys.executable,)
+    folder: Path,
+    text: str,
+    *options: str,
+    launcher: Sequence[str] = (sys.executable,),
+    before: str = LOOP,
 ) -> subprocess.CompletedProcess[str]:
-    path = script(folder, text)
+    path = script(folder, text, before=before)
     words = ["health", *options, "--", *launcher, str(path)]
     done = subprocess.run(
         stepscope(*words),
@@ -82,18 +86,18 @@ train(10**9, at_step=lambda step: time.sleep(0.3 * dist.get_rank()))
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "code", "words"),
+    ("before", "text", "options", "code", "words"),
     [
-        ("train(3); sys.exit(7)", (), 1, "exit code 7"),
-        ("sys.exit(7)", (), 1, "before any rank"),
-        ("pass", (), 2, "optimizer step"),
-        ("time.sleep(600)", ("--timeout", "2"), 2, "in the time given"),
+        (LOOP, "train(3); sys.exit(7)", (), 1, "exit code 7"),
+        (LOOP, "pass", (), 2, "optimizer step"),
+        ("import sys, time\n", "sys.exit(7)", (), 1, "before any rank"),
+        ("import sys, time\n", "time.sleep(600)", ("--timeout", "2"), 2, "in the time given"),
     ],
 )
 def test_jobs_that_are_not_well(
-    tmp_path: Path, text: str, options: tuple[str, ...], code: int, words: str
+    tmp_path: Path, before: str, text: str, options: tuple[str, ...], code: int, words: str
 ) -> None:
-    done = check(tmp_path, text, *options)
+    done = check(tmp_path, text, *options, before=before)
     assert done.returncode == code, done.stdout + done.stderr
     assert words in " ".join(done.stdout.split())
 

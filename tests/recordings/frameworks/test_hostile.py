@@ -125,9 +125,7 @@ def test_hostile_text_in_the_place_of_numbers(tmp_path: Path, hostile: str) -> N
         assert len(names_of(log)) >= len(FRAMEWORKS) - 1
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_bytes_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     damaged = bytearray(EVERYTHING)

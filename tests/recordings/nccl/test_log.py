@@ -361,9 +361,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=40),
     tail=st.binary(max_size=40),
