@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.core.compiled import has, load
 from stepscope.core.trace import NONE
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.job import alone, job_shares
 from stepscope.replay.resources import TaskKinds
-from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
+from stepscope.replay.simulate_job import (
+    JobGraph,
+    RankGraph,
+    play_job,
+    played_compiled,
+    played_in_turns,
+)
 from tests.rules.job_cases import Fleet, ddp
 
 US = 1_000
@@ -172,3 +179,54 @@ def test_the_late_ranks_host_holds_both_up() -> None:
         job.job_graph, parts=(job.job_graph.parts[0], replace(job.job_graph.parts[1], graph=graph))
     )
     assert job.speedup(freed) > 3
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(0, 500), st.integers(-1, 5)), min_size=1, max_size=12),
+        min_size=2,
+        max_size=4,
+    ),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=150, deadline=None)
+def test_all_ranks_in_one_call_give_what_turns_do(
+    work: list[list[tuple[float, int]]], seed: int
+) -> None:
+    """In whatever order they come to collectives, some of which wait for more ranks than come."""
+    random = np.random.default_rng(seed)
+    parts = []
+    for rank in [[(1.0, 5), *own] for own in work]:
+        graph, shared = graph_of([rank[::2], rank[1::2]])
+        num = len(graph)
+        waits = np.where(random.random(num) < 0.3, np.arange(num), NONE)
+        after = np.where(random.random(num) < 0.3, random.integers(-1, np.arange(num)), NONE)
+        busy = replace(
+            graph,
+            call_parts=graph.call_parts | {"work": random.integers(0, 90, num) * 1e3},
+            call_wait=waits,
+            call_tail_ns=random.integers(0, 9, num) * 1e3,
+            task_stream=random.integers(0, 2, num),
+            task_latency_ns=random.integers(0, 9, num) * 1e3,
+            task_gap_ns=random.integers(0, 9, num) * 1e3,
+            task_after=after,
+            task_lag_ns=random.integers(0, 9, num) * 1e3,
+            num_streams=2,
+        )
+        parts.append(RankGraph(graph=busy, shared=shared))
+    made = JobGraph(
+        parts=tuple(parts),
+        moving_ns=random.integers(1, 99, 6) * 1e3,
+        members=random.integers(1, 5, 6),
+    )
+    turns = played_in_turns(made)
+    compiled = load()
+    if compiled is None or not has(compiled, "stepscope_play_job"):
+        return
+    once = played_compiled(compiled, made)
+    assert once.num_forced == turns.num_forced
+    for one, other in zip(once.ranks, turns.ranks, strict=True):
+        assert one.end_ns.tolist() == other.end_ns.tolist()
+        assert one.step_end_ns == pytest.approx(other.step_end_ns, nan_ok=True)
+    for waited, expected in zip(once.waited_ns, turns.waited_ns, strict=True):
+        assert waited.tolist() == expected.tolist()

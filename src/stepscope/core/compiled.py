@@ -53,6 +53,11 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL | None:
     return loaded
 
 
+def has(loaded: ctypes.CDLL, name: str) -> bool:
+    """Whether the library has this function: one that was built before may lack the newest."""
+    return hasattr(loaded, name)
+
+
 def call(loaded: ctypes.CDLL, name: str, *arguments: int | NDArray[Any]) -> bool:
     """Whether the function took these numbers and arrays, the arrays whole and as its source
     declares them."""

@@ -19,17 +19,20 @@ ready by that reckoning.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from ctypes import CDLL
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.grouping import median
 from stepscope.core.comms import CollectiveRecords, Matched
+from stepscope.core.compiled import call, has, library
 from stepscope.core.timings import stage
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.graph import Graph
-from stepscope.replay.simulate import Played, ends_of, played_of
+from stepscope.replay.simulate import IDLE_NS, Played, ends_of, played_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +94,8 @@ def _simulate(part: RankGraph, begins: Float64) -> Simulation:
     free = [-1e18] * graph.num_streams
     ends = [0.0] * len(length)
     now = 0.0
-    for call, spent in enumerate(host_ns):
-        for task in range(first[call], first[call + 1]):
+    for place, spent in enumerate(host_ns):
+        for task in range(first[place], first[place + 1]):
             begin = max(now + latency[task], free[stream[task]] + gap[task])
             if after[task] != NONE:
                 begin = max(begin, ends[after[task]] + lag[task])
@@ -102,8 +105,8 @@ def _simulate(part: RankGraph, begins: Float64) -> Simulation:
                 begins[task] = begin
                 end = yield shared[task], begin
             free[stream[task]] = ends[task] = end
-        if wait[call] != NONE:
-            now = max(ends[wait[call]], now) + tail[call]
+        if wait[place] != NONE:
+            now = max(ends[wait[place]], now) + tail[place]
         now += spent
     return played_of(graph, np.array(ends))
 
@@ -114,6 +117,14 @@ def play_job(job_graph: JobGraph) -> PlayedJob:
     rank has not brought about yet, in turns."""
     if all((part.shared == NONE).all() for part in job_graph.parts):
         return _played_apart(job_graph)
+    compiled = library()
+    if compiled is not None and has(compiled, "stepscope_play_job"):
+        return played_compiled(compiled, job_graph)
+    return played_in_turns(job_graph)
+
+
+def played_in_turns(job_graph: JobGraph) -> PlayedJob:
+    """Each rank by itself, as far as it gets."""
     begins = [np.full(len(part.graph), np.nan) for part in job_graph.parts]
     runs: list[Simulation] = [
         _simulate(part, b) for part, b in zip(job_graph.parts, begins, strict=True)
@@ -153,6 +164,81 @@ def play_job(job_graph: JobGraph) -> PlayedJob:
         num_forced=num_forced,
         tied_by_hosts=job_graph.tied_by_hosts,
     )
+
+
+def played_compiled(compiled: CDLL, job_graph: JobGraph) -> PlayedJob:
+    """By simulate.c, all ranks in one call."""
+    parts = job_graph.parts
+    graphs = [part.graph for part in parts]
+    num_ranks, num_shared = len(parts), len(job_graph.moving_ns)
+    task_at = _starts([len(graph) for graph in graphs])
+    begins, ends = np.full(int(task_at[-1]), np.nan), np.zeros(int(task_at[-1]))
+    arrival = np.full((num_shared, num_ranks), np.nan)
+    streams = _starts([graph.num_streams for graph in graphs])
+    num_forced = np.zeros(1, np.int64)
+    columns = (
+        _floats([graph.call_ns for graph in graphs]),
+        _integers([graph.call_wait for graph in graphs]),
+        _floats([graph.call_tail_ns for graph in graphs]),
+        _integers([graph.call_first for graph in graphs]),
+        _integers([graph.task_stream for graph in graphs]),
+        _floats([graph.task_ns for graph in graphs]),
+        _floats([graph.task_latency_ns for graph in graphs]),
+        _floats([graph.task_gap_ns for graph in graphs]),
+        _integers([graph.task_after for graph in graphs]),
+        _floats([graph.task_lag_ns for graph in graphs]),
+        _integers([part.shared for part in parts]),
+    )
+    is_done = call(
+        compiled,
+        "stepscope_play_job",
+        num_ranks,
+        _starts([len(graph.call_event) for graph in graphs]),
+        task_at,
+        streams,
+        *columns,
+        num_shared,
+        _floats([job_graph.moving_ns]),
+        _integers([job_graph.members]),
+        np.full(int(streams[-1]), IDLE_NS),
+        arrival,
+        begins,
+        ends,
+        np.zeros(2 * num_ranks, np.int64),
+        np.zeros(num_ranks),
+        np.zeros(2 * num_ranks, np.int64),
+        num_forced,
+    )
+    assert is_done, "a graph that points outside of itself"
+    last = np.fmax.reduce(arrival, axis=1, initial=np.nan)
+    bounds = list(pairwise(task_at.tolist()))
+    waited = []
+    for part, (low, high) in zip(parts, bounds, strict=True):
+        begin = begins[low:high]
+        came = ~np.isnan(begin)
+        waited.append(np.where(came, last[np.where(came, part.shared, 0)] - begin, 0.0))
+    return PlayedJob(
+        ranks=tuple(
+            played_of(graph, ends[low:high])
+            for graph, (low, high) in zip(graphs, bounds, strict=True)
+        ),
+        waited_ns=tuple(waited),
+        num_forced=int(num_forced[0]),
+        tied_by_hosts=job_graph.tied_by_hosts,
+    )
+
+
+def _starts(lengths: list[int]) -> Int64:
+    """Where each of them begins, one after the other, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _floats(columns: list[Float64]) -> Float64:
+    return np.ascontiguousarray(np.concatenate(columns), np.float64)
+
+
+def _integers(columns: list[Int64]) -> Int64:
+    return np.ascontiguousarray(np.concatenate(columns), np.int64)
 
 
 def _played_apart(job_graph: JobGraph) -> PlayedJob:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import grouped
 from stepscope.core.trace import Float64, Launch
 from stepscope.rules.job_case import JobCase
 
@@ -104,12 +105,16 @@ def _kernels(job: JobCase, index: int) -> dict[Key, list[float]]:
     steps = min(part.graph.num_steps for part in job.job_graph.parts)
     trace, durations = case.context.trace, dict[Key, list[float]]()
     chosen = np.flatnonzero(job.compute_tasks(index) & (graph.task_step < steps))
-    for event in graph.task_event[chosen].tolist():
-        launch = trace.details[trace.detail[event]] if trace.detail[event] >= 0 else None
+    events = graph.task_event[chosen]
+    order, begins = grouped(
+        trace.name[events].astype(np.int64) * (len(trace.details) + 1) + trace.detail[events]
+    )
+    for alike in np.split(events[order], begins[1:]) if len(events) else ():
+        first = int(alike[0])
+        launch = trace.details[trace.detail[first]] if trace.detail[first] >= 0 else None
         shape = (launch.grid, launch.block) if isinstance(launch, Launch) else (None, None)
-        durations.setdefault((trace.names[trace.name[event]], *shape), []).append(
-            float(trace.dur_ns[event])
-        )
+        same = durations.setdefault((trace.names[trace.name[first]], *shape), [])
+        same.extend(trace.dur_ns[alike].astype(np.float64).tolist())
     return durations
 
 
