@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.compiled import has, load
-from stepscope.core.trace import NONE
+from stepscope.core.trace import NONE, Float64
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.job import alone, job_shares
@@ -195,6 +195,10 @@ def test_all_ranks_in_one_call_give_what_turns_do(
 ) -> None:
     """In whatever order they come to collectives, some of which wait for more ranks than come."""
     random = np.random.default_rng(seed)
+
+    def up_to(most_us: int, num: int) -> Float64:
+        return random.integers(0, most_us, num).astype(np.float64) * US
+
     parts = []
     for rank in [[(1.0, 5), *own] for own in work]:
         graph, shared = graph_of([rank[::2], rank[1::2]])
@@ -203,20 +207,20 @@ def test_all_ranks_in_one_call_give_what_turns_do(
         after = np.where(random.random(num) < 0.3, random.integers(-1, np.arange(num)), NONE)
         busy = replace(
             graph,
-            call_parts=graph.call_parts | {"work": random.integers(0, 90, num) * 1e3},
+            call_parts=graph.call_parts | {"work": up_to(90, num)},
             call_wait=waits,
-            call_tail_ns=random.integers(0, 9, num) * 1e3,
+            call_tail_ns=up_to(9, num),
             task_stream=random.integers(0, 2, num),
-            task_latency_ns=random.integers(0, 9, num) * 1e3,
-            task_gap_ns=random.integers(0, 9, num) * 1e3,
+            task_latency_ns=up_to(9, num),
+            task_gap_ns=up_to(9, num),
             task_after=after,
-            task_lag_ns=random.integers(0, 9, num) * 1e3,
+            task_lag_ns=up_to(9, num),
             num_streams=2,
         )
         parts.append(RankGraph(graph=busy, shared=shared))
     made = JobGraph(
         parts=tuple(parts),
-        moving_ns=random.integers(1, 99, 6) * 1e3,
+        moving_ns=up_to(99, 6) + US,
         members=random.integers(1, 5, 6),
     )
     turns = played_in_turns(made)

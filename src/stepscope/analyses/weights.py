@@ -1,4 +1,4 @@
-"""The weights that are trained, from the gradients that autograd accumulates; and their optimizer."""
+"""The weights that are trained, from the gradients that autograd accumulates; their optimizer."""
 
 from __future__ import annotations
 
