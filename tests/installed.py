@@ -117,7 +117,6 @@ THINGS: dict[str, Thing] = {
     ),
     "bash": Thing(partial(_has_program, "bash"), "apt-get install bash"),
     "git": Thing(partial(_has_program, "git"), "apt-get install git"),
-    "patch": Thing(partial(_has_program, "patch"), "apt-get install patch"),
     "Megatron-LM": Thing(
         lambda: "MEGATRON" in os.environ, "no package has its parser; MEGATRON names a checkout"
     ),
