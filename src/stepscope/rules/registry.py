@@ -122,7 +122,7 @@ OURS = (
     Entry("comms.shared_device", None),
     Entry("comms.slow_link", None, of_job=True),
     Entry("imbalance.late_rank", None, of_job=True, on_host=True),
-    Entry("imbalance.uneven_work", None, of_job=True),
+    Entry("imbalance.uneven_work", None, of_job=True, on_host=True),
     Entry("comms.tiny_buckets", None, of_job=True),
     Entry("comms.oversized_buckets", None, of_job=True),
     Entry("comms.resharded_forward", None, of_job=True),

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.core.trace import Trace
 from stepscope.rules.imbalance.uneven_work import propose_job
+from stepscope.rules.judge import judge
 from tests.rules.job_cases import Fleet, ddp, gain
+from tests.tracing import Event, inputs, mark, op, trace_of
 from tests.wording import mentions
+
+MS = 1_000_000
 
 
 def test_a_rank_with_three_times_the_work_is_found() -> None:
@@ -56,3 +61,40 @@ def test_work_that_one_rank_alone_does_is_taken_out_and_not_shared() -> None:
     assert mentions(said.summary, "no other rank", "2.0 ms")
     assert gain(job, said) == pytest.approx(3.1 / 1.1, rel=0.1)
     assert said.cautious is not None
+
+
+def on_host(work_ms: int, latest_ms: int, tokens: int) -> Trace:
+    """Four steps of one rank on its host alone: an operator on so many tokens, then an exchange
+    that moves bytes for 4 ms once the latest rank has come."""
+    events: list[Event] = []
+    now = 0
+    for step in range(4):
+        began = now
+        detail = inputs(f"[[8, {tokens}], [{tokens}, 64]]", '["float", "float"]')
+        events.append(op("aten::mm", now, now + work_ms * MS, detail=detail))
+        came, done = now + work_ms * MS, now + (latest_ms + 4) * MS
+        events.append(op("c10d::allreduce_", came, came + MS // 10))
+        events.append(mark("gloo:all_reduce", came + MS // 20, done, thread="worker"))
+        events.append(op("aten::add_", done + 1000, done + MS))
+        now = done + MS + 1000
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+        now += 1_000
+    return trace_of(*events)
+
+
+def test_longer_sequences_on_one_host_are_uneven_work() -> None:
+    job = Fleet().job([on_host(10, 50, 24), on_host(50, 50, 120)])
+    (finding,) = judge(job).findings
+    assert (finding.code, finding.ranks) == ("uneven-work", (1,))
+    assert finding.predicted_speedup == pytest.approx(55 / 35, rel=0.05)
+
+
+def test_the_same_operators_that_take_longer_on_one_host_are_no_more_work() -> None:
+    job = Fleet().job([on_host(10, 50, 24), on_host(50, 50, 24)])
+    assert propose_job(job) is None
+    assert [each.code for each in judge(job).findings] == ["late-rank"]
+
+
+def test_even_hosts_have_even_work() -> None:
+    job = Fleet().job([on_host(50, 50, 24), on_host(50, 50, 24)])
+    assert propose_job(job) is None

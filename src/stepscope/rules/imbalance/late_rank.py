@@ -35,6 +35,7 @@ from stepscope.replay.job import waiting_each_step, with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.own_shapes import own_share
 from stepscope.rules.shared.rank_speed import PART_WORDS, at_speed, excess, rank_speeds
 
 CODE = "late-rank"
@@ -58,7 +59,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_often: float = 0.8
     """Of the timed steps, those in which that rank's own time is the longest."""
     most_compute: float = 0.5
-    """Of that excess in kernels, from which it is more work, not lateness: uneven-work."""
+    """Of that excess in kernels, or without a device of the operators' time on inputs of sizes
+    that no other rank has, from which it is more work, not lateness: uneven-work."""
 
 
 POLICY = Policy()
@@ -126,6 +128,9 @@ def _late(job: JobCase) -> JobProposal | None:
     values = tuple(host[part] for host in speeds.host_ns)
     usual_part = speeds.others(values, index)
     if values[index] < POLICY.least_ratio * usual_part:
+        return None
+    if part == "operators" and own_share(job, index) >= POLICY.most_compute:
+        # More work on the same host: uneven-work.
         return None
     rank = job.ranks[index]
     if _is_denied(job, index):

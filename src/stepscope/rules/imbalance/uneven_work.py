@@ -8,7 +8,8 @@ step to step.
 Why it costs: every step lasts as long as its largest share of the work. Sequences of unlike length,
 unbalanced experts or a batch that does not divide evenly make the others wait for it.
 
-Evidence it needs: traces of all ranks, or of several at least.
+Evidence it needs: traces of all ranks, or of several at least; of ranks without a device shapes
+too (`record_shapes=True`): operators that take longer on inputs of the same sizes are a slow host.
 
 What to do: work that one rank alone does (metrics, sampling, an evaluation) belongs out of the
 step, or on all of them. Else sort or bucket samples by length and hand out batches of equal tokens
@@ -29,6 +30,9 @@ from msgspec import Struct
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import OwnTime, RunFacts
 from stepscope.core.trace import NONE, Float64
+from stepscope.replay.changes import with_part_ns
+from stepscope.replay.job import with_graphs
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.accuracy import POLICY as RANGES
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.throttled_gpu import slow_device
@@ -36,6 +40,7 @@ from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.balance import balanced_shares, with_even_work
 from stepscope.rules.shared.kernel_slowdown import ExtraKernels, extra_kernels
+from stepscope.rules.shared.own_shapes import own_share
 from stepscope.rules.shared.rank_speed import at_speed, excess, rank_speeds
 
 CODE = "uneven-work"
@@ -60,6 +65,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     """The work of each step shared out evenly."""
     if len(job.cases) < 2:
         return None
+    if all(part.graph.on_host for part in job.job_graph.parts):
+        return _uneven_hosts(job)
     per_step = _compute_per_step(job)
     speeds = rank_speeds(job)
     index = int(np.argmax(speeds.compute_ns))
@@ -105,6 +112,49 @@ def propose_job(job: JobCase) -> JobProposal | None:
         ranks=(rank,) if is_one_rank else job.ranks,
         change=lambda job_graph: with_even_work(job, job_graph),
         cautious=cautious,
+    )
+
+
+def _uneven_hosts(job: JobCase) -> JobProposal | None:
+    """Without a device: the operators of one rank take longer, on inputs of other sizes."""
+    speeds = rank_speeds(job)
+    index = speeds.slowest
+    values = tuple(host["operators"] for host in speeds.host_ns)
+    usual, mean = speeds.others(values, index), float(np.mean(values))
+    share = own_share(job, index)
+    if (
+        values[index] - usual < POLICY.least_excess * job.step_interval_ns
+        or excess(speeds, index)[0] != "operators"
+        or share < POLICY.most_of_it
+    ):
+        return None
+    rank = job.ranks[index]
+    halfway = (speeds.alone_ns[index] + speeds.others(speeds.alone_ns, index)) / 2
+
+    def change(job_graph: JobGraph) -> JobGraph:
+        graphs = [
+            with_part_ns(
+                part.graph, "operators", part.graph.call_parts["operators"] * mean / max(own, 1.0)
+            )
+            for part, own in zip(job_graph.parts, values, strict=True)
+        ]
+        return with_graphs(job_graph, graphs)
+
+    return JobProposal(
+        summary=f"The ranks' operators take unlike times: {values[index] / 1e6:.1f} ms a step on "
+        f"the rank with most, {mean / 1e6:.1f} ms on average.",
+        action="Share the work out evenly: batches of equal tokens (a balanced or bucketing "
+        "sampler, packing)",
+        evidence=(
+            (
+                f"rank {rank} has most: {values[index] / 1e6:.1f} ms a step, the others "
+                f"{usual / 1e6:.1f} ms"
+            ),
+            f"{share:.0%} of it on inputs of sizes that no other rank has",
+        ),
+        ranks=(rank,),
+        change=change,
+        cautious=partial(at_speed, job, index=index, target_ns=halfway),
     )
 
 
