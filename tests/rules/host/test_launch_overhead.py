@@ -44,8 +44,8 @@ def test_tiny_kernels_behind_a_slow_host_gain() -> None:
     said = launch_overhead.propose(case)
     assert isinstance(said, Proposal)
     assert said.hopeful is not None
-    # Of 50 launches as many are left as entering a compiled model takes: 20 and a graph launch.
-    assert 2.0 < gain(case, said) < 2.5
+    # Of 50 launches as many are left as entering a captured model takes: 27.5 and a graph launch.
+    assert 1.7 < gain(case, said) < 2.0
     # The action offers a graph captured by hand too: the range ends there.
     assert case.speedup(said.hopeful(case.graph)) > 5
     assert by_hand(said) > 5
@@ -102,7 +102,7 @@ def test_compiling_the_model_leaves_the_optimizer_as_it_is() -> None:
     said = launch_overhead.propose(case)
     assert isinstance(said, Proposal)
     # Half of the launches are the optimizer's: without them no more than half of the step goes.
-    assert 1.3 < gain(case, said) < 2.0
+    assert 1.2 < gain(case, said) < 1.8
     assert by_hand(said) > 5
 
 
@@ -168,9 +168,9 @@ def launches_around(case: Case) -> float:
 
 
 def test_what_forward_leaves_for_backward_goes_through_python_between_two_graphs() -> None:
-    # 20 to enter, and a tenth for each of 40 kernels of the forward.
-    assert launches_around(launching(kernel_us=3, host_us=30).case()) == pytest.approx(20)
-    assert launches_around(training().case()) == pytest.approx(24)
+    # 27.5 to enter, and a tenth for each of 40 kernels of the forward.
+    assert launches_around(launching(kernel_us=3, host_us=30).case()) == pytest.approx(27.5)
+    assert launches_around(training().case()) == pytest.approx(31.5)
 
 
 def test_a_further_kernel_of_an_operator_is_no_launch_of_its_own() -> None:
