@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from stepscope.analyses.rank_context import build_context
+from stepscope.core.run import RankMetadata
+from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import python_overhead
 from stepscope.rules.proposal import Proposal
 from tests.rules.judging import finding_of
 from tests.rules.recorder import Recorder, gain
-from tests.tracing import mark, python
+from tests.tracing import Event, mark, op, python, trace_of
 from tests.wording import any_mentions
+
+MS = 1_000_000
 
 
 def computing(
@@ -85,3 +94,32 @@ def test_one_long_pause_a_step_is_named_however_busy_the_host_is() -> None:
     assert 1.02 < gain(case, said) < 1.3
     # The pause at the end of the last step counts like the others.
     assert said.evidence[0].startswith("1 gap a step")
+
+
+def held_up(*, recurring_ms: float, taken_ms: float) -> Case:
+    """Steps of 20 operators on a host that had no core for half of the time: it stands still before
+    one operator in each step, and in each step before another one as well."""
+    events: list[Event] = []
+    now = 0
+    for step in range(4):
+        began = now
+        for number in range(20):
+            if number == 3:
+                now += round(recurring_ms * MS)
+            if number == 5 + 3 * step:
+                now += round(taken_ms * MS)
+            events.append(op(f"aten::op{number}", now, now + MS // 2))
+            now += MS // 2 + 5_000
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+        now += 1_000
+    found = case_of(build_context(trace_of(*events), None), 0, None)
+    return replace(found, metadata=RankMetadata(rank=0, queued_share=0.5))
+
+
+def test_what_others_take_on_a_busy_machine_is_not_the_hosts() -> None:
+    assert python_overhead.propose(held_up(recurring_ms=0.0, taken_ms=8)) is None
+
+
+def test_what_recurs_is_the_hosts_on_a_busy_machine_too() -> None:
+    case = held_up(recurring_ms=20, taken_ms=8)
+    assert gain(case, python_overhead.propose(case)) == pytest.approx(38 / 10, rel=0.35)
