@@ -19,6 +19,7 @@ from stepscope.analyses.steps.clocks import (
     clock_notes,
     device_note,
     end_note,
+    lost_work_note,
     number_note,
     unlike_note,
     without_stretches,
@@ -110,6 +111,7 @@ def _on_one_clock(trace: Trace) -> tuple[Trace, Links, StepCut]:
             cut = cut_steps(trace, links)
         notes += device_note(trace, links, cut) or unlike_note(cut)
         notes += end_note(trace, cut) + number_note(trace, cut)
+        notes += lost_work_note(trace, links, cut)
     return (replace(trace, notes=(*notes, *trace.notes)) if notes else trace), links, cut
 
 

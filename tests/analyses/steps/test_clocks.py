@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.analyses.rank_context import build_context
-from stepscope.core.trace import Trace
+from stepscope.core.trace import Kind, Trace
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.job_case import job_case_of_rank
 from stepscope.rules.judge import judge
@@ -154,6 +154,16 @@ def test_a_stretch_without_its_events_is_missing() -> None:
     begin, end = recorder.now // 2, recorder.now // 2 + 400 * US
     left = [each for each in recorder.events if not begin <= each.start < end]
     assert "events are missing" in notes(trace_of(*left))
+
+
+def test_launches_of_work_that_stands_nowhere_are_said() -> None:
+    """As where the device is steps behind, and its records end before its work does."""
+    events = run().events
+    kernels = [each for each in events if each.kind is Kind.KERNEL]
+    few, many = set(map(id, kernels[-1:])), set(map(id, kernels[-3:]))
+    left = [[each for each in events if id(each) not in gone] for gone in (few, many)]
+    assert "launched in the steps" not in notes(trace_of(*left[0])), "one may be on its way"
+    assert mentions(notes(trace_of(*left[1])), "events are missing", "3 of 40", "launched")
 
 
 def test_a_mark_that_is_missing_between_others_is_said() -> None:

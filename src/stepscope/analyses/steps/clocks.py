@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
+from stepscope.analyses.graph_replays import KERNEL_LAUNCH, in_capture
 from stepscope.analyses.grouping import Integers, is_among, matching, median
 from stepscope.analyses.links import Links, match_ids
 from stepscope.analyses.steps.windows import StepCut, step_numbers
@@ -58,6 +59,9 @@ MISSING = 0.1
 """Of a usual step's events, that a step with such a silence in it lacks."""
 UNLIKE = 10.0
 """Times a usual step, from which another is told, whatever it holds."""
+LOST = 0.02
+"""Of the kernels launched in the steps, from which their work is missing: none of 403 recordings
+lacks a single one."""
 MAX_STRETCHES = 8
 MAX_STRIDE = 4
 """From one mark's number to the next; further apart they are not of the same one."""
@@ -229,6 +233,25 @@ def unlike_note(cut: StepCut) -> tuple[str, ...]:
         return ()
     span = f"{_ms(intervals[0])} to {_ms(intervals[-1])}"
     return (f"steps do not resemble one another ({span}): which is the usual one is not known",)
+
+
+def lost_work_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:
+    """Kernels that were launched in the steps and stand nowhere."""
+    begin, end = cut.host_start.min(initial=0), cut.host_end.max(initial=0)
+    calls = trace.is_kind(Kind.RUNTIME) & (trace.correlation != NONE)
+    launches = calls & matching(trace, KERNEL_LAUNCH) & ~in_capture(trace)
+    launches &= (trace.start_ns >= begin) & (trace.start_ns < end)
+    # A call of the runtime makes one of the driver.
+    launches &= (links.parent == NONE) | ~launches[np.maximum(links.parent, 0)]
+    work = np.flatnonzero(trace.device_work)
+    if not launches.any() or (trace.correlation[work] == NONE).any():
+        return ()
+    lost = launches & ~is_among(trace.correlation, trace.correlation[work])
+    num, num_lost = int(launches.sum()), int(lost.sum())
+    if num_lost <= max(LOST * num, 1):
+        return ()
+    lacking = f"{num_lost:,} of {num:,} kernels launched in the steps"
+    return (f"{EVENTS_MISSING}: {lacking} are not on the device",)
 
 
 def _ms(ns: int) -> str:
