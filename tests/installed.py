@@ -83,6 +83,7 @@ THINGS: dict[str, Thing] = {
     "Dask": _packages("distributed", extra="cluster"),
     "duckdb": _packages("duckdb", extra="sql"),
     "fsspec": _packages("fsspec", extra="remote"),
+    "IPython": _packages("IPython=ipython", extra="dev"),
     "matplotlib": _packages("matplotlib", extra="notebook"),
     "mcp": _packages("mcp", extra="mcp"),
     "mkdocs": _packages("mkdocs", extra="docs"),
@@ -111,7 +112,6 @@ THINGS: dict[str, Thing] = {
     "a browser": Thing(
         _has_browser, "scripts/setup-and-test --with-browser, or Chromium from your system"
     ),
-    "IPython": Thing(lambda: has_modules("IPython"), "pip install ipython"),
     "a git checkout": Thing(
         lambda: (ROOT / ".git").exists() and _has_program("git"), "clone the repository"
     ),
