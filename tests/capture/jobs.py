@@ -120,6 +120,7 @@ def record(
     out: Path | None = None,
     diagnose: bool = False,
     env: dict[str, str] | None = None,
+    whole_end: bool = False,
 ) -> Ended:
     """Run the loop with `text` after it, to its end."""
     path, kept = script(folder, text, before=before), out or folder / "run"
@@ -127,7 +128,10 @@ def record(
     if not diagnose:
         words.insert(1, "--no-diagnose")
     is_light, where = before.startswith(LIGHT), environment(**(env or {}))
-    done = run_light(*words, env=where) if is_light else run_to_end(*words, env=where)
+    if is_light:
+        done = run_light(*words, env=where, whole_end=whole_end)
+    else:
+        done = run_to_end(*words, env=where)
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr.decode(), folder=kept)
 
 
@@ -146,12 +150,14 @@ def run_to_end(
 
 
 def run_light(
-    *words: str, env: dict[str, str], cwd: Path | None = None
+    *words: str, env: dict[str, str], cwd: Path | None = None, whole_end: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """As above, where the job is a script that begins with LIGHT."""
+    """As above, where the job is a script that begins with LIGHT. Its handlers run and its threads
+    are waited for; where it matters that modules and libraries are let go as it ends, it is asked
+    for a whole end."""
     if not _forked:
         _forked.append(Forked(environment()))
-    return _forked[0].run(words, env, cwd or Path.cwd(), LONGEST_S)
+    return _forked[0].run(words, env, cwd or Path.cwd(), LONGEST_S, whole_end=whole_end)
 
 
 _forked: list[Forked] = []

@@ -39,8 +39,10 @@ def recorded(run: Path, *told: str) -> tuple[int, bytes, str]:
     words = ["run", "--no-diagnose", "--out", str(run), *WINDOW]
     words += ["--", sys.executable, str(JOB), *told, "light"]
     # What lets a script have few frames needs a stack with no others.
-    ends = run_to_end if "recursion" in told[0] else run_light
-    done = ends(*words, env=environment())
+    if "recursion" in told[0]:
+        done = run_to_end(*words, env=environment())
+    else:
+        done = run_light(*words, env=environment(), whole_end=True)
     return done.returncode, done.stdout, done.stderr.decode()
 
 
@@ -110,7 +112,7 @@ print(any("backward()" in text for text in breaks), any("stepscope" in text for 
 
 
 def plain(*told: str) -> tuple[int, bytes]:
-    done = run_light(sys.executable, str(JOB), *told, env=environment())
+    done = run_light(sys.executable, str(JOB), *told, env=environment(), whole_end=True)
     return done.returncode, done.stdout
 
 
@@ -239,7 +241,7 @@ def at_step(step):
         print(os.waitpid(child, 0)[1], flush=True)
 train(30, at_step)
 """
-    ended = record(tmp_path, text, *WINDOW, env={"PYTHONPATH": str(ROOT)})
+    ended = record(tmp_path, text, *WINDOW, env={"PYTHONPATH": str(ROOT)}, whole_end=True)
     assert (ended.code, ended.out) == (0, b"0\n0\n"), ended.err
 
 
