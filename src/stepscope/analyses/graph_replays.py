@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import matching
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch, Trace
 
 GRAPH_LAUNCH = re.compile(r"^(?:cu|cuda|hip)\w*GraphLaunch")
@@ -85,7 +85,7 @@ def _keys(trace: Trace, kernels: Int64) -> Int64:
     """Per kernel a number for its name, grid and block."""
     shape = np.zeros(len(trace.details) + 1, np.int64)
     shapes: dict[object, int] = {None: 0}
-    for code in np.unique(trace.detail[kernels]).tolist():
+    for code in distinct(trace.detail[kernels]).tolist():
         detail = None if code == NONE else trace.details[code]
         if isinstance(detail, Launch):
             shape[code] = shapes.setdefault((detail.grid, detail.block), len(shapes))
@@ -129,7 +129,7 @@ def _eager_calls(
 ) -> tuple[Int64 | None, int]:
     """The launches of the last run of the same kernels, NONE where runs of them differ;
     None when there is no such run. With the comparisons it took."""
-    names = np.unique(trace.name[replay.kernels[0]]).tolist()
+    names = distinct(trace.name[replay.kernels[0]]).tolist()
     is_compiled = any(COMPILED.match(trace.names[name]) for name in names)
     if len(replay.keys) < MIN_KERNELS and not is_compiled:
         return None, 0

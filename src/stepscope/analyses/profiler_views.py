@@ -379,7 +379,7 @@ def _running_op(context: RankContext, at_ns: Int64) -> Int64:
     is_op = trace.is_kind(Kind.OP)
     ops = np.flatnonzero(is_op)
     best = np.full(len(at_ns), NONE, np.int64)
-    for thread in np.unique(trace.thread[ops]).tolist():
+    for thread in distinct(trace.thread[ops]).tolist():
         mine = ops[trace.thread[ops] == thread]
         index = np.searchsorted(trace.start_ns[mine], at_ns, side="right") - 1
         current = np.where(index >= 0, mine[np.maximum(index, 0)], NONE)

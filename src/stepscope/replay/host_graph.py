@@ -29,7 +29,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import matching
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
 from stepscope.analyses.links import host_collectives
@@ -189,7 +189,7 @@ def build_host(context: RankContext) -> Graph | None:
         return None
     tasks, launch = handed_over(context)
     step = np.searchsorted(cut.host_start, trace.start_ns[tasks], side="right") - 1
-    if len(np.unique(step)) < 2:
+    if len(distinct(step)) < 2:
         return None
     calls = _calls(context, tasks, launch)
     end = np.append(calls.start[1:], max(int(cut.host_end[-1]), int(calls.resumed[-1])))

@@ -8,7 +8,7 @@ from ctypes import CDLL
 import numpy as np
 from msgspec import Struct, structs
 
-from stepscope.analyses.grouping import median
+from stepscope.analyses.grouping import distinct, median
 from stepscope.analyses.intervals import union
 from stepscope.core.compiled import call, library
 from stepscope.core.timings import stage
@@ -157,7 +157,7 @@ def ends_by_stretch(graph: Graph, backlog_ns: float) -> Float64:
     spent, now, begin = graph.call_ns, 0.0, 0
     call_of = np.repeat(np.arange(len(spent)), np.diff(graph.call_first))
     stops = np.append(np.flatnonzero(graph.call_wait != NONE), len(spent) - 1)
-    for stop in np.unique(stops).tolist():
+    for stop in distinct(stops).tolist():
         called = np.add.accumulate(np.append(now, spent[begin:stop]))
         tasks = np.arange(graph.call_first[begin], graph.call_first[stop + 1])
         launched = called[call_of[tasks] - begin] + graph.task_latency_ns[tasks]

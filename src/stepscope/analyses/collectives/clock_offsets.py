@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.core.trace import NONE, Int64
 
 _MIN_SHARE = 0.4
@@ -117,7 +118,7 @@ def _ends(key: Int64, time: Int64, step: Int64) -> Ends:
 def candidates(a: Ends, b: Ends, window: int) -> list[int]:
     """Where differences between same-kind ends crowd."""
     by_time = np.argsort(a.time, kind="stable")
-    anchors = by_time[np.unique(np.linspace(0, len(by_time) - 1, _NUM_ANCHORS).astype(np.int64))]
+    anchors = by_time[distinct(np.linspace(0, len(by_time) - 1, _NUM_ANCHORS).astype(np.int64))]
     low = np.searchsorted(b.key, a.key[anchors], "left")
     count = np.searchsorted(b.key, a.key[anchors], "right") - low
     which = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from stepscope.analyses.grouping import matching
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.memory.kinds import CODE, Kinds
 from stepscope.analyses.memory.lifetimes import DeviceEvents, Lifetimes
 from stepscope.analyses.memory.phases import BACKWARD, FORWARD
@@ -104,7 +104,7 @@ def _on_its_way(
 ) -> Bool:
     """Made in backward and no larger with the batch: gradients of weights that are summed up, or
     are cast to the weights' precision."""
-    sizes = set(np.unique(spans.size[kinds.kind == CODE[GRADIENTS]]).tolist())
+    sizes = set(distinct(spans.size[kinds.kind == CODE[GRADIENTS]]).tolist())
     on_way: Bool = (kinds.phase == BACKWARD) & (kinds.kind == CODE[TEMPORARY])
     for index in np.flatnonzero(on_way & (operator != NONE)).tolist():
         op, size = int(operator[index]), int(spans.size[index])

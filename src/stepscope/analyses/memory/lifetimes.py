@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.links import Links
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
@@ -100,7 +101,7 @@ def open_ranges(trace: Trace, links: Links, moments: Int64) -> Int64:
     began last: while autograd's thread works, the main one waits for it."""
     innermost = np.full(len(moments), NONE, np.int64)
     ranges = np.flatnonzero(trace.is_kind(Kind.OP, Kind.MARK, Kind.PYTHON))
-    has_ops = np.unique(trace.thread[trace.is_kind(Kind.OP)])
+    has_ops = distinct(trace.thread[trace.is_kind(Kind.OP)])
     for thread in has_ops.tolist():
         mine = ranges[trace.thread[ranges] == thread]
         before = np.searchsorted(trace.start_ns[mine], moments, side="right") - 1

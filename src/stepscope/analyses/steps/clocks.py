@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from stepscope.analyses.graph_replays import KERNEL_LAUNCH, in_capture
-from stepscope.analyses.grouping import Integers, is_among, matching, median
+from stepscope.analyses.grouping import Integers, distinct, is_among, matching, median
 from stepscope.analyses.links import Links, match_ids
 from stepscope.analyses.steps.windows import StepCut, step_numbers
 from stepscope.core.trace import (
@@ -175,7 +175,7 @@ def _late_ns(trace: Trace, work: Int64, launch: Int64) -> int:
     waits = np.flatnonzero(trace.is_kind(Kind.RUNTIME) & matching(trace, SYNCHRONIZE))
     if len(work) == 0 or len(waits) < LEAST_WAITS:
         return 0
-    streams = np.unique(trace.stream[work])
+    streams = distinct(trace.stream[work])
     ends = np.stack(
         [
             _ends_before(trace, work[at], launch[at], waits)
@@ -193,7 +193,7 @@ def _ends_before(trace: Trace, work: Int64, launch: Int64, waits: Int64) -> Int6
     """When the work ends that each wait's thread launched last before it; NONE where it had
     launched none."""
     ends = np.full(len(waits), NONE, np.int64)
-    for thread in np.unique(trace.thread[waits]):
+    for thread in distinct(trace.thread[waits]):
         mine = np.flatnonzero(trace.thread[launch] == thread)
         mine = mine[np.argsort(launch[mine], kind="stable")]
         of_thread = np.flatnonzero(trace.thread[waits] == thread)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.rule import Rule
@@ -48,7 +49,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if not all(mask.any() for mask in masks):
         return None
     graph = job.job_graph.parts[0].graph
-    if len(np.unique(graph.task_step[masks[0]])) < POLICY.least_steps * graph.num_steps:
+    if len(distinct(graph.task_step[masks[0]])) < POLICY.least_steps * graph.num_steps:
         return None
     in_forward = masks[0][sent[0].task]
     size = float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps

@@ -26,6 +26,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.core.trace import Bool
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
@@ -63,7 +64,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if not any(mask.any() for mask in masks):
         return None
     trace = job.cases[0].context.trace
-    devices = len(np.unique(trace.device[trace.device_work]))
+    devices = len(distinct(trace.device[trace.device_work]))
     busy = sum(
         float(part.graph.task_ns[mask].sum())
         for part, mask in zip(job.job_graph.parts, masks, strict=True)
@@ -91,7 +92,7 @@ def _own_work(job: JobCase, index: int) -> Bool:
     case = job.cases[index]
     trace, graph = case.context.trace, job.job_graph.parts[index].graph
     none = np.zeros(len(graph), np.bool_)
-    if FORWARD not in trace.names or len(np.unique(trace.device[trace.device_work])) < 2:
+    if FORWARD not in trace.names or len(distinct(trace.device[trace.device_work])) < 2:
         return none
     assert case.kinds is not None
     return launched_inside(job, index, lambda name: name in POLICY.ranges) | case.kinds.comms

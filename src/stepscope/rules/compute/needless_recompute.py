@@ -25,7 +25,7 @@ import math
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import matching
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.memory.recomputed import Recomputed, recomputed
@@ -80,7 +80,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         action=_action(fits) if held is None else _blocks(fits, held.num_blocks),
         evidence=(
             (
-                f"{len(np.unique(table.op[table.recomputed])) // max(case.graph.num_steps, 1)} "
+                f"{len(distinct(table.op[table.recomputed])) // max(case.graph.num_steps, 1)} "
                 "operators a step run again"
             ),
             words,
@@ -176,7 +176,7 @@ def kept_bytes(table: TaskTable, graph: Graph) -> float | None:
     if not table.trace.meta.has_shapes:
         return None
     total = 0.0
-    for op in np.unique(table.op[table.recomputed]).tolist():
+    for op in distinct(table.op[table.recomputed]).tolist():
         work, inputs = table.work(op), table.inputs(op)
         if work is None or inputs is None or work.bytes is None:
             continue

@@ -30,7 +30,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import matching
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import (
     Intervals,
@@ -78,7 +78,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     resumed = regions[outer != regions]
     if len(resumed) == 0:
         return _in_a_row(case, graph, regions)
-    between = _between(case, np.unique(outer[outer != regions]))
+    between = _between(case, distinct(outer[outer != regions]))
     eager = join(between, _their_backward(case, between))
     steps = graph.num_steps
     return Proposal(
@@ -157,7 +157,8 @@ def _evidence(case: Case, graph: Graph, num_regions: int, eager: Intervals) -> t
     outermost = ops[trace.kind[np.maximum(case.context.links.parent[ops], 0)] != Kind.OP]
     inside_region = ops[matching(trace, REGION)[np.maximum(case.context.links.parent[ops], 0)]]
     names = Counter(
-        str(trace.names[trace.name[op]]) for op in np.union1d(outermost, inside_region).tolist()
+        str(trace.names[trace.name[op]])
+        for op in distinct(np.concatenate([outermost, inside_region])).tolist()
     ).most_common(3)
     lines = [
         f"{num_regions / steps:.3g} compiled regions a step",

@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import matching, median
+from stepscope.analyses.grouping import distinct, matching, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.core.diagnosis import Abstention
@@ -142,7 +142,7 @@ def _at_once(
     )
     task_ns, gone = graph.task_ns.copy(), loop.tasks.copy()
     kept = max(1, int(np.ceil(loop.num_parameters / POLICY.per_kernel)))
-    for step in np.unique(graph.call_step[inside]).tolist():
+    for step in distinct(graph.call_step[inside]).tolist():
         calls = np.flatnonzero(inside & (graph.call_step == step))
         work[calls[0]] += parameter_ns * loop.num_parameters
         tasks = np.flatnonzero(loop.tasks & (graph.task_step == step))[:kept]
@@ -234,7 +234,7 @@ def _update(case: Case) -> OperatorCall | None:
     """The optimizer's class over tensors of its parameters' sizes; None where torch has no such
     class with kernels for many tensors, or the sizes are not known."""
     trace = case.context.trace
-    marks = np.unique(trace.name[matching(trace, STEP)]).tolist()
+    marks = distinct(trace.name[matching(trace, STEP)]).tolist()
     kinds = {trace.names[code].partition("#")[2].partition(".")[0] for code in marks}
     of_model = case.table.backward[~case.table.optimizer & (case.graph.task_step == 0)]
     passes = int(numbered_micro_batches(of_model).max(initial=0)) + 1

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import contains, join, union
 from stepscope.core.diagnosis import Abstention
@@ -150,7 +151,7 @@ def _computing(case: Case) -> Int64:
 def _at_once(trace: Trace, ops: Int64) -> tuple[int, int]:
     """The most threads that compute at once, and for how long at least `many_threads` do."""
     times: list[Int64] = []
-    for thread in np.unique(trace.thread[ops]).tolist():
+    for thread in distinct(trace.thread[ops]).tolist():
         own = ops[trace.thread[ops] == thread]
         busy = union(trace.start_ns[own], trace.end_ns[own])
         times += [

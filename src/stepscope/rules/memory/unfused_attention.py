@@ -35,7 +35,7 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import matching
+from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -329,7 +329,7 @@ def _backward_groups(table: TaskTable, forward: list[AttentionGroup]) -> list[At
     position = np.searchsorted(starts[order], began, side="right") - 1
     hit = (position >= 0) & (began <= ends[order[np.maximum(position, 0)]])
     groups = []
-    for number in np.unique(position[hit]).tolist():
+    for number in distinct(position[hit]).tolist():
         own = tuple(tasks[hit & (position == number)].tolist())
         lead = next((task for task in own if table.leads[task] and table.is_matrix[task]), own[0])
         groups.append(replace(forward[order[number]], lead=lead, tasks=own, is_backward=True))
@@ -372,7 +372,7 @@ def _host_time(case: Case, graph: Graph, groups: list[AttentionGroup]) -> Interv
     backward = [task for group in groups if group.is_backward for task in group.tasks]
     launch = links.launch[graph.task_event[np.array(backward, np.int64)]]
     nodes = ancestor_with(links.parent, launch, matching(trace, BACKWARD_RANGE))
-    nodes = np.unique(nodes[nodes != NONE])
+    nodes = distinct(nodes[nodes != NONE])
     spans = [group.span for group in groups if not group.is_backward]
     start = np.concatenate([trace.start_ns[nodes], np.array([low for low, _ in spans], np.int64)])
     return union(

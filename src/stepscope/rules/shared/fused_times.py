@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import is_among
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.trace import Float64
 from stepscope.replay.changes import Change
@@ -101,7 +101,8 @@ def fused_tasks(case: Case, share: float) -> Change:
     tasks = runs.tasks_of(gains)
     left = tasks[~is_among(tasks, leads)]
     if case.context.trace.meta.has_shapes:
-        prepared = np.setdiff1d(prepared_to_add(case), leads)
+        prepared = distinct(prepared_to_add(case))
+        prepared = prepared[~is_among(prepared, leads)]
         left = np.concatenate((left, picked_in_place(case), prepared))
 
     def change(before: Graph) -> Graph:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.analyses.grouping import matching, median
+from stepscope.analyses.grouping import distinct, matching, median
 from stepscope.core.hardware import OperatorCall
 from stepscope.core.trace import NONE, Bool, Float64, Kind
 from stepscope.replay.changes import with_part_ns, without_waits
@@ -99,7 +99,7 @@ def waits_for(case: Case, graph: Graph, calls: Bool) -> Bool:
     """The masked calls, and those that wait in the same operator: `aten::copy_` waits for its
     stream unless told not to."""
     parent = case.context.links.parent[graph.call_event]
-    operators = np.unique(parent[calls & (parent != NONE)])
+    operators = distinct(parent[calls & (parent != NONE)])
     waiting: Bool = calls | ((graph.call_wait != NONE) & np.isin(parent, operators))
     return waiting
 
