@@ -315,7 +315,7 @@ def _rows(
     name: str, ways: dict[str, Any], failure: dict[str, Any], notes: dict[str, Any], num_ranks: int
 ) -> Iterator[Row]:
     from benchmarks.memory_job import AS_IT_IS, JOBS, way_name
-    from stepscope.analyses.memory.ways_out import MOST_WAYS, every_way, explained
+    from stepscope.analyses.memory.ways_out import MAX_WAYS, every_way, explained
     from stepscope.analyses.run.metadata import recorded_failure
 
     # Older recordings lack what the capture writes since; the job's shapes say it.
@@ -333,7 +333,7 @@ def _rows(
         applied = way_name(way.action) or way.action
         row = _row(name, failure, phase, applied, way.peak_bytes, ways)
         runs = _runs(applied, failure["runs"])
-        yield replace(row, is_shown=place < MOST_WAYS, is_enough=way.is_enough, runs=runs)
+        yield replace(row, is_shown=place < MAX_WAYS, is_enough=way.is_enough, runs=runs)
 
 
 def measured_peak(job: Any, way: str, ways: dict[str, Any]) -> int | None:

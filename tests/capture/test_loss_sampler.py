@@ -20,7 +20,7 @@ import torch
 from stepscope.capture.guard import Guard
 from stepscope.capture.losses import (
     EVERY_NS,
-    MOST_FAILURES,
+    MAX_FAILURES,
     NEVER,
     LossSampler,
     _unscaled,
@@ -51,7 +51,7 @@ def test_a_tensor_that_raises_costs_the_loss_and_nothing_else() -> None:
             raise RuntimeError("not to be asked")
 
     sampler = LossSampler()
-    for number in range(MOST_FAILURES):
+    for number in range(MAX_FAILURES):
         assert sampler.due_ns < NEVER
         sampler.take(Strange(), number)
     assert sampler.due_ns == NEVER

@@ -20,8 +20,8 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.probes import Probe
 from stepscope.capture.hooks.stalls import evaluated, saved
 from stepscope.capture.hooks.step import backward_probe, next_probe, step_probe
-from stepscope.capture.hooks.without_optimizer import LEAST_INSTEAD, PATIENCE_NS
-from stepscope.capture.passes import MOST_PASSES, outermost
+from stepscope.capture.hooks.without_optimizer import MIN_INSTEAD, PATIENCE_NS
+from stepscope.capture.passes import MAX_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
 from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, SELDOM
 from stepscope.capture.recording.window import Window
@@ -173,7 +173,7 @@ def test_a_job_that_drops_its_optimizer_is_noticed(job: Job) -> None:
     for _ in range(60):
         job.step()
     assert job.session.free_steps
-    for _ in range(LEAST_INSTEAD):
+    for _ in range(MIN_INSTEAD):
         job.backward(job)
     job.session.ready_rows()
     assert not job.session.free_steps, "from now on passes are looked at"
@@ -225,7 +225,7 @@ def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
 
 
 def test_hundreds_of_passes_are_one_step_for_as_long_as_one_has_patience(job: Job) -> None:
-    num = 3 * LEAST_INSTEAD
+    num = 3 * MIN_INSTEAD
     assert num * 2 * MS < PATIENCE_NS
     for _ in range(4):
         for _ in range(num):
@@ -237,7 +237,7 @@ def test_hundreds_of_passes_are_one_step_for_as_long_as_one_has_patience(job: Jo
 def test_replayed_graphs_are_steps_where_no_optimizer_steps(job: Job) -> None:
     job.step()
     graph, replay_ns = object(), 100 * MS
-    for _ in range(LEAST_INSTEAD + 2 * PATIENCE_NS // replay_ns):
+    for _ in range(MIN_INSTEAD + 2 * PATIENCE_NS // replay_ns):
         job.now += replay_ns
         job.session.replayed(graph, job.now - replay_ns, job.now)
     rows = job.rows()
@@ -246,7 +246,7 @@ def test_replayed_graphs_are_steps_where_no_optimizer_steps(job: Job) -> None:
 
 
 def test_a_long_run_is_written_in_stretches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepscope.capture.writer.MOST_ROWS", 10)
+    monkeypatch.setattr("stepscope.capture.writer.MAX_ROWS", 10)
     for _ in range(40):
         job.step()
     saved(job.session, job.now, job.now + 5 * MS)
@@ -341,7 +341,7 @@ def test_passes_without_any_step_do_not_pile_up(job: Job) -> None:
     for _ in range(5000):
         job.backward(job)
     job.session.catch_up()
-    assert len(job.session._running.passes._passes) <= MOST_PASSES
+    assert len(job.session._running.passes._passes) <= MAX_PASSES
     job.session.ended_by_hand(job.now)
     job.backward(job)
     job.session.ended_by_hand(job.now)

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.capture.describe.rank import started_ns
 from stepscope.capture.epochs import Epochs
-from stepscope.capture.slow_step import MOST_OF_STEP, SlowStep
+from stepscope.capture.slow_step import MAX_OF_STEP, SlowStep
 from stepscope.protocol.run_folder import STEP_COLUMNS
 from stepscope.protocol.slow_steps import slow_ns
 
@@ -48,8 +48,8 @@ def test_a_usual_step_is_not_looked_at(slow: SlowStep) -> None:
 
 
 def test_a_step_of_hours_is_looked_at_a_few_times(slow: SlowStep) -> None:
-    lines = [seen_from_another_thread(slow, 0) for _ in range(MOST_OF_STEP + 2)]
-    assert [line is not None for line in lines] == [True] * MOST_OF_STEP + [False] * 2
+    lines = [seen_from_another_thread(slow, 0) for _ in range(MAX_OF_STEP + 2)]
+    assert [line is not None for line in lines] == [True] * MAX_OF_STEP + [False] * 2
 
 
 def test_loaders_begun_before_the_first_step_are_added_up() -> None:

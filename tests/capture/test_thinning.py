@@ -56,7 +56,7 @@ class Job:
         )  # fmt: skip
         self.session = session
         monkeypatch.setattr("time.perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(writer, "MOST_ROWS", 100)
+        monkeypatch.setattr(writer, "MAX_ROWS", 100)
         monkeypatch.setattr(writer, "STRETCHES_A_DOUBLING", 16)
         monkeypatch.setattr(writer, "SAMPLES_A_DOUBLING", 64)
         self.writer = Writer(session, self.folder)

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
-from stepscope.pipeline import recording
+from stepscope.readers import auxiliary
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.format import TRACE
 from stepscope.readers.formats import BY_NAME, FORMATS
@@ -116,7 +116,7 @@ def test_a_recording_alone_is_told(
 ) -> None:
     # Read once, for three ways to tell it.
     read = cache(lambda *sources: read_auxiliary(sources))
-    monkeypatch.setattr(recording, "read_auxiliary", lambda sources: read(*sources))
+    monkeypatch.setattr(auxiliary, "read_auxiliary", lambda sources: read(*sources))
     assert main(["diagnose", str(FILES / name), "--no-cache", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     VALIDATOR.validate(told)

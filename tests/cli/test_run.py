@@ -108,7 +108,7 @@ def test_a_reason_that_had_no_room_is_the_full_disk(
     assert run_folder.problem_of(path) is None
     path.write_text("")
     assert run_folder.problem_of(path) == run_folder.NO_REASON
-    monkeypatch.setattr(run_folder, "LEAST_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(run_folder, "MIN_FREE_BYTES", 1 << 62)
     assert run_folder.problem_of(path) == run_folder.NO_ROOM
     path.write_text("OSError: no")
     assert run_folder.problem_of(path) == "OSError: no"

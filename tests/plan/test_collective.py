@@ -14,8 +14,8 @@ from stepscope.plan.collective import (
     KINDS,
     LL128,
     SIMPLE,
-    Asked,
     Collective,
+    CollectiveRequest,
     advice,
     collective,
     links_of_group,
@@ -33,8 +33,8 @@ PUBLISHED = SAMPLES / "planner" / "collectives.json"
 OPS = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
 
 
-def asked_of(kind: str, size: float, ranks: int) -> Asked:
-    return Asked(kind=kind, size_bytes=size, num_ranks=ranks)
+def asked_of(kind: str, size: float, ranks: int) -> CollectiveRequest:
+    return CollectiveRequest(kind=kind, size_bytes=size, num_ranks=ranks)
 
 
 def result_of(word: str, kind: str = "all_reduce", size: float = 100 * MB) -> Collective:

@@ -215,7 +215,7 @@ def test_the_folder_is_kept_bounded(
     (folder / f".part-old{cache.SUFFIX}").write_bytes(b"x")
     os.utime(folder / f".part-old{cache.SUFFIX}", (1, 1))
     assert cache.load(sources[0]) is not None  # used just now
-    monkeypatch.setattr(cache, "MOST_BYTES", 3 * size + 100)
+    monkeypatch.setattr(cache, "MAX_BYTES", 3 * size + 100)
     last = source(write(tmp_path / "last.json", trace_text([event(ts=99)])))
     cache.store(last, read_kineto(last))
     kept = [number for number, one in enumerate(sources) if cache.load(one) is not None]

@@ -29,8 +29,8 @@ from stepscope.readers.run_folder.folder import NO_ROOM
 from stepscope.report.diagnosis.brief import brief
 from stepscope.report.diagnosis.json import document_of, to_json
 from stepscope.report.diagnosis.short import (
-    MOST_FINDINGS,
-    MOST_LINES,
+    MAX_FINDINGS,
+    MAX_LINES,
     next_commands,
     short_document,
 )
@@ -54,12 +54,12 @@ def test_any_diagnosis_fits_on_a_screen(name: str) -> None:
     diagnosis = SCENARIOS[name]()
     text = to_text(short_document(diagnosis, next_commands(diagnosis, "stepscope diagnose x -v")))
     lines = text.splitlines()
-    assert len(lines) <= MOST_LINES or "evil" in name
+    assert len(lines) <= MAX_LINES or "evil" in name
     assert all(len(line) <= 80 for line in lines if line.isascii())
     assert lines[-1].endswith("stepscope diagnose x -v")
     shown = sum(line.lstrip()[:2] in ("1.", "2.", "3.", "4.") for line in lines)
     faults = len(diagnosis.findings) + len(diagnosis.advice)
-    assert shown == min(MOST_FINDINGS, faults) or "evil" in name
+    assert shown == min(MAX_FINDINGS, faults) or "evil" in name
 
 
 def test_the_first_screen_of_a_healthy_run(check_golden: Golden) -> None:
@@ -278,7 +278,7 @@ def test_three_findings_of_many_words_fit_with_their_code_lines() -> None:
     third = replace(second, code="third-fault", excludes=())
     diagnosis = replace(made, findings=(first, second, third))
     text = to_text(short_document(diagnosis, next_commands(diagnosis, "stepscope diagnose x -v")))
-    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.splitlines()) <= MAX_LINES
     assert text.count("(train.py:17 in step)") == 3
     assert text.count(f"-> {LONG.partition(' (')[0]}") == 3
     assert "2. second-fault  instead of 1: " in text

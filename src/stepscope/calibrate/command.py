@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.cli.printing import note, print_document, put
 from stepscope.errors import InputError, UsageError
 
@@ -48,7 +48,7 @@ class Options:
     ranks: int | None = declare.option(
         "--ranks N",
         "start N ranks on this machine and measure their collectives too",
-        whole("a number of ranks: 2 or more", 2, 4096),
+        int_in_range("a number of ranks: 2 or more", 2, 4096),
     )
     only: str | None = declare.option(
         "--only", "measure one part alone", choices=("device", "collectives")

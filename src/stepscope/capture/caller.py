@@ -6,7 +6,7 @@ import os
 import sys
 from types import FrameType
 
-MOST_FRAMES = 40
+MAX_FRAMES = 40
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _INSTALLED = tuple(f"{os.sep}{name}-packages{os.sep}" for name in ("site", "dist"))
@@ -18,7 +18,7 @@ def calling_line(of: FrameType | None = None) -> str | None:
     and the standard library run. `of`: another thread's frame."""
     frame = of or sys._getframe(1)  # noqa: SLF001 - the only way to it
     library: FrameType | None = None
-    for _ in range(MOST_FRAMES):
+    for _ in range(MAX_FRAMES):
         path = frame.f_code.co_filename
         is_installed = any(part in path for part in _INSTALLED)
         is_torch = is_installed and f"{os.sep}torch{os.sep}" in path

@@ -8,7 +8,7 @@ from typing import Any
 from stepscope.capture.counters.torch_devices import DynamoCounters
 from stepscope.protocol.run_folder import STEP_COLUMNS
 
-MOST_KNOWN = 1_000
+MAX_KNOWN = 1_000
 """Loaders told apart: a job that makes new ones all the time does not make us grow."""
 
 
@@ -27,7 +27,7 @@ class Epochs:
 
     def begin(self, loader: object, begun: int, ended: int, step: int) -> None:
         self.end()
-        if len(self._numbers) < MOST_KNOWN:
+        if len(self._numbers) < MAX_KNOWN:
             self._numbers.setdefault(id(loader), len(self._numbers))
         number = self._numbers.get(id(loader))
         self._event = {"at_ns": ended, "dur_ns": ended - begun, "step": step, "loader": number}

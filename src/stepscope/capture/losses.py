@@ -27,9 +27,9 @@ EVERY_NS = 250_000_000
 between that takes the code out of the caches), are then 0.06 % of the time at most, however short
 a step is."""
 NEVER = 1 << 62
-MOST_KEPT = 256
+MAX_KEPT = 256
 """Until the writer takes them, once a second."""
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """Looks that may fail before no more are taken: it is the loss that is not measured then, and
 nothing else."""
 
@@ -41,7 +41,7 @@ class LossSampler:
 
     def __init__(self) -> None:
         self.due_ns = 0
-        self.values: deque[tuple[int, float]] = deque(maxlen=MOST_KEPT)
+        self.values: deque[tuple[int, float]] = deque(maxlen=MAX_KEPT)
         """When its pass ended, and the loss."""
         self._num_failed = 0
         self.begin_anew()
@@ -67,7 +67,7 @@ class LossSampler:
             if not is_ours(error):
                 raise
             self._num_failed += 1
-            if self._num_failed >= MOST_FAILURES:
+            if self._num_failed >= MAX_FAILURES:
                 self.off()
 
     def taken(self) -> list[list[Any]]:

@@ -15,8 +15,8 @@ from stepscope.capture.describe.peek import attempt
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.protocol.run_folder import FAILURE_NAME, write_json
 
-MOST_MESSAGE = 4_000
-MOST_CAUSES = 8
+MAX_MESSAGE = 4_000
+MAX_CAUSES = 8
 """Exceptions that one was raised from, looked at."""
 TORCH_PARTS = ("/torch/", "/functorch/", "/triton/")
 OURS = os.path.dirname(os.path.dirname(__file__)).replace(os.sep, "/") + "/"
@@ -56,7 +56,7 @@ def _write_down(session: Any, error: BaseException) -> None:
 def _failure(torch: Any, error: BaseException | None) -> BaseException | None:
     """The exception, or one that it was raised from, that is of memory."""
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    for _ in range(MOST_CAUSES):
+    for _ in range(MAX_CAUSES):
         if error is None or isinstance(error, kind):
             return error
         error = error.__cause__ or error.__context__
@@ -70,7 +70,7 @@ def failure_notes(torch: Any, error: BaseException) -> dict[str, Any]:
     has_device = cuda.is_initialized()
     live = find_live_objects(torch)
     return {
-        "message": str(error)[:MOST_MESSAGE],
+        "message": str(error)[:MAX_MESSAGE],
         "where": where,
         "operator": operator,
         "phase": phase,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MOST_PASSES = 1_000
+MAX_PASSES = 1_000
 """Kept one by one; beyond that those there are are added up."""
 
 
@@ -18,7 +18,7 @@ class Passes:
 
     def add(self, begun: int, ended: int) -> None:
         self._passes.append((begun, ended))
-        if len(self._passes) > MOST_PASSES:
+        if len(self._passes) > MAX_PASSES:
             self.fold()
 
     def fold(self) -> tuple[int, int]:

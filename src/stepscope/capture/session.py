@@ -17,11 +17,11 @@ from stepscope.capture.epochs import Epochs
 from stepscope.capture.garbage import Collections
 from stepscope.capture.guard import Guard, at_process_end, is_ours, suppressed
 from stepscope.capture.hooks.step_boundary import Anchor
-from stepscope.capture.hooks.without_optimizer import LEAST_INSTEAD, WithoutOptimizer
+from stepscope.capture.hooks.without_optimizer import MIN_INSTEAD, WithoutOptimizer
 from stepscope.capture.losses import LossSampler
 from stepscope.capture.made_at import MadeAt
 from stepscope.capture.recording.cupti import let_cupti_leave
-from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.recording.device_clock import MAX_PENDING, DeviceClock, device_clock
 from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.schedule import Marks, Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
@@ -30,7 +30,7 @@ from stepscope.capture.tape import (
     COLLECTED,
     EXCHANGED,
     LOGGED,
-    MOST_TAPED,
+    MAX_TAPED,
     NOTED_NS,
     PASSED,
     SAVED,
@@ -46,7 +46,7 @@ TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
 NOTHING_DUE = 1_000
 """Steps until the training thread looks again where nothing is due,
 whatever the writer's thread does meanwhile."""
-MOST_WAITING = 100_000
+MAX_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
 
@@ -68,7 +68,7 @@ class Session:
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
         self.run, self.options, self.guard = run, options, guard
         # The hooks know these four: a forked child, which begins anew, goes on with them.
-        self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TAPED))
+        self.tape: Tape = getattr(self, "tape", deque(maxlen=MAX_TAPED))
         self.free_steps: list[None] = getattr(self, "free_steps", [])
         """One for each optimizer step to come that needs no look: it is only recorded on the
         tape."""
@@ -88,7 +88,7 @@ class Session:
         self.others = Others()
         self.writer: Writer | None = None
         self._first_writer: Writer | None = None
-        self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
+        self.rows: deque[Row] = deque(maxlen=MAX_WAITING)
         self.loader = Feeder()
         self.step = 0
         self.is_by_hand = False
@@ -100,7 +100,7 @@ class Session:
         self._last_ns = 0
         self._last_dur_ns: int | None = None
         self._instead = WithoutOptimizer()
-        self._passes_left = LEAST_INSTEAD
+        self._passes_left = MIN_INSTEAD
         """Backward passes that need no look, where every step is looked at."""
         self._is_hurried = False
         self.nests = False
@@ -147,8 +147,8 @@ class Session:
             self.ended_step(ended)
         else:
             self._ended_instead(0, ended)
-        is_settled = not self._instead.is_so and self._num_instead < LEAST_INSTEAD
-        self._passes_left = LEAST_INSTEAD if is_settled else 0
+        is_settled = not self._instead.is_so and self._num_instead < MIN_INSTEAD
+        self._passes_left = MIN_INSTEAD if is_settled else 0
 
     def replayed(self, graph: Any, _begun: int, ended: int) -> None:
         """A CUDA graph was replayed: a whole step may be inside."""
@@ -287,7 +287,7 @@ class Session:
                 running.num_evals += 1
                 if who is not None:
                     self._add_event("evaluation", begun, ended, line=who)
-        if len(running.passes) >= LEAST_INSTEAD:
+        if len(running.passes) >= MIN_INSTEAD:
             self.hurry()
 
     def _collected(self, at_ns: int, begins: Any, about: Any) -> None:
@@ -446,7 +446,7 @@ class Session:
             is_waiting = (
                 clock is not None
                 and clock.settled < step <= clock.last
-                and self.step - step <= MOST_PENDING
+                and self.step - step <= MAX_PENDING
             )
             if is_waiting and not every:
                 break
@@ -471,7 +471,7 @@ class Session:
 
     def _recorded(self, window: Window) -> None:
         assert self.writer is not None
-        self.writer.event("window", time.perf_counter_ns(), **window.told())
+        self.writer.event("window", time.perf_counter_ns(), **window.to_event())
 
     def _record(self, now: int) -> None:
         """Opens a window before the next step, where nothing is in its way."""

@@ -11,10 +11,10 @@ from collections import Counter, deque
 from stepscope.capture.caller import calling_line
 
 RECENT = 64
-LEAST_RECENT = 8
-TIMES, LEAST_NS = 3, 50_000_000
+MIN_RECENT = 8
+TIMES, MIN_NS = 3, 50_000_000
 """Of the median step, and at least so long: it is looked at."""
-MOST_OF_STEP, MOST_OF_RUN = 3, 1_000
+MAX_OF_STEP, MAX_OF_RUN = 3, 1_000
 """Looks: an evaluation may take hours."""
 
 
@@ -37,11 +37,11 @@ class SlowStep:
     def line(self, step: int, since_ns: int) -> str | None:
         """Of the training code, where the step that runs since then is slow."""
         running = time.perf_counter_ns() - since_ns
-        if running < LEAST_NS or len(self._lengths) < LEAST_RECENT:
+        if running < MIN_NS or len(self._lengths) < MIN_RECENT:
             return None
         if running < TIMES * statistics.median(self._lengths):
             return None
-        if self._looks[step] >= MOST_OF_STEP or self._looks.total() >= MOST_OF_RUN:
+        if self._looks[step] >= MAX_OF_STEP or self._looks.total() >= MAX_OF_RUN:
             return None
         self._looks[step] += 1
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the only way to it

@@ -14,5 +14,5 @@ garbage.py reads. The writer reads it once a second; the training thread where a
 which is seldom."""
 NOTED_NS = 1_000_000
 """A collection of garbage, or a log, this long is worth a line of its own."""
-MOST_TAPED = 50_000
+MAX_TAPED = 50_000
 """Entries kept until they are read: in a job that never steps nobody reads them."""

@@ -41,14 +41,14 @@ from stepscope.protocol.run_folder import (
 from stepscope.protocol.slow_steps import slow_ns
 from stepscope.protocol.untrusted import read_json_object
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """Steps written one by one; a longer run is written in stretches,
 but for the steps around a recording."""
 PIECE_NS = 10_000_000_000
 """Stretches are of one such piece, later of two, four, ..."""
 AROUND = 64
 """Steps before a recording that are written one by one, however long the run is."""
-MOST_EVENTS = 20_000
+MAX_EVENTS = 20_000
 SAMPLES_A_DOUBLING = 2_400
 STRETCHES_A_DOUBLING = 2_048
 """As many again each time that a run is twice as long: samples are left out, stretches longer."""
@@ -85,7 +85,7 @@ class Writer:
     def __init__(self, session: Steps, folder: Path) -> None:
         self.folder = folder
         self._session = session
-        self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._num_events = 0
         self._num_rows = 0
         self._thin_samples = Thinning(SAMPLES_A_DOUBLING)
@@ -248,7 +248,7 @@ class Writer:
         for row in rows:
             self._slow.add(row[2])
             self._last_end_ns = row[1]
-        keep = max(0, min(len(rows), MOST_ROWS - self._num_rows))
+        keep = max(0, min(len(rows), MAX_ROWS - self._num_rows))
         for row in rows[keep:]:
             self._recent.append(row)
             self._add(row)
@@ -258,7 +258,7 @@ class Writer:
         if keep:
             self._append(STEPS_FILE, row_lines(rows[:keep]))
         lines = [json_text(self._events.popleft()) for _ in range(len(self._events))]
-        if lines and self._num_events <= MOST_EVENTS:
+        if lines and self._num_events <= MAX_EVENTS:
             self._append(EVENTS_FILE, "\n".join(lines))
 
     def _add(self, row: Row) -> None:

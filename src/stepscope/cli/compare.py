@@ -177,7 +177,7 @@ def _refuse_contradictions(options: Options) -> None:
             "--scaling-kind says how several runs scale: give it together with --scaling"
         )
     if options.format == "html" and options.out is None and sys.stdout.isatty():
-        raise UsageError("a page is no reading for a terminal: name its file with -o compare.html")
+        raise UsageError("HTML output needs a file: -o compare.html")
 
 
 def _refuse_beside_scaling(options: Options) -> None:
@@ -221,7 +221,7 @@ def _side(path: str, reading: ReadingOptions) -> tuple[CompareSide, str]:
     return side_of_json(kept, label), kept.decode("utf-8", "replace")
 
 
-def _asked(options: Options) -> gating.Asked | None:
+def _asked(options: Options) -> gating.AskedGate | None:
     """The gate; mistakes in it are reported before anything is read."""
     if not options.is_gated:
         return None
@@ -232,7 +232,7 @@ def _asked(options: Options) -> gating.Asked | None:
 
 
 def _judge(
-    asked: gating.Asked, comparisons: Sequence[Comparison], texts: Sequence[str], baseline: str
+    asked: gating.AskedGate, comparisons: Sequence[Comparison], texts: Sequence[str], baseline: str
 ) -> Gate:
     """Every check's answer for every run but the first, which is the baseline."""
     from msgspec import structs

@@ -23,7 +23,7 @@ from stepscope.cli.options import step_time
 from stepscope.cli.printing import print_diagnosis, put, refuse_empty
 from stepscope.errors import UsageError
 
-MOST_COMMAND = 60
+MAX_COMMAND = 60
 """Characters of a command that stand on one line beside what it is for."""
 
 
@@ -120,7 +120,7 @@ def _whole(options: Options) -> str:
     given = [*options.paths, *(f"--step-ms={value:g}" for value in options.step_ms)]
     every = ["--all"] if options.all else []
     command = shlex.join(["stepscope", "diagnose", *given, *every, "-v"])
-    return command if len(command) <= MOST_COMMAND else "the same command with -v"
+    return command if len(command) <= MAX_COMMAND else "the same command with -v"
 
 
 def _refuse_contradictions(options: Options) -> None:

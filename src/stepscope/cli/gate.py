@@ -48,7 +48,7 @@ class GateOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedGate:
     """What the user wants of the run."""
 
     checks: tuple[Check, ...]
@@ -62,7 +62,7 @@ def read_asked(
     options: GateOptions,
     more_names: Collection[str] = (),
     only: Collection[str] | None = None,
-) -> Asked | None:
+) -> AskedGate | None:
     """The gate that these options ask for; None when they ask for none. Mistakes are reported
     before anything is measured.
 
@@ -101,11 +101,11 @@ def read_asked(
             f"{lacking.source}: `{lacking.text}` compares with a baseline: give one with "
             f"--baseline, {what}"
         )
-    return Asked(checks=tuple(checks), codes=codes, missing=missing, baseline=baseline)
+    return AskedGate(checks=tuple(checks), codes=codes, missing=missing, baseline=baseline)
 
 
 def read_baseline(
-    asked: Asked, diagnose: Callable[[str], Diagnosis]
+    asked: AskedGate, diagnose: Callable[[str], Diagnosis]
 ) -> tuple[Quantities, str] | None:
     """The baseline's quantities and where its step time comes from. A diagnosis is read, anything
     else diagnosed."""
@@ -122,7 +122,7 @@ def read_baseline(
         raise type(problem)(f"--baseline: {problem}") from None
 
 
-def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] | None) -> Gate:
+def judge(asked: AskedGate, diagnosis: Diagnosis, baseline: tuple[Quantities, str] | None) -> Gate:
     """Every check's answer."""
     from stepscope.core.gate_quantities import comparable, read_quantities
     from stepscope.report.diagnosis.json import to_json
@@ -132,7 +132,7 @@ def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] |
     return judge_quantities(asked, run, against)
 
 
-def judge_quantities(asked: Asked, run: Quantities, against: Quantities | None = None) -> Gate:
+def judge_quantities(asked: AskedGate, run: Quantities, against: Quantities | None = None) -> Gate:
     """Every check's answer, by what was measured."""
     from stepscope.core.gate import Gate, decide
     from stepscope.readers.remote import shown

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import work_in_words
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
 
-MOST = 1 << 40
-"""Tokens of a sequence or sequences of a step that are no slip."""
-_whole = whole("a whole number above 0", most=MOST)
+MAX_PLAUSIBLE_TOKENS = 1 << 40
+"""Of a sequence, and sequences of a step: more is a slip of the keyboard."""
+_whole = int_in_range("a whole number above 0", most=MAX_PLAUSIBLE_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

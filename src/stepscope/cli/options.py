@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from stepscope.pipeline.options import Options
 
 
-MOST_DIGITS = 20
+MAX_DIGITS = 20
 """Of a whole number: Python refuses to read one of thousands."""
 
 
-def whole(what: str, least: int = 1, most: int = 10**9) -> Callable[[str], int]:
+def int_in_range(what: str, least: int = 1, most: int = 10**9) -> Callable[[str], int]:
     """Reads whole numbers in a range; `what` says what others are not."""
 
     def read(text: str) -> int:
-        is_short = text.isdecimal() and len(text) <= MOST_DIGITS
+        is_short = text.isdecimal() and len(text) <= MAX_DIGITS
         if text.isdecimal() and (not is_short or int(text) > most):
             raise ArgumentTypeError(f"{text[:60]!r} is more than {most}")
         if not is_short or not least <= int(text) <= most:
@@ -66,7 +66,7 @@ def positive(what: str, most: float = 1e9) -> Callable[[str], float]:
     return real(f"{what}: above 0, at most {most:g}", lambda value: 0 < value <= most)
 
 
-count = whole("a whole number from 1 on")
+count = int_in_range("a whole number from 1 on")
 seconds = positive("a number of seconds", 1e7)
 step_time = real(
     "a step time in milliseconds; give a number above 0, such as 65.5",
@@ -280,7 +280,9 @@ def no_cache() -> Any:
 
 def jobs() -> Any:
     about = "processes to use for several files (default: one per core)"
-    return option("--jobs N", about, whole("a number of processes; give 1 or more", most=1024))
+    return option(
+        "--jobs N", about, int_in_range("a number of processes; give 1 or more", most=1024)
+    )
 
 
 def hardware() -> Any:

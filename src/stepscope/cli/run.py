@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import Watcher, after_job, beside_job
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.cli.printing import say
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.process.stderr import drop
@@ -37,7 +37,7 @@ PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q",
 NOT_FOUND = 127
 """What a shell gives for a command that is not there."""
 BESIDE_JOB, AFTER_JOB = beside_job(), after_job()
-_count = whole("a number of steps; give 1 or more")
+_count = int_in_range("a number of steps; give 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-MOST_CHARS = 300
+MAX_CHARS = 300
 """Of advice that is looked at; what a rule says is shorter."""
 _END = re.compile(r"[;,:]? |$")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+=[^\s,;]+")
@@ -16,7 +16,7 @@ _JOINED = re.compile(r" and (?=[\w.]+\()")
 def action_code(action: str) -> tuple[str, str]:
     """Code that the advice begins with, each statement on its line, and the words after it; no code
     where it begins with words."""
-    if len(action) > MOST_CHARS:
+    if len(action) > MAX_CHARS:
         return "", action
     for match in reversed(list(_END.finditer(action))):
         first = action[: match.start()]

@@ -10,9 +10,9 @@ from stepscope.core.diagnosis import DiagnosisDocument, Finding, ReplayCheck, St
 
 SAME_STEP = 0.02
 """Of the recorded step, up to which what the profiler adds to it is not worth a word."""
-LEAST_RARE = 0.001
+MIN_RARE = 0.001
 """Of a usual step, from which what only some steps hold is told apart from it."""
-LEAST_MORE = 0.001
+MIN_MORE = 0.001
 """Of the step, from which a fix is said to add to those above it."""
 MAX_STEPS_DOWN = 8
 """Fixes that are followed; a list of findings has them all."""
@@ -41,7 +41,7 @@ def rare_share(finding: Finding, replay: ReplayCheck | None) -> float:
     if replay is None or not replay.ms:
         return 0.0
     share = finding.predicted_speedup * finding.predicted_step_ms / replay.ms - 1
-    return share if share > LEAST_RARE else 0.0
+    return share if share > MIN_RARE else 0.0
 
 
 def is_of_rare_steps(finding: Finding, replay: ReplayCheck | None) -> bool:
@@ -83,7 +83,7 @@ def predicted_steps(diagnosis: DiagnosisDocument) -> PredictedSteps | None:
     after = []
     before, spared = 1.0, 0.0
     for gain, finding in pairs:
-        is_more = gain > before * (1 + LEAST_MORE)
+        is_more = gain > before * (1 + MIN_MORE)
         if is_more:
             spared += rare_share(finding, diagnosis.replay)
         left_ms = usual_ms * (1 + spared) / gain + usual_ms * (rare - spared)

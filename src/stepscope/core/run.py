@@ -15,7 +15,7 @@ from stepscope.core.codec import AtLeastZero, Count, Share, one_of
 from stepscope.core.memory import RecordedFailure
 from stepscope.core.recordings.system import PortSeries
 
-LEAST_CORES = 0.05
+MIN_CORES = 0.05
 """That the scheduler leaves to a run, however much other processes take."""
 RUN_PARTS = (
     "start_up",
@@ -393,7 +393,7 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
         if self.cores is None or self.own_cores is None or self.other_cores is None:
             return self.own_cores
         left = (self.machine_cores or self.cores) - self.other_cores
-        return min(self.own_cores, max(left, LEAST_CORES) / max(self.local_ranks or 1, 1))
+        return min(self.own_cores, max(left, MIN_CORES) / max(self.local_ranks or 1, 1))
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ MAGIC = b"STEPSCOPE-FOUND\x00"
 HEAD = struct.Struct("<16s32s")
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class CacheKey(Struct, frozen=True, kw_only=True):
     """All that a diagnosis follows from, but the code."""
 
     inputs: FoundSources
@@ -67,8 +67,8 @@ class Asked(Struct, frozen=True, kw_only=True):
         identities = [_identity(source) for source in (*self.inputs.sources, *self.inputs.logs)]
         if code is None or None in identities:
             return None
-        asked = (self.hardware, self.step_ms, self.all_findings, kept_files())
-        beside = (self.auxiliary, self.run, self.whole_run, *asked)
+        options = (self.hardware, self.step_ms, self.all_findings, kept_files())
+        beside = (self.auxiliary, self.run, self.whole_run, *options)
         try:
             text = msgspec.json.encode((code, identities, self.inputs.notes, beside))
         except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
@@ -76,10 +76,10 @@ class Asked(Struct, frozen=True, kw_only=True):
         return hashlib.sha256(text).digest()
 
 
-def load(asked: Asked, digest: bytes) -> Diagnosis | None:
+def load(key: CacheKey, digest: bytes) -> Diagnosis | None:
     """The diagnosis that was kept; None where there is none, or it is stale, damaged, or not
     ours."""
-    path = asked.path
+    path = key.path
     if path is None:
         return None
     with contextlib.suppress(
@@ -96,11 +96,11 @@ def load(asked: Asked, digest: bytes) -> Diagnosis | None:
     return None
 
 
-def store(asked: Asked, digest: bytes, diagnosis: Diagnosis) -> None:
+def store(key: CacheKey, digest: bytes, diagnosis: Diagnosis) -> None:
     """Keep it for next time, if the files are still what they were before they were read, and if
     all of it would come back."""
-    path = asked.path
-    if path is None or asked.digest() != digest:
+    path = key.path
+    if path is None or key.digest() != digest:
         return
     try:
         text = msgspec.json.encode(diagnosis)

@@ -30,7 +30,7 @@ MAX_RANKS_MATCHED = 8
 """To draw when one of them waited for the others."""
 MORE_SLICES = 4_000
 """Of each timeline beside the first, so that the page stays small."""
-MOST_OTHER_RANKS = 3
+MAX_OTHER_RANKS = 3
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ def _more_timelines(recording: Recording, shared: Shared) -> Iterator[Timeline]:
     by_step = sorted(timed, key=lambda rank: -(rank.steps.step_interval_ns or 0))
     wanted = [*(rank for rank in timed if rank.rank in late), *by_step[:1], *by_step[-1:], *timed]
     chosen = {rank.rank: rank for rank in wanted if rank.rank != facts.rank}
-    for rank in list(chosen.values())[:MOST_OTHER_RANKS]:
+    for rank in list(chosen.values())[:MAX_OTHER_RANKS]:
         source = _source_of(rank, sources)
         if source is not None:
             yield draw(Shared(recording.context(source), rank, None), most=MORE_SLICES)

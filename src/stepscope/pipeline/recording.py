@@ -184,7 +184,7 @@ class Recording:
             return self._judged_now()
         from stepscope.pipeline import kept
 
-        asked = kept.Asked(
+        key = kept.CacheKey(
             inputs=self.inputs,
             auxiliary=self.auxiliary,
             run=self.run,
@@ -193,12 +193,12 @@ class Recording:
             step_ms=options.step_ms,
             all_findings=options.all_findings,
         )
-        digest = asked.digest()
-        diagnosis = None if digest is None else kept.load(asked, digest)
+        digest = key.digest()
+        diagnosis = None if digest is None else kept.load(key, digest)
         if diagnosis is None:
             diagnosis = self._judged_now()
             if digest is not None:
-                kept.store(asked, digest, diagnosis)
+                kept.store(key, digest, diagnosis)
         return diagnosis
 
     def _judged_now(self) -> Diagnosis:

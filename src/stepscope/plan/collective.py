@@ -80,7 +80,7 @@ PROTOCOLS = (
 of 128 bytes are data."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class CollectiveRequest(Struct, frozen=True, kw_only=True):
     """A collective of so many bytes, as nccl-tests counts them, over ranks next to each other."""
 
     kind: str
@@ -91,7 +91,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 class Collective(Struct, frozen=True, kw_only=True):
     """What a collective takes by each algorithm that can do it, the fastest first."""
 
-    asked: Asked
+    asked: CollectiveRequest
     ways: tuple[Way, ...]
     picked: Way
     """What NCCL takes by its own model, at the time that is estimated here."""
@@ -160,7 +160,7 @@ def links_of_group(cluster: Cluster, num_ranks: int, constants: Constants = DEFA
     )
 
 
-def collective(cluster: Cluster, asked: Asked) -> Collective:
+def collective(cluster: Cluster, asked: CollectiveRequest) -> Collective:
     """Every way at the size that was asked for, and where the fastest changes."""
     check(cluster, asked)
     links = links_of_group(cluster, asked.num_ranks, DEFAULT)
@@ -177,7 +177,7 @@ def collective(cluster: Cluster, asked: Asked) -> Collective:
     )
 
 
-def check(cluster: Cluster, asked: Asked) -> None:
+def check(cluster: Cluster, asked: CollectiveRequest) -> None:
     if asked.kind not in KINDS:
         raise UsageError(f"collectives are {', '.join(KINDS)}, not {asked.kind[:40]!a}")
     if asked.num_ranks < 2:
@@ -194,7 +194,7 @@ def check(cluster: Cluster, asked: Asked) -> None:
 # Ways.
 
 
-def ways_of(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Way]:
+def ways_of(asked: CollectiveRequest, links: Links, cluster: Cluster) -> Iterator[Way]:
     """Each algorithm under each protocol."""
     size, num, units = asked.size_bytes, asked.num_ranks, links.units
     if asked.kind in ("all_to_all", "broadcast", "send_recv"):
@@ -216,7 +216,7 @@ def ways_of(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Way]:
             yield _timed(asked, NVLS_TREE, SIMPLE, _nvls_tree_s(size, links))
 
 
-def _timed(asked: Asked, algorithm: str, protocol: str, seconds: float) -> Way:
+def _timed(asked: CollectiveRequest, algorithm: str, protocol: str, seconds: float) -> Way:
     moved = asked.size_bytes * bus_factor(asked.kind, asked.num_ranks)
     return Way(
         algorithm=algorithm,
@@ -240,11 +240,11 @@ def _bus(links: Links, near_bytes_per_s: float) -> float:
     return min(near_bytes_per_s, links.far_bytes_per_s)
 
 
-def _start_s(asked: Asked, links: Links) -> float:
+def _start_s(asked: CollectiveRequest, links: Links) -> float:
     return links.gather_start_s if asked.kind in GATHERS else links.start_s
 
 
-def _ring_s(asked: Asked, links: Links, protocol: Protocol) -> float:
+def _ring_s(asked: CollectiveRequest, links: Links, protocol: Protocol) -> float:
     num, units = asked.num_ranks, links.units
     near, far = links.near_s * protocol.near, max(links.far_s - protocol.far_s, 0.0)
     around = (num - 1) * near + (units * (far - near) if units > 1 else 0.0)
@@ -271,7 +271,7 @@ def _tree_s(size: float, num: int, links: Links, protocol: Protocol) -> float:
     return moved / _rate(links, protocol, full) + 2 * climb + links.start_s
 
 
-def _nvls_s(asked: Asked, links: Links) -> float:
+def _nvls_s(asked: CollectiveRequest, links: Links) -> float:
     """Each device's port carries a message and its own part once in each direction (all-reduce),
     or all others' parts (gather, scatter)."""
     assert links.generation is not None
@@ -300,7 +300,7 @@ def _levels(links: Links) -> float:
     return math.ceil(math.log2(links.units))
 
 
-def _direct_s(asked: Asked, links: Links, cluster: Cluster) -> float:
+def _direct_s(asked: CollectiveRequest, links: Links, cluster: Cluster) -> float:
     num, size = asked.num_ranks, asked.size_bytes
     if asked.kind == "broadcast":
         hops = (num - 1) * links.near_s + (links.units * links.far_s if links.units > 1 else 0.0)
@@ -315,7 +315,7 @@ def _direct_s(asked: Asked, links: Links, cluster: Cluster) -> float:
     return max(near, far) + (links.far_s if links.units > 1 else links.near_s) + links.start_s
 
 
-def _best_of_each(asked: Asked, links: Links, cluster: Cluster) -> list[Way]:
+def _best_of_each(asked: CollectiveRequest, links: Links, cluster: Cluster) -> list[Way]:
     best: dict[str, Way] = {}
     for way in ways_of(asked, links, cluster):
         if way.algorithm not in best or way.seconds < best[way.algorithm].seconds:
@@ -326,7 +326,7 @@ def _best_of_each(asked: Asked, links: Links, cluster: Cluster) -> list[Way]:
 # What NCCL takes.
 
 
-def nccl_s(asked: Asked, links: Links, way: Way) -> float:
+def nccl_s(asked: CollectiveRequest, links: Links, way: Way) -> float:
     """What NCCL's own model says of a way, by which it chooses (ncclTopoTuneModel), without its
     corrections for trees of middle sizes."""
     num, nodes = asked.num_ranks, links.units
@@ -357,7 +357,7 @@ def nccl_s(asked: Asked, links: Links, way: Way) -> float:
 # Crossovers.
 
 
-def _crossovers(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Crossover]:
+def _crossovers(asked: CollectiveRequest, links: Links, cluster: Cluster) -> Iterator[Crossover]:
     """Between sizes whose fastest ways differ, by halving."""
     low, before = MIN_BYTES, _fastest(asked, links, cluster, MIN_BYTES)
     factor = (MAX_BYTES / MIN_BYTES) ** (1 / STEPS)
@@ -371,14 +371,14 @@ def _crossovers(asked: Asked, links: Links, cluster: Cluster) -> Iterator[Crosso
         low = high
 
 
-def _fastest(asked: Asked, links: Links, cluster: Cluster, size: float) -> str:
-    at = Asked(kind=asked.kind, size_bytes=size, num_ranks=asked.num_ranks)
+def _fastest(asked: CollectiveRequest, links: Links, cluster: Cluster, size: float) -> str:
+    at = CollectiveRequest(kind=asked.kind, size_bytes=size, num_ranks=asked.num_ranks)
     way = min(ways_of(at, links, cluster), key=lambda way: way.seconds)
     return f"{way.algorithm} {way.protocol}"
 
 
 def _halved(
-    asked: Asked, links: Links, cluster: Cluster, low: float, high: float, before: str
+    asked: CollectiveRequest, links: Links, cluster: Cluster, low: float, high: float, before: str
 ) -> float:
     for _ in range(30):
         middle = math.sqrt(low * high)
@@ -389,7 +389,7 @@ def _halved(
     return high
 
 
-def _notes(asked: Asked, links: Links, vendor: str) -> Iterator[str]:
+def _notes(asked: CollectiveRequest, links: Links, vendor: str) -> Iterator[str]:
     if links.is_measured:
         return
     if links.units > 1:
@@ -405,7 +405,7 @@ def _notes(asked: Asked, links: Links, vendor: str) -> Iterator[str]:
 
 
 def measured_of(
-    name: str, fits: Sequence[CollectiveFit], asked: Asked, per_node: int
+    name: str, fits: Sequence[CollectiveFit], asked: CollectiveRequest, per_node: int
 ) -> Measurement | None:
     """The fit of the same kind over the nearest number of ranks; None where there is none."""
     wanted = ("node",) if asked.num_ranks <= per_node else ("world", "across")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import AfterJob
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.cli.printing import say
 from stepscope.errors import StepscopeError
 
@@ -26,7 +26,7 @@ class Options:
     budget_s: int = declare.option(
         "--probe SECONDS",
         f"time the heaviest operators for so long while no job runs (default: {BUDGET_S})",
-        whole("a number of seconds: 1 to 3600", 1, 3600),
+        int_in_range("a number of seconds: 1 to 3600", 1, 3600),
         BUDGET_S,
     )
     is_on: bool = declare.option(

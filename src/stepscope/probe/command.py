@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.cli.printing import note, print_document, put
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Options:
     budget_s: int = declare.option(
         "--budget SECONDS",
         f"for all timing (default: {BUDGET_S})",
-        whole("a number of seconds: 1 to 3600", 1, 3600),
+        int_in_range("a number of seconds: 1 to 3600", 1, 3600),
         BUDGET_S,
     )
     python: str | None = declare.option(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 PROC = "/proc"
 HAS_TABLE = os.path.exists(f"{PROC}/self/stat")
 """Whether this system tells its processes."""
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Of one process's environment or command line."""
 
 
@@ -111,6 +111,6 @@ def _words(path: str) -> list[str]:
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(MOST_BYTES)
+            return file.read(MAX_BYTES)
     except OSError:
         return b""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from io import StringIO
 
-MOST_BITS = 8192
+MAX_BITS = 8192
 """Of a whole number: Python refuses to write one of more than 4300 digits."""
 
 
@@ -69,7 +69,7 @@ def not_finite(value: object, path: str = "") -> Iterator[str]:
 def _is_beyond(value: object) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
-    return isinstance(value, int) and value.bit_length() > MOST_BITS
+    return isinstance(value, int) and value.bit_length() > MAX_BITS
 
 
 @cache

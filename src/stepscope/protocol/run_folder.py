@@ -144,7 +144,7 @@ NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 """A loss or norm that is not finite is told as text: nan, inf or -inf."""
 
 
-MOST_STOCK_STEPS = 400
+MAX_STOCK_STEPS = 400
 
 
 def stock_steps(num_workers: object, prefetch_factor: object) -> int:
@@ -156,7 +156,7 @@ def stock_steps(num_workers: object, prefetch_factor: object) -> int:
     """
     workers = num_workers if isinstance(num_workers, int) else 0
     factor = prefetch_factor if isinstance(prefetch_factor, int) else 2
-    return min(2 * max(workers, 0) * max(factor, 1), MOST_STOCK_STEPS)
+    return min(2 * max(workers, 0) * max(factor, 1), MAX_STOCK_STEPS)
 
 
 def read_options(run: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _USER_IN_URL = re.compile(r"://[^/\s]*@")
 _DEVICE_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F-]{8,36}")
 _PIECE = re.compile(r"[A-Za-z0-9+=_\-]{20,}")
 _BASE64 = re.compile(r"(?![/.])[A-Za-z0-9+/=_\-]{32,}")
-MOST_BITS = 3.5
+MAX_BITS = 3.5
 """Bits per character beyond which a long piece is taken for a secret: words and paths have some 3,
 random letters over 4."""
 
@@ -56,9 +56,9 @@ def looks_secret(value: str) -> bool:
     value = _DEVICE_UUID.sub("", value)
     if _USER_IN_URL.search(value) or _SECRET_START.search(value) or _SECRET_ASSIGNED.search(value):
         return True
-    if _BASE64.fullmatch(value) and _is_mixed(value) and _bits(value) > MOST_BITS:
+    if _BASE64.fullmatch(value) and _is_mixed(value) and _bits(value) > MAX_BITS:
         return True
-    return any(_is_mixed(piece) and _bits(piece) > MOST_BITS for piece in _PIECE.findall(value))
+    return any(_is_mixed(piece) and _bits(piece) > MAX_BITS for piece in _PIECE.findall(value))
 
 
 def _is_mixed(piece: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 SLOW_TIMES, SLOW_SPREADS = 1.5, 8
 """The median step, and median deviations above it: a longer one is slow."""
-MOST_SLOW = 0.25
+MAX_SLOW = 0.25
 """Of the steps: where as many are slow, that is how the job steps (four workers that deliver
 together, a machine that others use), and slow is what is so beside those."""
 
@@ -20,7 +20,7 @@ def longest_usual(lengths: Sequence[int]) -> float:
         spread = statistics.median(abs(ns - median) for ns in group)
         limit = max(SLOW_TIMES * median, median + SLOW_SPREADS * spread)
         slow = [ns for ns in lengths if ns > limit]
-        if len(slow) < MOST_SLOW * len(lengths):
+        if len(slow) < MAX_SLOW * len(lengths):
             return limit
         group = slow
 

@@ -59,7 +59,7 @@ SAMPLE_BYTES = 4 << 10
 NUM_SAMPLES = 30
 """Between a file's beginning and its end, evenly spread. A quarter of a megabyte is looked at,
 whatever the file's size."""
-MOST_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 """Of all caches together; those not used for longest go first."""
 LOADED_NS = time.time_ns()
 """From when on the code on the disk may be another than the one that runs."""
@@ -205,7 +205,7 @@ def _trim(folder: Path) -> None:
                 _remove(entry.path)
     total = sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):
-        if total <= MOST_BYTES:
+        if total <= MAX_BYTES:
             return
         _remove(path)
         total -= size

@@ -34,7 +34,7 @@ RANK = re.compile(rb'"rank"\s{0,64}:\s{0,64}(\d{1,7})\b')
 WORLD = re.compile(rb'"world_size"\s{0,64}:\s{0,64}(\d{1,7})\b')
 GROUP_BYTES = 512
 """Of a process group's description, in which rank and width stand: lists of all groups follow."""
-MOST_NAMED = 6
+MAX_NAMED = 6
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -65,11 +65,11 @@ def newest_recordings(
     left_out = [each for each in written if str(each.path) not in chosen]
     if left_out:
         names = sorted(str(each.path).removeprefix(f"{folder}/") for each in left_out)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         notes.append(
             f"{folder} holds {len(written)} recordings of several moments or runs; of the newest "
             f"run the last of each rank was read, {len(chosen)} in all. Left out (name one to read "
-            f"it): {', '.join(names[:MOST_NAMED])}{more}"
+            f"it): {', '.join(names[:MAX_NAMED])}{more}"
         )
     left = {str(each.path) for each in left_out}
     return [path for path in files if str(path) not in left]

@@ -49,9 +49,9 @@ PACE_RANGE = (0.5, 1000.0)
 REACH = 3.0
 """Standard deviations beyond the usual pace and the one that meets the step, that are looked at."""
 LOADER_RANGE = 16.0
-"""Times as fast as the recorded step, with which it kept up, that a loader is taken to bring its
-batches at most: the difference of one worker and as many as a GPU has cores. Between them nothing
-is known of it, and each factor is as likely as any other."""
+"""Maximum speedup of a loader over the recorded step, with which it kept up: the difference of one
+worker and as many as a GPU has cores. Between them nothing is known of it, and each factor is as
+likely as any other."""
 NUM_REPLAYS, NUM_PACES = 20, 1000
 ROUNDS = 12
 _STEP_AREA = math.sqrt(2 * math.pi) * math.erf(

@@ -11,10 +11,10 @@ from html import escape
 
 from stepscope.process.stderr import harmless
 
-WIDTH, ROW, TEXT = 1200.0, 18, 6.7
-"""Of the picture, of a call, and of a letter, in pixels."""
-LEAST_WIDTH = 0.5
-MOST_DEPTH = 200
+FULL_WIDTH, ROW_HEIGHT, LETTER_WIDTH = 1200.0, 18, 6.7
+"""In pixels."""
+MIN_WIDTH = 0.5
+MAX_DEPTH = 200
 COLOURS = ("#e8743b", "#ed8f4c", "#f2a65e", "#f5bb72")
 
 
@@ -45,31 +45,31 @@ def flame_of(stacks: Iterable[tuple[Sequence[str], int]], label: str = "") -> st
     it."""
     root = _Call("all")
     for stack, num in stacks:
-        root.add(stack[:MOST_DEPTH], num)
+        root.add(stack[:MAX_DEPTH], num)
     drawn = list(_drawn(root, 0.0, 0, root.num)) if root.num else []
-    height = ROW * (1 + max((depth for depth, _ in drawn), default=0))
+    height = ROW_HEIGHT * (1 + max((depth for depth, _ in drawn), default=0))
     named = f' role="img" aria-label="{escape(label)}"' if label else ""
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height}" '
-        f'width="{WIDTH:g}" height="{height}" font-family="monospace" font-size="11"{named}>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {FULL_WIDTH:g} {height}" '
+        f'width="{FULL_WIDTH:g}" height="{height}" font-family="monospace" font-size="11"{named}>'
     )
     return "\n".join([head, *(text for _, text in drawn), "</svg>\n"])
 
 
 def _drawn(call: _Call, left: float, depth: int, whole: int) -> Iterator[tuple[int, str]]:
-    width = WIDTH * call.num / whole
-    if width < LEAST_WIDTH:
+    width = FULL_WIDTH * call.num / whole
+    if width < MIN_WIDTH:
         return
     name = harmless(call.name)
-    shown = name[: int(width / TEXT)] if width >= 4 * TEXT else ""
+    shown = name[: int(width / LETTER_WIDTH)] if width >= 4 * LETTER_WIDTH else ""
     colour = COLOURS[sum(call.name.encode()) % len(COLOURS)]
-    top = depth * ROW
+    top = depth * ROW_HEIGHT
     box = (
         f'<g><title>{escape(name)}: {call.num / whole:.1%}</title><rect x="{left:.1f}" y="{top}" '
-        f'width="{width:.1f}" height="{ROW - 1}" fill="{colour}"/><text x="{left + 2:.1f}" '
+        f'width="{width:.1f}" height="{ROW_HEIGHT - 1}" fill="{colour}"/><text x="{left + 2:.1f}" '
         f'y="{top + 13}">{escape(shown)}</text></g>'
     )
     yield depth, box
     for inner in call.calls.values():
         yield from _drawn(inner, left, depth + 1, whole)
-        left += WIDTH * inner.num / whole
+        left += FULL_WIDTH * inner.num / whole

@@ -14,7 +14,7 @@ from stepscope.readers.inputs import FoundSources
 from stepscope.report.document.blocks import Column, Document, Items, Section, Table
 from stepscope.report.words import clean
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 
 def formats_document() -> Document:
@@ -59,7 +59,7 @@ def source_words(inputs: FoundSources) -> list[str]:
     """A line for each file of what the user named; of a run without any, one for the run."""
     lines = []
     for sources in (inputs.logs, inputs.sources, inputs.others):
-        for source in sources[:MOST_NAMED]:
+        for source in sources[:MAX_NAMED]:
             spec = BY_NAME[source.format or KINETO]
             judged = ", ".join(spec.judges)
             lines.append(f"{clean(source.label)}: {spec.name} ({spec.words}); it tells of {judged}")

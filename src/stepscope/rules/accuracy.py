@@ -21,9 +21,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The error of a promise, as the logarithm of what was got over what was promised."""
 
     least: float = 0.12
-    """Of a fix that gives next to nothing. With this and what follows 257 of 274 gains lie in their
-    ranges (102 recordings of an H200, seen when these were chosen), and of 123 of the four sets
-    that were not 110."""
+    """The log-error floor, of a fix that gives 2 % or less. With this and what follows 257 of 274
+    gains lie in their ranges (102 recordings of an H200, seen when these were chosen), and of 123
+    of the four sets that were not 110."""
     per_gain: float = 0.12
     """More with the logarithm of the gain: more of the step is as the replay thinks."""
     largest_gain: float = 1.5

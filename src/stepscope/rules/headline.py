@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import RankFacts
 from stepscope.core.numbers import gain_words
-from stepscope.rules.judge import NEARLY
+from stepscope.rules.judge import SWEEPING_DISCOUNT
 
 BOUND_OF_PART = {
     "compute": "compute",
@@ -171,7 +171,7 @@ def _of_batch(findings: Sequence[Finding]) -> str:
     if larger is None:
         return ""
     gain, of_first = larger.predicted_speedup, max(first.predicted_speedup, 1.0)
-    if NEARLY * math.log(gain) <= math.log(of_first):
+    if SWEEPING_DISCOUNT * math.log(gain) <= math.log(of_first):
         return ""
     times = f"{larger.samples_times:g} times as large"
     return f"; a batch {times} gives {gain:.2f}x, as another training ({larger.code})"

@@ -24,14 +24,14 @@ from stepscope.rules.rule import Answer, Rule
 LATE_RANK = "late-rank"
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
-MOST_OF = 0.6
+SUBSUMED_LOG_SHARE = 0.6
 """Of the logarithm of a fix's gain, from which another's fault that it repairs too is the cause."""
-NEARLY = 0.7
+SWEEPING_DISCOUNT = 0.7
 """Of the logarithm of what a change of the whole model gives, from which the fix of one fault
 stands before it: it is sooner made, and less of the model has to fit it."""
 MOST_OF_ONE_STEP = 20.0
 """Times as fast, beyond which a gain is told where two steps show it."""
-NO_MORE = 1.15
+SAME_FIX_RATIO = 1.15
 """Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
 same fix."""
 
@@ -116,7 +116,7 @@ def _place(pair: Pair) -> tuple[int, float]:
         return 2, -finding.predicted_speedup
     gain, rule = math.log(finding.predicted_speedup), rule_of(finding.code)
     if rule is not None and rule.sweeping:
-        gain *= NEARLY
+        gain *= SWEEPING_DISCOUNT
     return int(proposal.changes_training), -gain
 
 
@@ -134,7 +134,7 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
             if other.code in rule.includes
             and not its.changes_training
             and other.predicted_speedup >= LEAST_SPEEDUP
-            and math.log(other.predicted_speedup) >= MOST_OF * gain
+            and math.log(other.predicted_speedup) >= SUBSUMED_LOG_SHARE * gain
         ]
         now = ordered.index((finding, proposal))
         if narrower and max(narrower) > now:
@@ -380,7 +380,7 @@ def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
         if finding.bound in ("host", "data") and finding.predicted_speedup >= LEAST_SPEEDUP:
             changed = proposal.change(job.job_graph)
             elsewhere = with_rank(changed, index, job.job_graph.parts[index].graph)
-            is_same = finding.predicted_speedup <= NO_MORE * late[0].predicted_speedup
+            is_same = finding.predicted_speedup <= SAME_FIX_RATIO * late[0].predicted_speedup
             if job.speedup(elsewhere) < LEAST_SPEEDUP:
                 if is_same:
                     reasons.append(f"{finding.code} there: {finding.summary}")

@@ -54,7 +54,7 @@ class TaskTable(Struct, frozen=True, kw_only=True):
         return mask
 
     def where(self, holds: Callable[[int], bool]) -> Bool:
-        """Tasks of whose operator it holds, asked once for each name and inputs, and for NONE."""
+        """Tasks whose operator matches, asked once for each name and inputs, and for NONE."""
         by_example = np.array([holds(op) for op in self.example.tolist()], np.bool_)
         mask: Bool = by_example[self.alike]
         return mask

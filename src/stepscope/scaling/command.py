@@ -11,7 +11,7 @@ from stepscope.cli.printing import print_answer
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.cli.gate import Asked
+    from stepscope.cli.gate import AskedGate
     from stepscope.core.gate import Quantities
     from stepscope.core.scaling import WidthRun
     from stepscope.pipeline.options import Options
@@ -27,7 +27,7 @@ def run_scaling(
     kind: str | None,
     options: Options,
     style: str,
-    asked: Asked | None = None,
+    asked: AskedGate | None = None,
 ) -> int:
     from stepscope.scaling.json import scaling_json
     from stepscope.scaling.view import scaling_document

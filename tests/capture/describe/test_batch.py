@@ -43,7 +43,7 @@ def test_of_no_batch_and_of_one_too_large_to_look_at_nothing_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert batch.batch_notes(None) == {}
-    monkeypatch.setattr(batch, "MOST_PARTS", 3)
+    monkeypatch.setattr(batch, "MAX_PARTS", 3)
     assert batch.batch_notes([torch.zeros(1) for _ in range(9)]) == {}
 
 

@@ -43,7 +43,7 @@ class Trap:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the objects of all tests before, and on a machine whose cores others take."""
-    monkeypatch.setattr(knobs, "MOST_LOOK_NS", 10**12)
+    monkeypatch.setattr(knobs, "MAX_LOOK_NS", 10**12)
 
 
 @pytest.fixture

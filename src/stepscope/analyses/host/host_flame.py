@@ -15,8 +15,8 @@ from stepscope.analyses.host.nesting import enclosing_ranges, num_around
 from stepscope.analyses.host.source_locations import line_of
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
-MOST_FRAMES = 1_000_000
-MOST_STACKS = 1500
+MAX_FRAMES = 1_000_000
+MAX_STACKS = 1500
 """Those with most time; the picture shows no narrower ones."""
 
 Stack = tuple[tuple[str, ...], int]
@@ -34,7 +34,7 @@ def host_flame(trace: Trace, window: tuple[int, int]) -> tuple[Stack, ...]:
     if not length.any():
         return ()
     busiest = int(np.argmax(np.bincount(thread, length)))
-    mine = np.flatnonzero((length > 0) & (thread == busiest))[:MOST_FRAMES]
+    mine = np.flatnonzero((length > 0) & (thread == busiest))[:MAX_FRAMES]
     return _stacks(trace, frames.take(mine), start.take(mine), end.take(mine))
 
 
@@ -67,7 +67,7 @@ def _stacks(trace: Trace, frames: Int64, start: Int64, end: Int64) -> tuple[Stac
     own, caller = spent.copy(), np.array(callers)
     np.subtract.at(own, caller[caller != NONE], spent[caller != NONE])
     words = {code: line_of(trace.names[code]) for code in set(codes)}
-    longest = np.argsort(-own, kind="stable")[:MOST_STACKS]
+    longest = np.argsort(-own, kind="stable")[:MAX_STACKS]
     return tuple(
         (_names(at, callers, codes, words), int(own[at])) for at in longest.tolist() if own[at] > 0
     )

@@ -14,7 +14,7 @@ from stepscope.analyses.memory.allocator import reserved_bytes
 from stepscope.analyses.memory.lifetimes import NEVER, DeviceEvents, Lifetimes
 from stepscope.core.trace import Int64
 
-MOST_TIMES, LEAST_TIMES = 512.0, 1 / 16
+MAX_TIMES, MIN_TIMES = 512.0, 1 / 16
 FIRST = -2
 """Before what was there when the recording began."""
 WORKSPACE, THREADS = 32 << 20, 2
@@ -89,18 +89,18 @@ class BatchFit:
         sizes = np.where(self._most > self._sizes, larger, self._sizes)
         return reserved_bytes(self._changes, sizes.astype(np.int64).tolist(), room_bytes)
 
-    def largest(self, room_bytes: float, most: float = MOST_TIMES) -> float | None:
+    def largest(self, room_bytes: float, most: float = MAX_TIMES) -> float | None:
         """Times the batch; None where nothing grows, or nothing fits. `most` is what tensors alone
         would have room for."""
         if not (self._most > self._sizes).any():
             return None
-        high = min(most, MOST_TIMES)
+        high = min(most, MAX_TIMES)
         if self.reserved_bytes(high, room_bytes) is not None:
             return high
         low = high / 2
         while self.reserved_bytes(low, room_bytes) is None:
             low, high = low / 2, low
-            if low < LEAST_TIMES:
+            if low < MIN_TIMES:
                 return None
         while high > NARROW * low:
             middle = (low + high) / 2

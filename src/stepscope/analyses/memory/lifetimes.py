@@ -12,7 +12,7 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 HOST = 0
 """The recorder's device type of host memory."""
-MOST_BYTES = 1 << 50
+MAX_BYTES = 1 << 50
 """More is no device's."""
 NEVER = int(np.iinfo(np.int64).max)
 
@@ -59,8 +59,8 @@ def device_events(context: RankContext) -> DeviceEvents | None:
     if events is None:
         return None
     own = (events.device_type != HOST) & (events.allocated_bytes >= 0) & (events.reserved_bytes > 0)
-    own &= (np.abs(events.size_bytes) < MOST_BYTES) & (events.reserved_bytes < MOST_BYTES)
-    own &= (events.allocated_bytes < MOST_BYTES) & (events.device >= 0)
+    own &= (np.abs(events.size_bytes) < MAX_BYTES) & (events.reserved_bytes < MAX_BYTES)
+    own &= (events.allocated_bytes < MAX_BYTES) & (events.device >= 0)
     if device is not None:
         own &= events.device == device.index
     elif own.any():

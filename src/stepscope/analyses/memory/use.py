@@ -57,14 +57,14 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 ALLOCATES = re.compile(r"^aten::(new_)?(empty|zeros|ones|full|resize_|clone$|contiguous$)")
 """Operators that are asked for memory by those that need it."""
 GATHER = re.compile(r"^FSDP::all_gather|^FSDP::pre_(forward|backward)|_all_gather_base")
-MOST_ROWS = 40
+MAX_ROWS = 40
 TIMES = (2, 4, 8, 16)
 CONTEXT_BYTES = 1 << 30
 """Of the device, for its context and the libraries' own: 0.6 GiB to 0.8 GiB beside torch's (H200,
 torch 2.11)."""
 NUM_STEPS = 2
 """That are played again for a larger batch."""
-MOST_CHANGES = 100_000
+MAX_CHANGES = 100_000
 """Allocations and frees of these, beyond which they are not."""
 ANY_SIZE = 1 << 60
 MUCH_MORE = 1.5
@@ -180,7 +180,7 @@ def _beginning(runs: PhaseRuns, trained: Trained, base: Standing) -> Beginning:
 
 
 def _with_batches(use: MemoryUse, fits: BatchFit) -> MemoryUse:
-    if not use.capacity_bytes or fits.num_changes > MOST_CHANGES:
+    if not use.capacity_bytes or fits.num_changes > MAX_CHANGES:
         return use
     room = max(use.capacity_bytes - CONTEXT_BYTES, 0)
     batches = [
@@ -320,7 +320,7 @@ def _holders(
         )
         for name, of_kind in sizes.items()
     ]
-    return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.name))[:MOST_ROWS])
+    return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.name))[:MAX_ROWS])
 
 
 def _at(

@@ -32,18 +32,18 @@ from stepscope.core.recordings.memory import (
 )
 from stepscope.core.run import RunFacts
 
-MOST_WAYS = 3
+MAX_WAYS = 3
 FORWARD_SHARE = 1 / 3
 """Of forward and backward, in FLOPs: a product is done once forward and twice backward."""
 CHECKPOINTED, SURELY_CHECKPOINTED = 0.85, 0.7
 """Of a block's activations that checkpointing frees, and what it frees of any, where it is not
 known what blocks are given, which stays. Measured on an H200: 0.84 to 0.87 of transformers in bf16
 autocast, 0.68 to 0.71 of residual convolutions in fp32."""
-LEAST_HEAD = 0.05
+MIN_HEAD = 0.05
 """Of the highest moment: what the loss holds, from which it is worth another one."""
 USUAL_BLOCKS = 10
 """Where their number is not known."""
-MOST_OTHERS = 0.1
+MAX_OTHERS = 0.1
 """Of a device, held by other processes, up to which they are not what fills it."""
 SPARE = 0.1
 """Of the room, that stays free in pieces: tensors filled 82 % to 97 % of it, 91 % in the median, in
@@ -120,7 +120,7 @@ def ways_out(
     report: OutOfMemoryReport, num_ranks: int = 1, moments: tuple[Moment, ...] | None = None
 ) -> tuple[WayOut, ...]:
     """Three at most."""
-    return every_way(report, num_ranks, moments)[:MOST_WAYS]
+    return every_way(report, num_ranks, moments)[:MAX_WAYS]
 
 
 def every_way(
@@ -174,7 +174,7 @@ def _without_cost(report: OutOfMemoryReport, shortage: _Shortage | None) -> Iter
             cost=cost,
             step_longer=0.0,
         )
-    if others and report.capacity_bytes and others >= MOST_OTHERS * report.capacity_bytes:
+    if others and report.capacity_bytes and others >= MAX_OTHERS * report.capacity_bytes:
         yield WayOut(
             action="end the other processes on the device (nvidia-smi names them)",
             frees_bytes=others,
@@ -210,7 +210,7 @@ def _by_kind(
             0.0,
             changes_numerics=True,
         )
-    if shortage.moments[0].head_bytes >= LEAST_HEAD * shortage.moments[0].size_bytes:
+    if shortage.moments[0].head_bytes >= MIN_HEAD * shortage.moments[0].size_bytes:
         yield shortage.way(
             f"a loss that never holds all logits: linear and cross entropy in {LOSS_CHUNKS} chunks "
             "or fused (torch 2.13's linear_cross_entropy, Liger's FusedLinearCrossEntropy)",
@@ -424,7 +424,7 @@ def _snapshot(record: MemoryRecord) -> OutOfMemoryReport:
         holders=tuple(
             f"{holder.frame}: {size_words(holder.size_bytes)} of {holder.category} in "
             f"{holder.num_tensors} tensors"
-            for holder in record.holders[:MOST_WAYS]
+            for holder in record.holders[:MAX_WAYS]
         ),
     )
 

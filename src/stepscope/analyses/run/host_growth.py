@@ -11,12 +11,12 @@ from stepscope.analyses.run.samples import rss_bytes
 from stepscope.core.run import HostGrowth
 from stepscope.protocol.untrusted import whole
 
-LEAST_SAMPLES = 8
+MIN_SAMPLES = 8
 """Eight that only rise are 3.5 deviations from a series without a trend."""
 Z = 3.4
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of what was held at first; less is nobody's trouble."""
-LEAST_BYTES = 64 << 20
+MIN_BYTES = 64 << 20
 LASTING = 0.5
 """The last third rises at this share of the mean rate at least: what levels off is no leak."""
 
@@ -39,12 +39,12 @@ def host_growth(samples: Sequence[Mapping[str, Any]]) -> HostGrowth | None:
         and (size := rss_bytes(sample)) is not None
     ]
     bins = _binned(known)
-    if len(bins) < LEAST_SAMPLES:
+    if len(bins) < MIN_SAMPLES:
         return None
     (first_step, first), (last_step, last) = bins[0], bins[-1]
     grown, third = last - first, len(bins) // 3
     late_step, late = bins[-1 - third]
-    if last_step <= late_step or grown < max(LEAST_BYTES, LEAST_SHARE * first):
+    if last_step <= late_step or grown < max(MIN_BYTES, MIN_SHARE * first):
         return None
     rate = grown / (last_step - first_step)
     if (last - late) / (last_step - late_step) < LASTING * rate:

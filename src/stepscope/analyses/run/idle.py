@@ -20,9 +20,9 @@ MEASURED = ("cpu_user_cores", "cpu_sys_cores")
 WORKS = (*MEASURED, "children_cores", "main_thread_queued_share")
 """In cores. A thread that is queued for one would work."""
 IO = ("disk_read_bytes_s", "disk_write_bytes_s", "children_disk_read_bytes_s")
-LEAST_IO = 1_000_000
+MIN_IO = 1_000_000
 """Bytes a second from which a process that uses no core reads or writes."""
-MOST_BUSY = 0.5
+MAX_BUSY = 0.5
 """Of a core, up to which some of the time between two samples is rest."""
 
 
@@ -85,7 +85,7 @@ class Rest(Struct, frozen=True, kw_only=True):
                 for each in rank
                 if each.begin_ns < interval.end_ns and each.end_ns > interval.begin_ns
             ]
-            if meanwhile and min(each.busy for each in meanwhile) > MOST_BUSY:
+            if meanwhile and min(each.busy for each in meanwhile) > MAX_BUSY:
                 return True
         return False
 
@@ -128,10 +128,10 @@ def _busy(sample: Sample, has_device: bool) -> float:
     used = gpu_util(sample)
     if used or (has_device and used is None):
         return 1.0
-    if sum(finite(sample.get(name)) or 0.0 for name in IO) >= LEAST_IO:
+    if sum(finite(sample.get(name)) or 0.0 for name in IO) >= MIN_IO:
         return 1.0
     busy = sum(finite(sample.get(name)) or 0.0 for name in WORKS)
-    return 1.0 if busy > MOST_BUSY else max(busy, 0.0)
+    return 1.0 if busy > MAX_BUSY else max(busy, 0.0)
 
 
 def _offset_ns(metadata: Mapping[str, Any]) -> int:

@@ -16,7 +16,7 @@ from stepscope.analyses.steps.unprofiled import usual_rows
 from stepscope.core.run import OwnTime
 from stepscope.core.trace import Float64
 
-LEAST_STEPS = 8
+MIN_STEPS = 8
 """That all ranks timed, from which they stand for the run."""
 IN_STEP = 0.05
 """Ranks that wait for one another take the same time over many steps; these differ by no more."""
@@ -35,7 +35,7 @@ def own_times(rows: Mapping[int, Sequence[Row]]) -> dict[int, OwnTime]:
     common = sorted(
         step for step in timed[0] if step is not None and all(step in mine for mine in timed)
     )
-    if len(common) < LEAST_STEPS:
+    if len(common) < MIN_STEPS:
         return {}
 
     def column(name: str) -> Float64:

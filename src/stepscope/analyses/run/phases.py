@@ -26,11 +26,11 @@ from stepscope.readers.run_folder.folder import RankRecord
 
 UNLIKE = math.log(1.25)
 """By which the steps of two phases differ: as much as is told of a job that becomes slower."""
-LEAST_STEPS, LEAST_SHARE = 16, 0.05
+MIN_STEPS, MIN_SHARE = 16, 0.05
 """Of a phase: clean steps, and of all steps. A shorter one is a disturbance."""
 IN_PLACE = 0.9
 """Of the blocks of two phases, those that are nearer to their own: noise goes to and fro."""
-IN_BLOCK, MOST_BLOCKS = 4, 240
+IN_BLOCK, MAX_BLOCKS = 4, 240
 
 
 class Phase(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def _usual(record: RankRecord, start: int, end: int | None, whole_run: Usual) ->
     usual = usual_step([row for row in record.rows if _is_in(row["step"], start, end)])
     stretches = [row for row in record.stretches if _is_in(row["first_step"], start, end)]
     num = sum(row["num_steps"] or 0 for row in stretches)
-    if (usual is not None and usual.num >= LEAST_STEPS) or not num:
+    if (usual is not None and usual.num >= MIN_STEPS) or not num:
         return usual or whole_run
     step_ns = round(sum(_stretch_ns(row) * (row["num_steps"] or 0) for row in stretches) / num)
     return replace(whole_run, step_ns=step_ns, slow_ns=SLOW_TIMES * step_ns, num=num)
@@ -121,7 +121,7 @@ def _starts(record: RankRecord) -> list[int]:
 
 
 def _blocks(points: Sequence[tuple[int, int]], stretches: Sequence[Row]) -> list[_Block]:
-    size = max(IN_BLOCK, math.ceil(len(points) / MOST_BLOCKS))
+    size = max(IN_BLOCK, math.ceil(len(points) / MAX_BLOCKS))
     blocks = []
     for index in range(0, len(points) - size + 1, size):
         some = points[index : index + size]
@@ -135,7 +135,7 @@ def _blocks(points: Sequence[tuple[int, int]], stretches: Sequence[Row]) -> list
         )
         for row in stretches
     ]
-    apart = math.ceil(len(blocks) / MOST_BLOCKS)
+    apart = math.ceil(len(blocks) / MAX_BLOCKS)
     return [_joined(blocks[at : at + apart]) for at in range(0, len(blocks), max(apart, 1))]
 
 
@@ -181,7 +181,7 @@ def _cuts(blocks: Sequence[_Block]) -> list[int]:
 
 def _kept(cuts: list[int], blocks: Sequence[_Block]) -> list[int]:
     """Without those that show too little, the least first."""
-    least = max(LEAST_STEPS, LEAST_SHARE * sum(block.num for block in blocks))
+    least = max(MIN_STEPS, MIN_SHARE * sum(block.num for block in blocks))
     while cuts:
         bounds = [0, *cuts, len(blocks)]
         parts = [blocks[a:b] for a, b in pairwise(bounds)]

@@ -23,9 +23,9 @@ from stepscope.core.run import RUN_PARTS
 from stepscope.protocol.untrusted import LARGEST_INT, as_object, finite, whole
 from stepscope.readers.run_folder.folder import RankRecord
 
-LEAST_EVALUATION = 0.2
+MIN_EVALUATION = 0.2
 """Of a usual step, from which one that was told to evaluate has done so."""
-LEAST_HELD, QUIET_PARTS = 0.1, ("between_ns", "wait_ns")
+MIN_HELD, QUIET_PARTS = 0.1, ("between_ns", "wait_ns")
 """Of what a slow step takes longer: a part in which it computes holds some of it from so much on,
 for there a machine that others use shows; in the others it computes little."""
 IN_FULL = 0.95
@@ -249,7 +249,7 @@ def _divided(
     is_clear = row["state"] == TIMED and not has_evaluated
     if turn is not None and not is_clear and 2 * division.left >= turn.once_ns:
         division.take("stalls", turn.once_ns)
-    if has_evaluated and division.left > LEAST_EVALUATION * usual.step_ns:
+    if has_evaluated and division.left > MIN_EVALUATION * usual.step_ns:
         division.take("evaluation")
     if row["state"] == FIRST:
         division.take("warm_up", division.left if is_slow else 0)
@@ -280,7 +280,7 @@ def _over_ns(row: Row, dur_ns: int, usual: Usual, extra: Extra) -> int:
         if ns > usual.parts[name].most_ns
     }
     held_ns = extra.iter_ns + sum(
-        ns for name, ns in more.items() if name in QUIET_PARTS or ns >= LEAST_HELD * over_ns
+        ns for name, ns in more.items() if name in QUIET_PARTS or ns >= MIN_HELD * over_ns
     )
     return max(min(round(held_ns), dur_ns), 0) or over_ns
 

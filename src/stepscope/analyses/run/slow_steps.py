@@ -20,11 +20,11 @@ LOUD_TIMES, NOTED_NS = 2, 1_000_000
 """The median step's logging, and so long beyond it: what logs longer is no usual step."""
 PART_SPREADS = 4
 """Median deviations of a part above its median."""
-LEAST_GROUP = 3
+MIN_GROUP = 3
 """Slow steps that can show a period."""
-IN_TURN = 0.6
+PERIODIC_SHARE = 0.6
 """Of the slow steps, those that keep a period; and of its turns, those that are slow."""
-MOST_GROUPS = 3
+MAX_GROUPS = 3
 ALIKE = 2
 """Times as long, up to which slow steps may be of one turn."""
 
@@ -137,7 +137,7 @@ def _quiet(rows: list[Row]) -> list[Row]:
 def turns_of(slow: Sequence[tuple[int, int]]) -> tuple[Turn, ...]:
     """Periods in (step, nanoseconds more than usual) of slow steps, the most costly first."""
     left, turns = list(slow), []
-    for _ in range(MOST_GROUPS):
+    for _ in range(MAX_GROUPS):
         turn = _turn(left)
         if turn is None:
             break
@@ -162,7 +162,7 @@ def _turn(slow: Sequence[tuple[int, int]]) -> Turn | None:
 
 
 def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
-    if len(large) < LEAST_GROUP:
+    if len(large) < MIN_GROUP:
         return None
     gaps = [after[0] - before[0] for before, after in pairwise(large)]
     every = Counter(gaps).most_common(1)[0][0]
@@ -171,7 +171,7 @@ def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
     middle = statistics.median(ns for _, ns in mine)
     mine = [(step, ns) for step, ns in mine if ns <= ALIKE * middle]
     num_turns = 1 + (mine[-1][0] - mine[0][0]) // every
-    if every < 2 or len(mine) < max(LEAST_GROUP, IN_TURN * max(len(large), num_turns)):
+    if every < 2 or len(mine) < max(MIN_GROUP, PERIODIC_SHARE * max(len(large), num_turns)):
         return None
     return Turn(every=every, phase=phase, once_ns=round(statistics.fmean(ns for _, ns in mine)))
 

@@ -18,7 +18,7 @@ from stepscope.readers.run_folder.folder import RankRecord
 TIMED = 0
 NOTED_NS = 1_000_000
 """A collection of garbage this long is counted."""
-MOST_LINES = 3
+MAX_LINES = 3
 
 
 def stalls_of(record: RankRecord, steps: UnprofiledSteps | None) -> dict[str, Stalls]:
@@ -121,7 +121,7 @@ def _lines(events: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
             weight = 1 if kind == "evaluation" or not isinstance(dur_ns, int) else dur_ns
             spent[line if isinstance(line, str) else ""] += weight
     total = max(spent.total(), 1)
-    return {line: ns / total for line, ns in spent.most_common(MOST_LINES) if line}
+    return {line: ns / total for line, ns in spent.most_common(MAX_LINES) if line}
 
 
 def _value(row: Row, name: str) -> int:

@@ -21,7 +21,7 @@ from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
 STRETCHES = 120
 """That the run is drawn in."""
-MOST_LINES = 3
+MAX_LINES = 3
 BEFORE, IMPORTS = "before the process began", "until torch was imported"
 COUNTED = ("saves", "evaluation", "epoch_start", "gc", "logging", "stalls", "idle")
 
@@ -132,7 +132,7 @@ def _group(
         num=len(members),
         once_seconds=round(statistics.median(ns for _, ns, _ in members)) / 1e9,
         seconds=total / 1e9,
-        lines={line: num / seen.total() for line, num in seen.most_common(MOST_LINES)},
+        lines={line: num / seen.total() for line, num in seen.most_common(MAX_LINES)},
     )
 
 
@@ -202,7 +202,7 @@ def _idle(spans: Sequence[Span], events: Sequence[Mapping[str, Any]]) -> dict[st
         steps = range(span.step or 0, (span.step or 0) + span.num_steps)
         for line, _ in _lines(events, steps).most_common(1) if ns else ():
             found[line] += ns
-    return dict(found.most_common(MOST_LINES))
+    return dict(found.most_common(MAX_LINES))
 
 
 def _num_steps(record: RankRecord) -> int:

@@ -42,16 +42,16 @@ DIFFERING_SHARE = 0.05
 used again."""
 LATE_SHARE = 0.5
 """Of waits that return before the work that they wait for has ended."""
-LEAST_WAITS = 3
-LEAST_STRETCH = 0.3
+MIN_WAITS = 3
+MIN_STRETCH = 0.3
 """Of a usual step, from which a silence in one step alone is no part of it."""
 FIRST_STRETCH = 1.0
 """The same, before the first whole step: the profiler has just begun."""
-LEAST_END = 0.1
+MIN_END = 0.1
 """Of the last step, from which it goes on without an event."""
 KNOWN_STRETCH = 4.0
 """The same, where the host was seen to wait for its loader, the device or other ranks."""
-MOST_OF_GAP = 0.5
+MAX_OF_GAP = 0.5
 """Of a silence, from which an event that reaches into it is taken to go through it."""
 ALIKE = 0.25
 """Of a usual step, by which the rest of that step may differ from it."""
@@ -173,7 +173,7 @@ def _late_ns(trace: Trace, work: Int64, launch: Int64) -> int:
     the work of every stream must end after it.
     """
     waits = np.flatnonzero(trace.is_kind(Kind.RUNTIME) & matching(trace, SYNCHRONIZE))
-    if len(work) == 0 or len(waits) < LEAST_WAITS:
+    if len(work) == 0 or len(waits) < MIN_WAITS:
         return 0
     streams = distinct(trace.stream[work])
     ends = np.stack(
@@ -186,7 +186,7 @@ def _late_ns(trace: Trace, work: Int64, launch: Int64) -> int:
     over = np.where(of_one_stream, ends.min(axis=0), ends.max(axis=0)) - trace.end_ns[waits]
     over = over[ends.max(axis=0) != NONE]
     late = over[over > STEADY_NS]
-    return int(late.max()) if len(late) >= max(LATE_SHARE * len(over), LEAST_WAITS) else 0
+    return int(late.max()) if len(late) >= max(LATE_SHARE * len(over), MIN_WAITS) else 0
 
 
 def _ends_before(trace: Trace, work: Int64, launch: Int64, waits: Int64) -> Int64:
@@ -268,13 +268,13 @@ def device_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:
     longest = int(np.argmax(intervals))
     usual = sorted(np.delete(intervals, longest).tolist())[(len(windows) - 2) // 2]
     over = intervals[longest] - usual
-    if over < LEAST_STRETCH * usual:
+    if over < MIN_STRETCH * usual:
         return ()
     idle = _idle_with_work_ns(trace, links, windows)
     kernels = _longest_of_name(trace, windows)
     for found in (np.array(idle), *kernels):
         alone = int(found[longest] - np.delete(found, longest).max())
-        if abs(alone - over) <= ALIKE * usual and alone > LEAST_STRETCH * usual:
+        if abs(alone - over) <= ALIKE * usual and alone > MIN_STRETCH * usual:
             longer = f"one of {len(windows)} steps is {_ms(over)} longer than the others"
             return (f"{CLOCK_STOOD}: {longer}, for one silence or one kernel",)
     return ()
@@ -327,7 +327,7 @@ def end_note(trace: Trace, cut: StepCut) -> tuple[str, ...]:
         return ()
     begin, end = int(cut.host_start[-1]), int(cut.host_end[-1])
     last = int(trace.start_ns[np.searchsorted(trace.start_ns, end) - 1])
-    if end - last < max(LEAST_END * (end - begin), STEADY_NS) or _is_known(trace, last, end):
+    if end - last < max(MIN_END * (end - begin), STEADY_NS) or _is_known(trace, last, end):
         return ()
     counts = np.diff(np.searchsorted(trace.start_ns, [*cut.host_start.tolist(), end]))
     if len(counts) > 1 and counts[-1] >= (1 - MISSING) * counts[:-1].min():
@@ -350,7 +350,7 @@ def _stretches(trace: Trace, cut: StepCut) -> Iterator[Stretch]:
         elsewhere = max(ns for index, ns in enumerate(lengths[:-1]) if index != window)
         is_head = window == len(windows)
         for start, end in found:
-            least = FIRST_STRETCH if is_head else LEAST_STRETCH
+            least = FIRST_STRETCH if is_head else MIN_STRETCH
             if is_head and not (~trace.device_work & (trace.start_ns >= end)).any():
                 # The host is done: a device that is behind begins when it has done what it had.
                 continue
@@ -382,14 +382,14 @@ def _device_done(trace: Trace, start_ns: int, end_ns: int) -> int:
     began = int(np.searchsorted(trace.start_ns, start_ns, side="right"))
     ends = trace.end_ns[:began][trace.device_work[:began]]
     # What seems to run through most of it was made longer by the jump.
-    short = ends < start_ns + MOST_OF_GAP * (end_ns - start_ns)
+    short = ends < start_ns + MAX_OF_GAP * (end_ns - start_ns)
     return int(ends[short].max(initial=start_ns))
 
 
 def _is_known(trace: Trace, start_ns: int, end_ns: int) -> bool:
     """Whether the host was seen to wait through all of it, or ranks for each other."""
     began = int(np.searchsorted(trace.start_ns, start_ns, side="right"))
-    across = np.flatnonzero(trace.end_ns[:began] >= start_ns + MOST_OF_GAP * (end_ns - start_ns))
+    across = np.flatnonzero(trace.end_ns[:began] >= start_ns + MAX_OF_GAP * (end_ns - start_ns))
     return bool(matching(trace, KNOWN_WAIT)[across].any())
 
 

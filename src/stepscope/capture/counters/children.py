@@ -11,7 +11,7 @@ from typing import Any
 from stepscope.capture.counters.host import SELDOM, TOP, read_all, read_io, read_stat
 from stepscope.capture.counters.rates import CounterRates
 
-MOST_CHILDREN = 128
+MAX_CHILDREN = 128
 
 
 class ChildCounters:
@@ -35,7 +35,7 @@ class ChildCounters:
         self._num_taken += 1
         counters: dict[str, float] = {}
         private_bytes = 0
-        for child in sorted(self._children)[:MOST_CHILDREN]:
+        for child in sorted(self._children)[:MAX_CHILDREN]:
             folder = f"{self._proc}{child}"
             try:
                 cpu_s, parent, _ = read_stat(folder + "/stat")

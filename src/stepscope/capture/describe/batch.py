@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.capture.describe.peek import attributes
 
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 """Looked at, of one batch: 10 ms."""
 
 
@@ -37,7 +37,7 @@ def batch_notes(batch: Any) -> dict[str, int]:
     torch = sys.modules["torch"]
     parts, seen, num_tensors, size_bytes = [batch], set[int](), 0, 0
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-        while parts and len(seen) < MOST_PARTS:
+        while parts and len(seen) < MAX_PARTS:
             part = parts.pop()
             if id(part) in seen:
                 continue

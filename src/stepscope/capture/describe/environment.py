@@ -47,13 +47,13 @@ NAMES = frozenset(
         ),
     }
 )
-MOST_CHARS = 200
+MAX_CHARS = 200
 
 
 def environment_notes(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables worth telling, each at most MOST_CHARS long."""
+    """The variables worth telling, each at most MAX_CHARS long."""
     return {
-        name: masked(name, environ[name])[:MOST_CHARS]
+        name: masked(name, environ[name])[:MAX_CHARS]
         for name in sorted(environ)
         if (name in NAMES or name.startswith(PREFIXES))
     }

@@ -23,7 +23,7 @@ from stepscope.capture.describe.peek import (
 )
 from stepscope.capture.describe.wrappers import wrapper_notes
 
-MOST_LOOK_NS = 500_000_000
+MAX_LOOK_NS = 500_000_000
 """Of the training thread's own time, which it spends on the pass: beyond this it ends where it
 is, and the notes say how far it came. Not of the clock on the wall: where other processes hold
 it up, the pass would end as often as not."""
@@ -32,11 +32,11 @@ CHUNK = 4_096
 and are passed over at once."""
 ITERABLE = 1
 """Of torch.utils.data.dataloader._DatasetKind: an IterableDataset."""
-MOST_ROWS = 16
+MAX_ROWS = 16
 LineOf = Callable[[Any], "str | None"]
 """The line of the training code that made an object; None where it is not known."""
 ASKS_WORKER = "get_worker_info"
-MOST_CODES = 1_000
+MAX_CODES = 1_000
 
 
 class LiveObjects:
@@ -62,7 +62,7 @@ def find_live_objects(torch: Any, clock: Callable[[], int] = time.thread_time_ns
     live = LiveObjects()
     kinds = _kinds(torch, live)
     lists: dict[type, list[Any] | None] = {}
-    until = clock() + MOST_LOOK_NS
+    until = clock() + MAX_LOOK_NS
     objects = gc.get_objects()
     live.num_objects = len(objects)
     live.num_frozen = gc.get_freeze_count()
@@ -106,7 +106,7 @@ def object_notes(
         key=_is_not_feeding,
     )
     return {
-        "loaders": loaders[:MOST_ROWS],
+        "loaders": loaders[:MAX_ROWS],
         "num_loaders": len(loaders),
         "loader_iter": None if loader_iter is None else attempt(loader_iter_notes, loader_iter),
         "optimizers": counted(
@@ -207,7 +207,7 @@ def splits_itself(dataset: Any) -> bool:
         if isinstance(value, FunctionType)
     ]
     seen = 0
-    while codes and seen < MOST_CODES:
+    while codes and seen < MAX_CODES:
         code, seen = codes.pop(), seen + 1
         if ASKS_WORKER in code.co_names:
             return True

@@ -9,7 +9,7 @@ from typing import Any
 from stepscope.capture.describe.peek import ask, attempt
 from stepscope.protocol.control_group import cpu_quota, memory_limit
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 
 
 def machine_notes(torch: Any, root: Path = Path("/")) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def device_notes(torch: Any) -> list[dict[str, Any]]:
     if cuda is None or not attempt(cuda.is_initialized):
         return []
     notes, used = [], ask(cuda, "current_device")
-    for index in range(min(attempt(cuda.device_count) or 0, MOST_DEVICES)):
+    for index in range(min(attempt(cuda.device_count) or 0, MAX_DEVICES)):
         properties = attempt(cuda.get_device_properties, index)
         if properties is not None:
             major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)

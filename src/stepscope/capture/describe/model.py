@@ -16,10 +16,10 @@ from stepscope.capture.describe.peek import attempt, attributes, class_of, plain
 WRAPPED_NAMES = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Under which the compiler, DDP, FSDP and activation checkpointing hold the model that they
 wrap."""
-MOST_MODELS = 4
-MOST_SHAPES = 64
-MOST_CLASSES = 24
-MOST_WALK_NS = 300_000_000
+MAX_MODELS = 4
+MAX_SHAPES = 64
+MAX_CLASSES = 24
+MAX_WALK_NS = 300_000_000
 """Of the training thread's own time, which it spends on the walk. A model of a million modules is
 described in part, and the notes say so. Not of the clock on the wall: where other processes hold
 it up, any model would be."""
@@ -32,14 +32,14 @@ def model_notes(
 
     Tensors are asked for their metadata alone: nothing runs on a device.
     """
-    until = clock() + MOST_WALK_NS
+    until = clock() + MAX_WALK_NS
     # A tensor of somebody's own class would otherwise run code of that class for each question.
     with torch._C.DisableTorchFunction():  # noqa: SLF001
         models = [_Model(root, clock, until).notes() for root in roots(modules)]
     models = [notes for notes in models if notes["num_params"]]
     models.sort(key=lambda notes: -int(notes["num_params"]))
     return {
-        "models": models[:MOST_MODELS],
+        "models": models[:MAX_MODELS],
         "num_models": len(models),
         "memory": attempt(memory_notes, torch),
     }
@@ -123,7 +123,7 @@ class _Model:
 
     def notes(self) -> dict[str, Any]:
         largest = sorted(self.shapes, key=lambda shape: -math.prod(shape) * self.shapes[shape])[
-            :MOST_SHAPES
+            :MAX_SHAPES
         ]
         return {
             "class": class_of(self.root),
@@ -142,7 +142,7 @@ class _Model:
             },
             "num_shapes": len(self.shapes),
             "shapes": [{"shape": list(shape), "num": self.shapes[shape]} for shape in largest],
-            "module_classes": dict(self.classes.most_common(MOST_CLASSES)),
+            "module_classes": dict(self.classes.most_common(MAX_CLASSES)),
         }
 
 

@@ -25,8 +25,8 @@ from stepscope.capture.tape import WAITED
 
 LOADING = ("/torch/utils/data/", "/torch/utils/data/_utils/")
 """Whoever is called from these files feeds a DataLoader, which is timed as a whole."""
-MOST_FRAMES = 40
-MOST_CLASSES = 1_000
+MAX_FRAMES = 40
+MAX_CLASSES = 1_000
 _END = object()
 
 
@@ -46,7 +46,7 @@ class Datasets:
     def hook(self) -> None:
         """Called when an optimizer is made: by then the job has defined what it iterates."""
         kinds, seen = [self._base], 0
-        while kinds and seen < MOST_CLASSES:
+        while kinds and seen < MAX_CLASSES:
             kind, seen = kinds.pop(), seen + 1
             kinds += type.__subclasses__(kind)
             is_torchs = kind.__module__.startswith("torch.") or issubclass(kind, self._pipes)
@@ -196,7 +196,7 @@ class _Yields(ast.NodeTransformer):
 def _feeds_loader() -> bool:
     """Whether a DataLoader, here or in a worker, is among those who asked for this batch."""
     frame = sys._getframe(1)  # noqa: SLF001 - the only way to it
-    for _ in range(MOST_FRAMES):
+    for _ in range(MAX_FRAMES):
         folder = frame.f_code.co_filename.replace("\\", "/").rpartition("/")[0] + "/"
         if folder.endswith(LOADING):
             return True

@@ -18,7 +18,7 @@ from stepscope.capture.hooks.probes import Probe
 from stepscope.capture.session import Session
 from stepscope.capture.tape import LOGGED, NOTED_NS
 
-LEAST_NS = 20_000
+MIN_NS = 20_000
 """Shorter calls are not counted."""
 LONGEST_NS = 60_000_000_000
 """A call that has begun longer ago is taken for one that a signal's handler cut short."""
@@ -46,7 +46,7 @@ class _Loggers:
         if begun is not None:
             self._inside_ns = 0
             ended = time.perf_counter_ns()
-            if ended - begun >= LEAST_NS:
+            if ended - begun >= MIN_NS:
                 self._watched(begun, ended)
 
     def _logged(self, begun: int, ended: int) -> None:

@@ -16,7 +16,7 @@ from stepscope.capture.hooks.probes import Probe, timed, watch
 from stepscope.capture.session import Session
 from stepscope.capture.tape import EVALUATED, SAVED
 
-MOST_NOTED = 200
+MAX_NOTED = 200
 """Evaluations whose line is looked up: a teacher's may be told so in every step."""
 
 
@@ -95,7 +95,7 @@ def _evaluation_probe(guard: Guard, session: Session) -> Probe:
 
     def on_eval(_: Any, begun: int, ended: int) -> None:
         nonlocal num_noted
-        is_noted = num_noted < MOST_NOTED
+        is_noted = num_noted < MAX_NOTED
         num_noted += is_noted
         evaluated(session, begun, ended, is_noted=is_noted)
 

@@ -20,7 +20,7 @@ from stepscope.capture.out_of_memory import note_first_passes
 from stepscope.capture.session import Session
 from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
-MOST_FRAMES = 40
+MAX_FRAMES = 40
 """Between an optimizer's step and another one around it."""
 
 
@@ -140,7 +140,7 @@ def _is_inside_itself(optimizer: Any, frame: FrameType) -> bool:
     """Whether a step of the same optimizer is around this one: of a class on top of another. Asked
     of the frames, for a note of ours would stay where a signal's handler cuts a step short."""
     around = frame.f_back
-    for _ in range(MOST_FRAMES):
+    for _ in range(MAX_FRAMES):
         if around is None:
             return False
         if around.f_code is frame.f_code:

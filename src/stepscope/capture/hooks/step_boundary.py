@@ -6,7 +6,7 @@ LOST_AFTER = 50
 """Steps of another optimizer without one of ours: ours is not used any more."""
 SURE_AFTER = 2
 """Times in a row that another optimizer was seen to step more rarely."""
-MOST_KNOWN = 10_000
+MAX_KNOWN = 10_000
 """Optimizers remembered: a job that makes new ones all the time does not make us grow."""
 
 
@@ -46,7 +46,7 @@ class Anchor:
         self._rarer[optimizer] = self._rarer.get(optimizer, 0) + 1 if is_rarer else 0
         self._alone += before == self._turn
         self._seen[optimizer] = self._turn
-        if len(self._seen) > MOST_KNOWN:
+        if len(self._seen) > MAX_KNOWN:
             self._seen.clear()
             self._rarer.clear()
         if self._alone < LOST_AFTER and self._rarer.get(optimizer, 0) < SURE_AFTER:

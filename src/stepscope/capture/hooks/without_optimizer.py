@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LEAST_INSTEAD = 200
+MIN_INSTEAD = 200
 PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
 """Backward passes or replays, and time, without any optimizer step, from which these are taken
 for steps: more than a step accumulates, and longer than it takes."""
@@ -18,7 +18,7 @@ class WithoutOptimizer:
         self.is_so = False
         self.num = 0
         """Graphs replayed, and passes of steps before this one."""
-        self._least = LEAST_INSTEAD
+        self._least = MIN_INSTEAD
         self._first_ns = 0
         self._usual_ns: int | None = None
         """A step that an optimizer ended."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.capture.recording.forked import never_let_go
 
-MOST_PENDING = 64
+MAX_PENDING = 64
 """Steps that the device may be behind before a mark is left out."""
 
 
@@ -52,7 +52,7 @@ class DeviceClock:
             self._pending.clear()
             self._spare.clear()
             self._backward = None
-        if len(self._pending) < MOST_PENDING:
+        if len(self._pending) < MAX_PENDING:
             event = self._event()
             event.record()
             self._pending.append((step, event, self._backward))

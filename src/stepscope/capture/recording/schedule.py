@@ -52,7 +52,7 @@ SELDOM = 400
 """Steps from one such burst to the next, before it is known how long a step takes."""
 BETWEEN_S = 4.0
 """Seconds from one burst to the next: who watches the run names a slow rank after a few of them."""
-LEAST_BETWEEN, MOST_BETWEEN = 16, 2048
+MIN_BETWEEN, MAX_BETWEEN = 16, 2048
 
 
 class Marks:
@@ -73,7 +73,7 @@ class Marks:
 
     def adapt(self, steps_per_s: float) -> None:
         """How fast the job steps, now and then."""
-        wanted, every = steps_per_s * BETWEEN_S, LEAST_BETWEEN
-        while 2 * every <= min(wanted, MOST_BETWEEN):
+        wanted, every = steps_per_s * BETWEEN_S, MIN_BETWEEN
+        while 2 * every <= min(wanted, MAX_BETWEEN):
             every *= 2
         self.every = every

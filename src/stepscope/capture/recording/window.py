@@ -40,8 +40,8 @@ own."""
 PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20
 """How long a recording may be open: so many times what its steps would take without a profiler,
 and a minute."""
-MOST_MARKS = 5_000
-MOST_STRANGE = 200
+MAX_MARKS = 5_000
+MAX_STRANGE = 200
 """Steps that other threads end while the one that records ends none,
 until the recording is given up."""
 
@@ -135,7 +135,7 @@ class Window:
         hold = getattr(_held, "hold", None)
         return hold is not None and hold.window is self
 
-    def told(self) -> dict[str, Any]:
+    def to_event(self) -> dict[str, Any]:
         """What RUN/rank-N/events.jsonl has of it."""
         return {
             "first_step": self.first_step,
@@ -161,7 +161,7 @@ class Window:
         """At the end of a step of any thread."""
         if not self.is_mine:
             self.num_strange += 1
-            if self.num_strange > MOST_STRANGE:
+            if self.num_strange > MAX_STRANGE:
                 self.give_up("the thread that recorded ends no steps any more")
         elif self.is_over:
             self.discard()
@@ -181,12 +181,12 @@ class Window:
 
     def mark(self, name: str, begun: int, ended: int, line: str | None) -> None:
         """Something that the profiler does not record was seen, in any thread."""
-        if self.is_mine and len(self._marks) < MOST_MARKS:
+        if self.is_mine and len(self._marks) < MAX_MARKS:
             self._marks.append((name if line is None else f"{name} at {line}", begun, ended))
 
     def mark_read(self, name: str, begun: int, ended: int, line: str | None) -> None:
         """As `mark`, of what was noted in its thread and is read in any."""
-        if self.is_attached and len(self._marks) < MOST_MARKS:
+        if self.is_attached and len(self._marks) < MAX_MARKS:
             self._marks.append((name if line is None else f"{name} at {line}", begun, ended))
 
     def _hand_marks_over(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from stepscope.protocol.run_folder import APPLIED_FILE, write_json
 
 ALREADY = "the job has it so already"
-MOST_CHARS = 300
+MAX_CHARS = 300
 
 
 class Applied:
@@ -59,7 +59,7 @@ class Applied:
     def failed(self, name: str, why: str) -> None:
         """It could not be applied on top of an object."""
         if name in self.counts and not self._num_changed[name]:
-            self.reasons[name] = why[:MOST_CHARS]
+            self.reasons[name] = why[:MAX_CHARS]
             self._write_news()
 
     def lost(self, name: str, why: str) -> None:

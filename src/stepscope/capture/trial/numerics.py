@@ -29,7 +29,7 @@ from stepscope.protocol.run_folder import NUMERICS_FILE
 
 EVERY = 10
 """Steps from one digest to the next."""
-MOST_OPTIMIZERS = 64
+MAX_OPTIMIZERS = 64
 
 
 class Numerics:
@@ -98,7 +98,7 @@ class Numerics:
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not self._is_on:
             return
-        if id(optimizer) not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
+        if id(optimizer) not in self._optimizers and len(self._optimizers) < MAX_OPTIMIZERS:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         grads = [
             param.grad

@@ -14,11 +14,11 @@ from stepscope.capture.trial.patches import replace
 from stepscope.protocol.run_folder import EQUAL_FILE, write_json
 
 NUM_BATCHES = 4
-MOST_ITEMS = 4096
+MAX_ITEMS = 4096
 """Of each tensor that are looked at."""
-MOST_THINGS = 1000
+MAX_THINGS = 1000
 """Tensors and values of a batch that are looked at."""
-MOST_DEPTH = 8
+MAX_DEPTH = 8
 
 
 class SameStart:
@@ -82,20 +82,20 @@ def add_digest(torch: Any, into: Any, batch: Any) -> None:
     Tensors by kind, shape and their first bytes, in whatever holds them.
     """
     waiting: list[tuple[Any, int]] = [(batch, 0)]
-    for _ in range(MOST_THINGS):
+    for _ in range(MAX_THINGS):
         if not waiting:
             return
         item, depth = waiting.pop()
         if isinstance(item, torch.Tensor):
             into.update(f"{item.dtype}{tuple(item.shape)}".encode())
             into.update(bytes_of(torch, item))
-        elif isinstance(item, dict) and depth < MOST_DEPTH:
+        elif isinstance(item, dict) and depth < MAX_DEPTH:
             waiting.extend(
                 (value, depth + 1)
                 for pair in reversed(list(item.items()))
                 for value in reversed(pair)
             )
-        elif isinstance(item, list | tuple) and depth < MOST_DEPTH:
+        elif isinstance(item, list | tuple) and depth < MAX_DEPTH:
             waiting.extend((member, depth + 1) for member in reversed(item))
         elif isinstance(item, str | bytes | int | float | None):
             into.update(repr(item).encode("utf-8", "replace"))
@@ -107,7 +107,7 @@ def add_digest(torch: Any, into: Any, batch: Any) -> None:
 
 def bytes_of(torch: Any, tensor: Any) -> bytes:
     """The first of a tensor's bytes, without numpy, which may not be there."""
-    first = tensor.detach().reshape(-1)[:MOST_ITEMS].cpu().contiguous()
+    first = tensor.detach().reshape(-1)[:MAX_ITEMS].cpu().contiguous()
     if first.is_complex():
         first = torch.view_as_real(first).contiguous()
     return bytes(first.view(torch.uint8).reshape(-1).tolist())

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Options", "run"]
 RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
-LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
+MIN_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 """For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
 
 
@@ -151,7 +151,7 @@ class Runner:
     def _limit_s(self) -> float | None:
         """What was given, else many times what the longest run took: one that hangs, as workers
         may, must end. And never more than what is left of the budget."""
-        limits = [max(LEAST_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
+        limits = [max(MIN_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
         if self._measuring.timeout_s is not None:
             limits = [self._measuring.timeout_s]
         left = self._budget.left_s

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import count, positive, seconds, whole
+from stepscope.cli.options import count, int_in_range, positive, seconds
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Measuring:
     max_rounds: int = declare.option(
         "--max-rounds N",
         "rounds of four runs at most (default: 10)",
-        whole("a number of rounds; give 2 or more: one round proves nothing", 2, 1000),
+        int_in_range("a number of rounds; give 2 or more: one round proves nothing", 2, 1000),
         10,
     )
     precision: float = declare.option(

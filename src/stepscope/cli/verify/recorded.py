@@ -17,7 +17,7 @@ from stepscope.protocol.untrusted import read_json_object
 from stepscope.readers.run_folder.kept_runs import begun_ns, run_folders
 
 DIAGNOSIS = "diagnosis.json"
-MOST_LOOKED = 20
+MAX_LOOKED = 20
 """Runs, the latest first: older ones are of another state of the job."""
 
 
@@ -28,7 +28,7 @@ def recorded_fixes(
     has it."""
     runs = sorted(run_folders(folder or Path(RUNS)), key=begun_ns, reverse=True)
     wanted = list(masked_words(command))
-    for run in runs[:MOST_LOOKED]:
+    for run in runs[:MAX_LOOKED]:
         if read_json_object(run / RUN_FILE).get("command") != wanted:
             continue
         try:

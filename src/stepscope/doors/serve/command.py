@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.cli.printing import note
 
 PORT = 8484
@@ -23,7 +23,7 @@ class Options:
     port: int = declare.option(
         "--port N",
         f"default: {PORT}; 0: any that is free",
-        whole("a port; give a number up to 65535", 0, 65_535),
+        int_in_range("a port; give a number up to 65535", 0, 65_535),
         PORT,
     )
 

@@ -24,7 +24,7 @@ STYLES = ("page.css", "serve.css")
 MAX_COMMAND = 120
 MAX_COMMANDS = 200
 """To choose from, the most frequent."""
-LEAST_PART = 0.005
+MIN_PART = 0.005
 """Of a step, from which a part has a place in its bar."""
 PICTURES = (
     ("steps", "How long a step takes", "ms"),
@@ -133,7 +133,7 @@ def _rendered(
 
 def step_bar(run: RunEntry) -> dict[str, Any] | None:
     """The run's step as parts of a bar, and the same in words."""
-    parts = [part for part in PARTS if run.parts.get(part, 0.0) >= LEAST_PART]
+    parts = [part for part in PARTS if run.parts.get(part, 0.0) >= MIN_PART]
     if not parts:
         return None
     at, made = 0.0, []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import real, whole
+from stepscope.cli.options import int_in_range, real
 from stepscope.cli.printing import print_document
 from stepscope.errors import InputError, UsageError
 from stepscope.process.table import rank_of
@@ -33,13 +33,13 @@ class Options:
     pids: list[int] = declare.option(
         "PID",
         "a training process, or what launched it",
-        whole("the number of a process", most=10**19),
+        int_in_range("the number of a process", most=10**19),
         nargs="+",
     )
     looks: int = declare.option(
         "--looks N",
         "how often to look (default: 5)",
-        whole(
+        int_in_range(
             "a number of looks; give 2 or more: one does not distinguish hung from running",
             2,
             1000,

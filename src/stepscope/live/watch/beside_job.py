@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.additions import BesideJob
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.cli.printing import say
 from stepscope.live.watch import prometheus
 from stepscope.live.watch.alerting import Sinks
@@ -132,7 +132,7 @@ class Options:
     evidence: int = declare.option(
         "--evidence N",
         "recordings that alerts may ask for by themselves (default: 2; 0 for none)",
-        whole("a number of recordings; give 0 to 1000", 0, 1_000),
+        int_in_range("a number of recordings; give 0 to 1000", 0, 1_000),
         MAX_RECORDINGS,
     )
     port: int | None = prometheus.port()

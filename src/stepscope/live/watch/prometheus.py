@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import whole
+from stepscope.cli.options import int_in_range
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def port() -> Any:
-    read = whole("a port; give a number from 1 to 65535", most=65_535)
+    read = int_in_range("a port; give a number from 1 to 65535", most=65_535)
     return declare.option("--prometheus PORT", "serve metrics at http://HOST:PORT/metrics", read)
 
 

@@ -11,7 +11,7 @@ from stepscope.hardware.lookup import find_spec
 from stepscope.plan.cli.options import Options
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.cluster_parse import parse_cluster
-from stepscope.plan.collective import Asked, advice, collective, measured_of
+from stepscope.plan.collective import CollectiveRequest, advice, collective, measured_of
 from stepscope.plan.contract.collective import Measurement
 from stepscope.plan.report.collective import collective_document, collective_json
 from stepscope.readers.hardware_file import read_hardware
@@ -29,7 +29,7 @@ def run_collective(options: Options, kind: str) -> int:
     if output.format == "html":
         raise UsageError("--collective has text and JSON: leave out --format html")
     cluster, notes = _cluster(options)
-    asked = Asked(
+    asked = CollectiveRequest(
         kind=kind,
         size_bytes=given.bytes,
         num_ranks=given.ranks or cluster.num_devices,
@@ -86,7 +86,9 @@ def _elsewhere(options: Options, cluster: Cluster) -> tuple[str, ...]:
     return (words,)
 
 
-def read_measured(options: Options, asked: Asked, per_node: int) -> tuple[Measurement, ...]:
+def read_measured(
+    options: Options, asked: CollectiveRequest, per_node: int
+) -> tuple[Measurement, ...]:
     """NCCL's own choice from --hardware, others from --measured ALGO=FILE."""
     files: list[tuple[str, Path]] = []
     if options.hardware is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.calibrated import bus_factor, ring_steps
 from stepscope.core.codec import encode
 from stepscope.plan.cluster import Cluster
-from stepscope.plan.collective import Asked, Collective
+from stepscope.plan.collective import Collective, CollectiveRequest
 from stepscope.plan.contract.collective import CollectiveContract, Measurement, Way
 from stepscope.plan.report.words import seconds
 from stepscope.report.document.blocks import (
@@ -70,7 +70,7 @@ def collective_document(
     yield Section(title="Notes", blocks=(Items((advice, *result.notes, *notes)),))
 
 
-def _sent_words(asked: Asked) -> str:
+def _sent_words(asked: CollectiveRequest) -> str:
     """What a ring sends, whatever it is sent over."""
     sent = asked.size_bytes * bus_factor(asked.kind, asked.num_ranks)
     steps = ring_steps(asked.kind, asked.num_ranks)

@@ -15,7 +15,7 @@ from stepscope.plan.from_run import COMMS, COMPUTE, Extrapolation, WidthStep
 from stepscope.plan.report.html import curve, drawn
 from stepscope.plan.report.words import seconds
 from stepscope.report.document.blocks import (
-    MOST_NOTES,
+    MAX_NOTES,
     Bar,
     Column,
     Document,
@@ -67,7 +67,7 @@ def run_plan_sections(plan: RunPlan) -> tuple[Section, ...]:
     carried = (
         [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
     )
-    judged = Items((*carried, *plan.notes[:MOST_NOTES]))
+    judged = Items((*carried, *plan.notes[:MAX_NOTES]))
     aside = "comms: what of a step is exposed communication; efficiency: against the recorded run"
     devices = (devices_section(plan),) if plan.devices else ()
     return (

@@ -29,7 +29,7 @@ from stepscope.readers.trace.columns import ANY_EVENT_TEXT, Args, Columns, Insta
 TOKEN = re.compile(rb'\\(?:.|\Z)|"|[\[{]+|[\]}]+', re.DOTALL)
 FEW_BYTES = 256
 FIRST_WINDOW = 4 << 10
-MOST_WINDOW = 1 << 20
+MAX_WINDOW = 1 << 20
 BACKSLASH, QUOTE = b"\\"[0], b'"'[0]
 OPENING = b"[{"
 STEPS = np.zeros(256, np.int8)
@@ -59,7 +59,7 @@ class Skimmer:
             end = self._in_window(window)
             end = None if end is None else stop + end
             stop += len(window)
-            size = min(4 * size, MOST_WINDOW)
+            size = min(4 * size, MAX_WINDOW)
         return end
 
     def _by_token(self, text: bytes, at: int, stop: int) -> int | None:

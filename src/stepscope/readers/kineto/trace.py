@@ -147,7 +147,7 @@ def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
     )
 
 
-MOST_MARKS = 100_000
+MAX_MARKS = 100_000
 LONGEST_NAME = 1_000
 
 
@@ -158,7 +158,7 @@ def marks_of(fields: Mapping[str, Any], base_ns: int, scanner: Scanner) -> Colum
     if not isinstance(listed, list):
         return None
     threads = {str(tid): code for (_, tid), code in scanner.threads.items()}
-    rows = [row for mark in listed[:MOST_MARKS] if (row := _row(mark, base_ns, threads))]
+    rows = [row for mark in listed[:MAX_MARKS] if (row := _row(mark, base_ns, threads))]
     if not rows:
         return None
     names, start, dur, thread = zip(*rows, strict=True)

@@ -58,7 +58,7 @@ RANK_FILES = (
 )
 NO_REASON = "it does not say why"
 NO_ROOM = "the disk is full; give --out a folder with room"
-LEAST_FREE_BYTES = 64 * 1024
+MIN_FREE_BYTES = 64 * 1024
 """On the run's disk; with less not even the reason can be written."""
 
 
@@ -164,7 +164,7 @@ def problem_of(path: Path) -> str | None:
     """Why the capture ended itself; None where it did not."""
     if not path.is_file():
         return None
-    is_full = shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES
+    is_full = shutil.disk_usage(path.parent).free < MIN_FREE_BYTES
     return problem_line(path) or (NO_ROOM if is_full else NO_REASON)
 
 

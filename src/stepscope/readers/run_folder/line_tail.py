@@ -11,7 +11,7 @@ from stepscope.readers.run_folder.values import sound_object
 
 TAIL_BYTES = 65_536
 """Most that one look reads of one file: some 900 steps, or 100 samples."""
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Of a file that is read whole."""
 
 
@@ -48,7 +48,7 @@ class Lines:
 
 def read_object(path: Path) -> dict[str, Any]:
     """A small JSON file of a run, each value as values.py has it; empty where it is none."""
-    return sound_object(read_json_object(path, MOST_BYTES))[0]
+    return sound_object(read_json_object(path, MAX_BYTES))[0]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -188,7 +188,7 @@ class _RankFollower:
                     self._last_step, self._step_ns = step, at_ns
 
 
-LEAST_COLUMNS = 7
+MIN_COLUMNS = 7
 """Of a stretch; a step has more."""
 
 
@@ -197,7 +197,7 @@ def _rows(values: Sequence[Any], columns: Sequence[str]) -> list[Row]:
     return [
         dict.fromkeys(columns) | sound_row(columns[: len(value)], value)
         for value in values
-        if isinstance(value, list) and LEAST_COLUMNS <= len(value) <= len(columns)
+        if isinstance(value, list) and MIN_COLUMNS <= len(value) <= len(columns)
     ]
 
 

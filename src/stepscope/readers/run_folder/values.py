@@ -85,7 +85,7 @@ BY_SUFFIX: tuple[tuple[str, Range], ...] = (
 )
 """Names end with their units."""
 KINDS = {*LISTS_OF_OBJECTS, *LISTS_OF_TEXTS, *OBJECTS, *TEXTS, *WHOLE, *FINITE}
-MOST_STEP_NS = 2**53
+MAX_STEP_NS = 2**53
 """A hundred days, and exact as a float."""
 NUM_NAMED = 4
 
@@ -102,7 +102,7 @@ def sound_row(columns: Sequence[str], values: Sequence[Any]) -> Row:
     than any run."""
     most = {"from_ns": LARGEST_INT, "to_ns": LARGEST_INT, "end_ns": LARGEST_INT}
     return {
-        name: whole(value, 0, most.get(name, MOST_STEP_NS))
+        name: whole(value, 0, most.get(name, MAX_STEP_NS))
         for name, value in zip(columns, values, strict=True)
     }
 

@@ -100,7 +100,7 @@ class Blocks:
         self._blocks: list[Columns] = []
         self._room: dict[str, NDArray[Any]] = {}
         self._mappings: list[mmap.mmap] = []
-        """Of the rooms that have small pages."""
+        """Buffers still on small pages."""
         self._num = 0
         self._memory: list[Int64] = []
 

@@ -34,8 +34,8 @@ from stepscope.recordings.safe_unpickle import PROTOCOLS, load_plain
 FORMAT = "flight-recorder"
 MAX_BYTES = 512 << 20
 MAX_OWN_CALLS, MAX_CALLS = 100_000, 2_000_000
-"""Of one rank, its last ones, and of all ranks together; LEAST_CALLS of each at the least."""
-LEAST_CALLS = 256
+"""Of one rank, its last ones, and of all ranks together; MIN_CALLS of each at the least."""
+MIN_CALLS = 256
 MAX_RANKS = 200_000
 MAX_GROUPS = 4096
 MAX_FRAMES = 200
@@ -68,7 +68,7 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> TrainingLog:
     """All ranks' dumps as one recording."""
-    most = min(MAX_OWN_CALLS, max(LEAST_CALLS, MAX_CALLS // max(len(sources), 1)))
+    most = min(MAX_OWN_CALLS, max(MIN_CALLS, MAX_CALLS // max(len(sources), 1)))
     dumps: dict[int, FlightDump] = {}
     notes: list[str] = []
     problem: FormatError | None = None

@@ -25,7 +25,7 @@ from stepscope.recordings.flight.groups import (
 )
 
 MAX_DETAILS = 8
-LEAST_WAITED_S = 0.1
+MIN_WAITED_S = 0.1
 """Below it a dump has no later moment to compare with."""
 LOOK = "py-spy dump, its own output"
 BRANCH = (
@@ -266,7 +266,7 @@ def of_all_there(
 
 def waited_words(waited_s: float | None, limit_s: float | None) -> str:
     """Whether it is a hang at all: a dump of a job that runs has open collectives too."""
-    if waited_s is None or waited_s < LEAST_WAITED_S:
+    if waited_s is None or waited_s < MIN_WAITED_S:
         return "how long it was open, these dumps do not tell: of a job that ran on it is no hang"
     limit = "" if limit_s is None else f"; its timeout is {limit_s:,.3g} s"
     if limit_s is None or waited_s < limit_s:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from stepscope.core.recordings.training_log import CLOCK, RATE, Figure, FrameworkLog
 from stepscope.readers.text_lines import NUMBER, bars, number
 from stepscope.recordings.frameworks.parser import FrameworkParser
-from stepscope.recordings.frameworks.series import LEAST_MEAN_STEPS, MAX_CLOCKS, Clock
+from stepscope.recordings.frameworks.series import MAX_CLOCKS, MIN_MEAN_STEPS, Clock
 
 PAIR = re.compile(rf"'([\w/]{{1,80}})': '?({NUMBER}|nan|inf)'?(?=[,}}])")
 WRITER = re.compile(r"(?:\[[\w ]{1,20}\]:?)?")
@@ -106,7 +106,7 @@ class HuggingFaceParser(FrameworkParser):
         else:
             return None, 0
         training_s = runtime - self.evaluated_s
-        if round(num) < LEAST_MEAN_STEPS or training_s <= 0:
+        if round(num) < MIN_MEAN_STEPS or training_s <= 0:
             return None, 0
         return round(training_s / num * 1e9) or None, round(num)
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from stepscope.core.recordings.training_log import RATE, SUM, Action, FrameworkLog, Phase
 from stepscope.readers.text_lines import NUMBER, bars, number, whole
 from stepscope.recordings.frameworks.parser import FrameworkParser
-from stepscope.recordings.frameworks.series import LEAST_MEAN_STEPS
+from stepscope.recordings.frameworks.series import MIN_MEAN_STEPS
 
 BAR_NAME = "progress bar, as Lightning draws it"
 HEADER = ("Action", "Mean duration (s)")
@@ -132,7 +132,7 @@ class LightningParser(FrameworkParser):
         num, batch = self._calls("optimizer_step"), self.actions.get("run_training_batch")
         if (
             num is None
-            or num < LEAST_MEAN_STEPS
+            or num < MIN_MEAN_STEPS
             or batch is None
             or batch.num_calls is None
             or num > batch.num_calls

@@ -20,8 +20,8 @@ from stepscope.core.recordings.training_log import Figure, FrameworkLog
 from stepscope.readers.text_lines import NUMBER, fields, ns_of_ms, number
 from stepscope.recordings.frameworks.parser import (
     LOSS,
+    MAX_RESERVED,
     MEMORY,
-    MOST_RESERVED,
     OF_JOB,
     STEP_MS,
     FrameworkParser,
@@ -37,7 +37,7 @@ OLD_TIMERS = re.compile(r"time \(ms\) \|")
 ALL_RANKS = re.compile(r"times across ranks \(ms\)")
 ALL_NAME = re.compile(r"(?:^|:)\s{2,4}([A-Za-z][\w/-]{1,79}):\s*$")
 ALL_RANK = re.compile(rf"\srank\s{{1,6}}(\d{{1,7}}): ({NUMBER})\s*$")
-MOST_MEMORY = re.compile(rf" memory \(MB\) \|.{{0,200}}?max (?:reserved|allocated): ({NUMBER})")
+MAX_MEMORY = re.compile(rf" memory \(MB\) \|.{{0,200}}?max (?:reserved|allocated): ({NUMBER})")
 RESERVED = re.compile(rf"max reserved: ({NUMBER})")
 WORLD = re.compile(r"using world size: (?P<world_size>\d{1,8}), (?P<layout>data-parallel.{0,300})")
 SEQUENCE = re.compile(r"\bseq_length \.{2,60} (?P<sequence>\d{1,9})\s*$")
@@ -69,7 +69,7 @@ class MegatronParser(FrameworkParser):
     CONVENTIONS: ClassVar = {
         "samples_per_s": OF_JOB,
         "tflops": "TFLOP/s of one GPU, by Megatron's own count of the model's FLOPs",
-        MEMORY: MOST_RESERVED,
+        MEMORY: MAX_RESERVED,
     }
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class MegatronParser(FrameworkParser):
         (" ..", SEQUENCE, FrameworkParser.take_facts),
         ("time (ms) |", OLD_TIMERS, _take_old_timers),
         ("times across ranks (ms)", ALL_RANKS, _start_ranks),
-        (" memory (MB) |", MOST_MEMORY, _take_memory),
+        (" memory (MB) |", MAX_MEMORY, _take_memory),
         ("using world size:", WORLD, FrameworkParser.take_facts),
     )
 

@@ -26,7 +26,7 @@ MAX_COUNT = 10**9
 STEP_MS, LOSS = "step_ms", "loss"
 MEMORY = "memory_bytes"
 OF_JOB = "of the job, as it is written"
-MOST_RESERVED = "most reserved by the allocator, of the ranks that wrote it"
+MAX_RESERVED = "most reserved by the allocator, of the ranks that wrote it"
 
 
 LineKind: TypeAlias = tuple[str, re.Pattern[str], Callable[[Any, str, re.Match[str]], None]]

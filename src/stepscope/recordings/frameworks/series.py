@@ -18,9 +18,9 @@ MAX_CLOCKS = 64
 FIRST_SHARE = 10
 """A tenth of the lines is left out at the beginning, and at most as many lines: there steps warm
 up."""
-LEAST_STEPS = 3
+MIN_STEPS = 3
 """Steps from which a time is given."""
-LEAST_MEAN_STEPS = 50
+MIN_MEAN_STEPS = 50
 """Steps from which the mean over a whole run is its pace: a first step that takes five times as
 long moves it by less than a tenth."""
 FINE = 20
@@ -83,14 +83,14 @@ class Series:
             timed = timed[skipped:]
         num = sum(entry.num for entry in timed)
         times = [entry.ns for entry in timed if entry.ns is not None]
-        return (round(median(times)), num) if num >= LEAST_STEPS else (None, 0)
+        return (round(median(times)), num) if num >= MIN_STEPS else (None, 0)
 
     def _last_run(self) -> list[Entry]:
         """The lines since the steps last began anew; empty where they are too few for a time, or
         the lines of several writers."""
         run = self.entries[-1].run if self.entries else 0
         entries = [entry for entry in self.entries if entry.run == run]
-        return entries if run and len(entries) > LEAST_STEPS else []
+        return entries if run and len(entries) > MIN_STEPS else []
 
     def notes(self) -> tuple[str, ...]:
         entries = self._last_run()
@@ -136,7 +136,7 @@ class Clock:
         """The median stretch, by steps: an evaluation or a save makes one stretch longer, not the
         median."""
         num = sum(count for _, count in self.lengths)
-        if num < LEAST_STEPS:
+        if num < MIN_STEPS:
             return None, 0
         ordered, so_far = sorted(self.lengths), 0
         for length, count in ordered:

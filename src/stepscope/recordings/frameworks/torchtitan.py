@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import CLOCK, RATE, Figure
 from stepscope.readers.text_lines import NUMBER, number
-from stepscope.recordings.frameworks.parser import MEMORY, MOST_RESERVED, FrameworkParser
-from stepscope.recordings.frameworks.series import LEAST_STEPS
+from stepscope.recordings.frameworks.parser import MAX_RESERVED, MEMORY, FrameworkParser
+from stepscope.recordings.frameworks.series import MIN_STEPS
 
 STEP = re.compile(
     r"(?<!validate )\bstep:\s{1,8}(?P<step>\d{1,12})\s{1,4}"
@@ -65,7 +65,7 @@ class TorchtitanParser(FrameworkParser):
         "tokens_per_s": "of one device, as it is written (tps)",
         "tflops": "TFLOP/s of one device, of the model's FLOPs",
         "mfu": "the model's FLOPs (PaLM, appendix B)",
-        MEMORY: MOST_RESERVED,
+        MEMORY: MAX_RESERVED,
     }
     STEP_SOURCE = CLOCK
 
@@ -106,7 +106,7 @@ class TorchtitanParser(FrameworkParser):
         tokens = self._tokens()
         world_size = self.count("world_size")
         tps = rates.steady()
-        if step_ns is None and tps and tokens and world_size and len(rates.values) >= LEAST_STEPS:
+        if step_ns is None and tps and tokens and world_size and len(rates.values) >= MIN_STEPS:
             return round(tokens / (tps * world_size) * 1e9), self.series.num, RATE
         return step_ns, num, source
 

@@ -29,7 +29,7 @@ ROLES = {"pt_main_thread": RANK, "pt_data_worker": WORKER}
 """By the names that torch 2.6 and later gives them; top cuts a long one off with a +."""
 MAX_PROCESSES = 4096
 MAX_SCREENS = 100_000
-LEAST_CORES = 0.02
+MIN_CORES = 0.02
 DAY_S = 86_400
 HINT = "Record with: top -b -d 2 -n 15 -w 200 > top.txt"
 
@@ -129,9 +129,7 @@ def _processes(screens: Sequence[_Screen]) -> tuple[ProcessUse, ...]:
             )
         )
     active = [
-        process
-        for process in uses
-        if (process.cores or 0.0) >= LEAST_CORES or process.io_wait_share
+        process for process in uses if (process.cores or 0.0) >= MIN_CORES or process.io_wait_share
     ]
     return tuple(active or uses)
 

@@ -37,7 +37,7 @@ MAX_BYTES = 16 << 20
 MAX_DEVICES = 1024
 MAX_COUNT = 1 << 62
 MAX_LOOKS = 100_000
-LEAST_LOOKS = 3
+MIN_LOOKS = 3
 """From which a list is taken for looks at one device."""
 RISING = ("allocated_bytes.all.allocated", "allocation.all.allocated", "allocated_bytes.all.peak")
 """Counters that never fall in a process, the ones first that rise with every allocation."""
@@ -105,7 +105,7 @@ def _is_one_device(looks: Sequence[dict[str, Any]]) -> bool:
     for name in RISING:
         counts = [_count(stats, name) for stats in looks]
         known = [count for count in counts if count is not None]
-        if len(known) == len(counts) and len(counts) >= LEAST_LOOKS:
+        if len(known) == len(counts) and len(counts) >= MIN_LOOKS:
             return all(before < after for before, after in pairwise(known))
     return False
 

@@ -62,7 +62,7 @@ STARTS = ("# nThread", "# Collective test starting", "# nccl-tests version", "# 
 BANDWIDTH = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 SIZE = re.compile(r"[0-9]{1,18}")
-LEAST_US = 1e-3
+MIN_US = 1e-3
 """The tests print hundredths of a microsecond."""
 
 
@@ -237,7 +237,7 @@ def _number(text: str) -> float | None:
 
 def _time(text: str) -> float | None:
     value = _number(text)
-    return value if value and LEAST_US <= value < 1e12 else None
+    return value if value and MIN_US <= value < 1e12 else None
 
 
 def is_mine(head: bytes, _name: str) -> bool:

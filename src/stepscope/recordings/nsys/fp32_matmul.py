@@ -9,7 +9,7 @@ from stepscope.recordings.nsys.totals import kernel_totals
 
 CODE = "fp32-matmul"
 BOUND = "compute"
-LEAST_TOTAL_SHARE = 0.05
+MIN_TOTAL_SHARE = 0.05
 """Of the kernels' time, by totals alone; chosen without recordings."""
 
 
@@ -23,7 +23,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         if category_of(row.name) in MATRIX_CATEGORIES and uses_tensor_cores(row.name) is False
     ]
     slow_ns = sum(row.total_ns for row in slow)
-    if not total_ns or slow_ns < LEAST_TOTAL_SHARE * total_ns:
+    if not total_ns or slow_ns < MIN_TOTAL_SHARE * total_ns:
         return None
     return Advice(
         code=CODE,

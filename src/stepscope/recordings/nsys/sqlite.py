@@ -32,7 +32,7 @@ from stepscope.recordings.nsys.events import (
 from stepscope.recordings.nsys.metrics import counters_of
 from stepscope.recordings.nsys.nvtx import RANGES, Calls, take_ranges
 from stepscope.recordings.nsys.target import (
-    LEAST_SHARE,
+    MIN_SHARE,
     Processes,
     base_ns_of,
     devices_of,
@@ -91,7 +91,7 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
                 for word, process in zip(words, ranks, strict=True)
             ]
         others = [process_number(process) for process in processes.work if process not in ranks]
-        little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
+        little = f"no kernels, or less than {MIN_SHARE:.0%} of the busiest one's device time"
         small = f"{_listed(others)} had {little}: taken for no rank"
         each = (
             f"each is read as one rank, in the order of their numbers ({first_few(numbers)}): nsys "

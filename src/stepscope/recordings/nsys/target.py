@@ -21,7 +21,7 @@ from stepscope.recordings.nsys.nvtx import RANGES
 
 MAX_PROCESSES = 64
 """That are distinguished. A machine has some eight devices, and as many ranks."""
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a
 helper hardly at all."""
 MAX_DEVICES = 1024
@@ -42,7 +42,7 @@ class Processes:
 
     def ranks(self) -> list[int]:
         """Those that are ranks of a job, in the order of their numbers."""
-        least = LEAST_SHARE * max(self.work.values(), default=0.0)
+        least = MIN_SHARE * max(self.work.values(), default=0.0)
         able = [
             process
             for process, ns in self.work.items()

@@ -29,8 +29,8 @@ from stepscope.recordings.perfetto.columns import (
     columns_of,
 )
 from stepscope.recordings.perfetto.processes import (
-    LEAST_SHARE,
     MAX_RANKS,
+    MIN_SHARE,
     OURS,
     Owners,
     described,
@@ -122,7 +122,7 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
                 break
     parser.finish()
     work = parser.builder.work()
-    least_ns = LEAST_SHARE * max((ns for ns, _ in work.values()), default=0.0)
+    least_ns = MIN_SHARE * max((ns for ns, _ in work.values()), default=0.0)
     ranks = [owner for owner, (ns, has_kernels) in work.items() if has_kernels and ns >= least_ns]
     if len(ranks) < 2:
         return [], []
@@ -138,7 +138,7 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
     if many > MAX_RANKS:
         notes.append(f"{many} processes ran kernels: the {MAX_RANKS} busiest are read")
     elif others := [owner for owner in work if owner not in ranks]:
-        little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
+        little = f"no kernels, or less than {MIN_SHARE:.0%} of the busiest one's device time"
         notes.append(f"process {listed(others)} had {little}: taken for no rank")
     return list(zip(ranks, words, strict=True)), notes
 

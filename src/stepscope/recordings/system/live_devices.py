@@ -33,7 +33,7 @@ VALUES = {
 """Our samples' names, the fields of DeviceSeries, and what one of the first is in the second."""
 SAMPLE_S = 0.2
 """NVML's utilization is of the last sixth of a second to a second, by the device."""
-MOST_PROCESSES = 256
+MAX_PROCESSES = 256
 AMD_DRIVER = Path("sys/bus/pci/drivers/amdgpu")
 
 
@@ -148,15 +148,15 @@ def _name(nvml: Nvml, handle: ctypes.c_void_p) -> str | None:
 
 def _processes_on(nvml: Nvml, handle: ctypes.c_void_p) -> Callable[[], frozenset[int]]:
     def pids() -> frozenset[int]:
-        number = ctypes.c_uint(MOST_PROCESSES)
-        running = (RunningProcess * MOST_PROCESSES)()
+        number = ctypes.c_uint(MAX_PROCESSES)
+        running = (RunningProcess * MAX_PROCESSES)()
         try:
             nvml.call(
                 "nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(number), running
             )
         except NvmlError:
             return frozenset()
-        return frozenset(running[at].pid for at in range(min(number.value, MOST_PROCESSES)))
+        return frozenset(running[at].pid for at in range(min(number.value, MAX_PROCESSES)))
 
     return pids
 

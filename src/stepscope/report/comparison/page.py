@@ -53,17 +53,17 @@ ACCOUNTS = {
     "collective": ("Collectives", "from each rank's arrival, waits are in it"),
 }
 COLUMN_WORDS = {"category": "kind"}
-MOST_LINES = {"part": len(PARTS) + 2, "phase": 6}
+MAX_LINES = {"part": len(PARTS) + 2, "phase": 6}
 """Lines of an account where there is little room, if not 8."""
-MOST_WHOLE = 500
+MAX_WHOLE = 500
 """Lines of a table on the page."""
-MOST_HINT = 600
+MAX_HINT = 600
 NAMES = 44
 LONG = 60
 """Cells of a name, and of work with how it changed."""
 NOT_MEASURED = "-"
 REST = "all else"
-LEAST_BAR = 0.02
+MIN_BAR = 0.02
 """Of a table's longest change: a row that changed by less has no line of its own where there are
 many."""
 QUIET = 0.005
@@ -154,7 +154,7 @@ class _Times(Struct, frozen=True, kw_only=True):
     def chosen(self, most: int) -> tuple[list[_Line], list[_Line], int]:
         """The lines shown, those after them, and how many are not: the rest then has them."""
         visible = sum(line.has_digits(self.decimals) for line in self.lines)
-        least_ns = 0.0 if visible <= most else LEAST_BAR * self.longest_ns
+        least_ns = 0.0 if visible <= most else MIN_BAR * self.longest_ns
         shown: list[_Line] = []
         before_ns, after_ns = self.rest.before_ns or 0, self.rest.after_ns or 0
         for line in self.lines:
@@ -220,7 +220,7 @@ class _Tables:
             rest=account.rest,
             last=[_Line(Cell("total", "strong"), account.before_ns, account.after_ns)],
             decimals=max(1, _decimals(account.before_ns, account.after_ns)),
-            most=MOST_LINES.get(by, 8),
+            most=MAX_LINES.get(by, 8),
         )
         titles = (COLUMN_WORDS.get(by, by), "A", self.name, "change")
         section = self._timed(
@@ -410,7 +410,7 @@ class _Tables:
         )
 
     def _most(self, most: int) -> int:
-        return MOST_WHOLE if self.is_whole else most
+        return MAX_WHOLE if self.is_whole else most
 
 
 def _names(*titles: str) -> tuple[Column, ...]:
@@ -424,7 +424,7 @@ def _strong(*texts: str) -> tuple[Cell, ...]:
 
 def _named(words: str, name: str) -> Cell:
     """With the whole name, where it is shown short."""
-    return Cell(words, hint="" if name in words else name[:MOST_HINT])
+    return Cell(words, hint="" if name in words else name[:MAX_HINT])
 
 
 def _cells(line: _Line, columns: tuple[Column, ...], decimals: int) -> tuple[Cell, ...]:
@@ -447,7 +447,7 @@ def _cells(line: _Line, columns: tuple[Column, ...], decimals: int) -> tuple[Cel
 def _changed_line(changed: Changed) -> _Line:
     before, after = (None if work is None else work.ns for work in (changed.before, changed.after))
     work = changed_name(changed) + (f" ({changed.phase})" if changed.phase else "")
-    name = Cell(work, note=how_words(changed), hint=_hint(changed)[:MOST_HINT])
+    name = Cell(work, note=how_words(changed), hint=_hint(changed)[:MAX_HINT])
     return _Line(name, before, after, calls_words(changed))
 
 

@@ -45,9 +45,9 @@ NO_TELLING = frozenset(
     {"anonymous", "c10", "const", "double", "float", "lambda", "namespace", "native", "std", "void"}
 )
 """Words of kernels' names that tell nothing of what they do."""
-LEAST_TOLD = 0.005
+MIN_TOLD = 0.005
 """Without an interval, a ratio nearer to 1 than this is not called faster or slower."""
-MOST_DIGITS = 6
+MAX_DIGITS = 6
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -63,7 +63,7 @@ def ratio(value: float, *, is_sure: bool = False) -> str:
     digits = 2 if abs(value - 1) >= 0.05 else 3
     if value >= 9.95:
         digits = 0 if value >= 99.5 else 1
-    while is_sure and digits < MOST_DIGITS and value != 1 and float(f"{value:.{digits}f}") == 1:
+    while is_sure and digits < MAX_DIGITS and value != 1 and float(f"{value:.{digits}f}") == 1:
         digits += 1
     return f"{value:.{digits}f}x"
 
@@ -95,7 +95,7 @@ def headline(comparison: Comparison, name: str) -> str:
         return f"{name} is slower than A, {sure} as fast: {steps}."
     if speedup.verdict == "no difference seen":
         return f"No difference seen between A and {name}: {sure}; {steps}."
-    if abs(speedup.value - 1) < LEAST_TOLD:
+    if abs(speedup.value - 1) < MIN_TOLD:
         return f"{name} seems about as fast as A, {sure}: {steps}."
     if speedup.value < 1:
         return f"{name} seems slower than A, {sure} as fast: {steps}."
@@ -105,7 +105,7 @@ def headline(comparison: Comparison, name: str) -> str:
 def _steps_words(before_ns: float, after_ns: float) -> str:
     """Both times, with digits enough to tell them apart where they differ."""
     first, second = ms(before_ns), ms(after_ns)
-    for digits in range(1, MOST_DIGITS + 1):
+    for digits in range(1, MAX_DIGITS + 1):
         if first != second or before_ns == after_ns:
             break
         first, second = (f"{fixed(ns / 1e6, digits)}{NBSP}ms" for ns in (before_ns, after_ns))

@@ -14,7 +14,7 @@ from stepscope.report.recording_text import recording_texts
 if TYPE_CHECKING:
     from stepscope.core.gate import Gate
 
-MOST_NAMED = 6
+MAX_NAMED = 6
 """Numbers that are not finite, named in the note."""
 
 
@@ -40,9 +40,9 @@ def _lost(values: dict[str, Any]) -> list[str]:
 
 
 def _finite(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-    named = ", ".join(lost[:MOST_NAMED])
-    if len(lost) > MOST_NAMED:
-        named += f" and {len(lost) - MOST_NAMED} more"
+    named = ", ".join(lost[:MAX_NAMED])
+    if len(lost) > MAX_NAMED:
+        named += f" and {len(lost) - MAX_NAMED} more"
     note = f"not measured, for what was recorded gives no finite number: {named}"
     return {key: finite(value) for key, value in values.items()} | {
         "notes": [*values["notes"], note]

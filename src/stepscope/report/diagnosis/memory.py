@@ -32,8 +32,8 @@ KIND_WORDS = {
 }
 PHASE_WORDS = {BEFORE: "before the recorded steps"}
 BARS: dict[str, Part] = {"weights": "compute", "optimizer": "comms", "activations": "input"}
-MOST_ROWS = 6
-LEAST_SHARE = 0.0005
+MAX_ROWS = 6
+MIN_SHARE = 0.0005
 
 
 def kind_words(kind: str) -> str:
@@ -58,9 +58,9 @@ def memory_sections(uses: Sequence[MemoryUse]) -> Iterator[Section]:
     if use.phases:
         blocks.append(phases_table(use))
     if use.modules:
-        blocks.append(holders_table("module", use.modules[:MOST_ROWS], use))
+        blocks.append(holders_table("module", use.modules[:MAX_ROWS], use))
     if use.operators and use.source == "trace":
-        blocks.append(holders_table("operator", use.operators[:MOST_ROWS], use))
+        blocks.append(holders_table("operator", use.operators[:MAX_ROWS], use))
     others = len(uses) - 1
     aside = f"the fullest of {plural(len(uses), 'recording')}" if others else ""
     if use.rank is not None and others:
@@ -115,7 +115,7 @@ def kinds_table(use: MemoryUse) -> Table:
                 Bar(size / max(use.peak_bytes, 1), BARS.get(kind, "idle")),
             )
             for kind, size in use.by_size
-            if size >= LEAST_SHARE * use.peak_bytes
+            if size >= MIN_SHARE * use.peak_bytes
         ),
     )
 

@@ -11,18 +11,18 @@ from stepscope.report.document.blocks import Block, Column, Items, Prose, Sectio
 from stepscope.report.words import percent, plural
 
 TITLE = "Out of memory"
-MOST_REPORTS = 4
-MOST_KINDS = 5
+MAX_REPORTS = 4
+MAX_KINDS = 5
 ENOUGH = {True: "yes", False: "no", None: "not known"}
 
 
 def out_of_memory_sections(reports: Sequence[OutOfMemoryReport]) -> Iterator[Section]:
     """Nothing where it never did. What says most of it comes first."""
     ordered = by_detail(reports)
-    for report in ordered[:MOST_REPORTS]:
+    for report in ordered[:MAX_REPORTS]:
         yield Section(title=TITLE, aside=report.label, blocks=tuple(_blocks(report)))
-    if len(ordered) > MOST_REPORTS:
-        more = plural(len(ordered) - MOST_REPORTS, "more time")
+    if len(ordered) > MAX_REPORTS:
+        more = plural(len(ordered) - MAX_REPORTS, "more time")
         yield Section(title=TITLE, blocks=(Prose(f"It ran out {more}; the JSON has all."),))
 
 
@@ -86,7 +86,7 @@ def held_words(report: OutOfMemoryReport) -> str:
     words = f"Tensors held {size_words(report.held_bytes)}"
     if report.capacity_bytes is not None:
         words += f" of {size_words(report.capacity_bytes)}"
-    kinds = sorted((report.kinds or {}).items(), key=lambda item: -item[1])[:MOST_KINDS]
+    kinds = sorted((report.kinds or {}).items(), key=lambda item: -item[1])[:MAX_KINDS]
     shown = ", ".join(
         f"{kind_words(kind)} {percent(size / max(report.held_bytes, 1))}"
         for kind, size in kinds

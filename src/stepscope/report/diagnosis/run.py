@@ -6,12 +6,12 @@ from stepscope.core.run import DeviceSample, RankMetadata, RunFacts, UnprofiledS
 from stepscope.report.document.blocks import Facts, Section
 from stepscope.report.words import ms, percent, plural, shorten
 
-MOST_WORDS = 200
+MAX_WORDS = 200
 
 
 def run_section(run: RunFacts) -> Section:
     """A few lines: the numbers are the first timed rank's."""
-    rows = [("command", shorten(" ".join(run.command), MOST_WORDS))] if run.command else []
+    rows = [("command", shorten(" ".join(run.command), MAX_WORDS))] if run.command else []
     if run.exit_code is not None:
         rows.append(("ended", "well" if run.exit_code == 0 else f"with exit code {run.exit_code}"))
     timed = [rank for rank in run.ranks if rank.steps is not None]

@@ -49,17 +49,17 @@ from stepscope.rules.headline import FEWER_WAITS
 if TYPE_CHECKING:
     from stepscope.protocol.settings import Setting
 
-MOST_LINES = 23
+MAX_LINES = 23
 """Of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
-MOST_FINDINGS = 3
-MOST_LOCATION = 30
+MAX_FINDINGS = 3
+MAX_LOCATION = 30
 """Cells, of the line of code that a finding is about."""
 SHORTER = 0.8
 """Of the known step, below which the recorded ones lack a part of it: recording makes them longer,
 not shorter. The other way round, recording made much of what the bar shows."""
-LEAST_SEGMENT = 0.01
+MIN_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
-MOST_STEADY = 0.8
+MAX_STEADY = 0.8
 """Of the whole run, below which where the rest went is said on the first screen."""
 
 Commands = tuple[tuple[str, str], ...]
@@ -95,7 +95,7 @@ def short_document(diagnosis: Diagnosis, commands: Commands = ()) -> Document:
     """One screen; `commands` end it."""
     for detail in DETAILS:
         document = tuple(_blocks(diagnosis, commands, detail))
-        if num_lines(document) <= MOST_LINES:
+        if num_lines(document) <= MAX_LINES:
             break
     return document
 
@@ -115,7 +115,7 @@ def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterat
     elif facts.run is not None and not (facts.run.ranks or facts.run.exit_code):
         yield from map(Action, diagnosis.notes[-1:])
     yield from _faults(diagnosis, detail)
-    if facts.whole_run is not None and facts.whole_run.productive_share < MOST_STEADY:
+    if facts.whole_run is not None and facts.whole_run.productive_share < MAX_STEADY:
         yield from _whole_run(facts.whole_run)
     if commands:
         yield Section(title="Next", aside=_left_out(diagnosis), blocks=(Facts(commands),))
@@ -170,10 +170,10 @@ def _step(rank: RankFacts, diagnosis: Diagnosis) -> Iterator[Block]:
             part_words(part, is_split=is_split, on_host=on_host), share, BAR_PARTS.get(part, "idle")
         )
         for part in PARTS
-        if (share := parts[part] / total) >= LEAST_SEGMENT
+        if (share := parts[part] / total) >= MIN_SEGMENT
     ]
     rest = 1.0 - sum(segment.share for segment in segments)
-    if rest >= LEAST_SEGMENT / 2:
+    if rest >= MIN_SEGMENT / 2:
         segments.append(Segment("other", rest))
     words = _bar_words(rank, diagnosis, total, parts["idle_input"] / total)
     if words:
@@ -203,7 +203,7 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     if not faults:
         yield from _no_faults(diagnosis)
         return
-    shown = faults[:MOST_FINDINGS]
+    shown = faults[:MAX_FINDINGS]
     cards = {
         number: Card(
             number=number,
@@ -219,9 +219,9 @@ def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
         if isinstance(fault, Finding) and fault.changes_training
     }
     blocks: list[Block] = [card for number, card in cards.items() if number not in others]
-    if len(faults) > MOST_FINDINGS:
-        codes = ", ".join(fault.code for fault in faults[MOST_FINDINGS : 3 * MOST_FINDINGS])
-        num = plural(len(faults) - MOST_FINDINGS, "finding")
+    if len(faults) > MAX_FINDINGS:
+        codes = ", ".join(fault.code for fault in faults[MAX_FINDINGS : 3 * MAX_FINDINGS])
+        num = plural(len(faults) - MAX_FINDINGS, "finding")
         blocks.append(Line(text=f"and {num} more: {codes}", tone="quiet"))
     together = together_words(diagnosis)
     if together:
@@ -244,7 +244,7 @@ def _title(fault: Finding | Advice, diagnosis: Diagnosis) -> str:
         from stepscope.report.diagnosis.auxiliary import weight_words
 
         return weight_words(fault)
-    codes = [each.code for each in diagnosis.findings[:MOST_FINDINGS]]
+    codes = [each.code for each in diagnosis.findings[:MAX_FINDINGS]]
     before = codes[: codes.index(fault.code)]
     others = [str(before.index(code) + 1) for code in fault.excludes if code in before]
     instead = f"instead of {' or '.join(others)}: " if others else ""
@@ -260,9 +260,9 @@ def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Bl
         line = locations[0].line
         words, _, last = action.rpartition(". ")
         action = words if line in last else action
-        if len(line) > MOST_LOCATION:
+        if len(line) > MAX_LOCATION:
             line = line.partition(" in ")[0]
-        where = f"({shorten(line, MOST_LOCATION)})"
+        where = f"({shorten(line, MAX_LOCATION)})"
     most = detail.reasons[number - 1]
     if most:
         yield Line(text=fault.summary, tail=where, most=most)

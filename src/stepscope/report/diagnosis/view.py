@@ -215,11 +215,11 @@ def _phase_words(phases: Phases, num_steps: int) -> str:
 LINE = 80
 MAX_PATH = 76
 MAX_RANKS = 20
-LEAST_PATH = 28
+MIN_PATH = 28
 """Cells: of a line, and of what stands on the first one: a file's path, the ranks' number before
 their folder, the name of a file where there is little room."""
 
-MOST_WARNINGS = 2
+MAX_WARNINGS = 2
 DAMAGE = re.compile(
     r"damaged|ends before|ends inside|cut off|could not be read|read only in part|left out: "
     r"|of one run\b|clock ran back|clocks of host and device|clock jumped|events are missing"
@@ -265,7 +265,7 @@ def limit_words(verdict: Verdict) -> str:
 def damage_warnings(notes: Sequence[str]) -> Iterator[Warn]:
     """Of the notes, that files are not whole, or not of one run: to be read before the verdict."""
     damage = [note for note in notes if DAMAGE.search(note)]
-    for note in damage[:MOST_WARNINGS]:
+    for note in damage[:MAX_WARNINGS]:
         yield Warn(f"{note[:1].upper()}{note[1:]}{'' if note[-1:] in '.?!' else '.'}")
 
 
@@ -299,7 +299,7 @@ def _what_was_read(facts: Facts, *, is_tight: bool) -> str:
             return "No rank was read."
         return f"{facts.run.path}: the profiler recorded no step"
     rest = f", {_device_words(ranks)}: {_step_words(facts.median_rank, is_tight=is_tight)}"
-    room = max(LEAST_PATH, LINE - len(rest)) if is_tight else MAX_PATH
+    room = max(MIN_PATH, LINE - len(rest)) if is_tight else MAX_PATH
     if len(ranks) == 1:
         path = ranks[0].path if facts.run is None else facts.run.path
         if is_tight and len(path) > room:

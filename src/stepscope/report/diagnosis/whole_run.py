@@ -44,12 +44,12 @@ BAR_PARTS: dict[str, Part] = {
     "first_batch": "input",
     "epoch_start": "input",
 }
-LEAST_NAMED = 0.01
+MIN_NAMED = 0.01
 """Of the run, from which a part is named in the line."""
-LEAST_SHOWN = 0.0005
+MIN_SHOWN = 0.0005
 """And from which it has a row; the JSON has all."""
-LEAST_OF_PART = 0.1
-MOST_LINE = 70
+MIN_OF_PART = 0.1
+MAX_LINE = 70
 
 
 def whole_run_section(run: WholeRun) -> Section:
@@ -72,7 +72,7 @@ def whole_run_words(run: WholeRun) -> str:
     """In one line: `22.8 s, 24 % of them in steady steps; slow steps 26 %, start-up 24 %`."""
     steady = percent(run.productive_share)
     others = sorted(
-        (part for part in run.parts if part.what != "steady" and part.share >= LEAST_NAMED),
+        (part for part in run.parts if part.what != "steady" and part.share >= MIN_NAMED),
         key=lambda part: -part.seconds,
     )
     rest = ", ".join(
@@ -88,7 +88,7 @@ def whole_run_short(run: WholeRun) -> str:
     named = [first, *others[:1]] if first.share < 1 else [first]
     words = [f"{PART_WORDS.get(part.what, part.what)} {percent(part.share)}" for part in named]
     rest = 1.0 - sum(part.share for part in named)
-    if rest >= LEAST_NAMED:
+    if rest >= MIN_NAMED:
         words.append(f"all else {percent(rest)}")
     return f"{seconds(run.seconds)}: {', '.join(words)}"
 
@@ -112,7 +112,7 @@ def _table(run: WholeRun) -> Table:
 
 
 def shown_parts(run: WholeRun) -> list[RunPart]:
-    return [part for part in run.parts if part.share >= LEAST_SHOWN]
+    return [part for part in run.parts if part.share >= MIN_SHOWN]
 
 
 def part_note(run: WholeRun, part: RunPart) -> str:
@@ -122,8 +122,8 @@ def part_note(run: WholeRun, part: RunPart) -> str:
     if part.num:
         words = f"{part.num} x {ms(part.seconds * 1e9 / part.num)}"
         seen = next(iter(part.of_it), None)
-        return words if seen is None else f"{words}, seen at {shorten(seen, MOST_LINE)}"
-    known = [(name, s) for name, s in part.of_it.items() if s >= LEAST_OF_PART * part.seconds]
+        return words if seen is None else f"{words}, seen at {shorten(seen, MAX_LINE)}"
+    known = [(name, s) for name, s in part.of_it.items() if s >= MIN_OF_PART * part.seconds]
     return ", ".join(f"{seconds(s)} {name}" for name, s in known)
 
 
@@ -146,7 +146,7 @@ def stall_words(stall: SlowSteps) -> str:
     if stall.cause == "input":
         words += ", waiting for input"
     if stall.lines:
-        words += f"; seen at {shorten(next(iter(stall.lines)), MOST_LINE)}"
+        words += f"; seen at {shorten(next(iter(stall.lines)), MAX_LINE)}"
     return f"{words}."
 
 

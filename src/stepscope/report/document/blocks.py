@@ -15,8 +15,8 @@ from msgspec import Struct
 from stepscope.report.words import plural
 
 P = ParamSpec("P")
-MOST_NOTES = 12
-MOST_CELLS = 60
+MAX_NOTES = 12
+MAX_CELLS = 60
 
 Tone = Literal["", "strong", "quiet", "good", "warn", "bad"]
 Part = Literal["compute", "comms", "copies", "input", "idle", "change", ""]
@@ -95,7 +95,7 @@ class Column(Struct, frozen=True, kw_only=True):
     fit: Literal["whole", "shorten", "wrap"] = "whole"
     """How it gives way where there is no room: not at all, in the middle of its names, or on more
     lines."""
-    most: int = MOST_CELLS
+    most: int = MAX_CELLS
     """Cells it may take however much room there is."""
     tone: Tone = ""
 
@@ -238,5 +238,5 @@ def notes(
     """The notes that end a document; nothing where there are none."""
     if not lines:
         return ()
-    blocks = shortened(lines, MOST_NOTES, "note")
+    blocks = shortened(lines, MAX_NOTES, "note")
     return (Section(title="Notes", aside=aside, blocks=blocks, is_folded=True),)

@@ -51,7 +51,7 @@ GAP = 2
 MIN_COLUMN = 8
 """A column that gives way keeps at least this many cells."""
 LABEL_WIDTH = 17
-MOST_LABEL = 30
+MAX_LABEL = 30
 BAR_WIDTH = 30
 STACK_WIDTH = 72
 STACK_FILLS = "█▓▒░"
@@ -201,7 +201,7 @@ class _Lines:
     def _facts(self, facts: Facts, indent: int) -> None:
         indent = indent or INDENT
         labels = [
-            self._text(shorten(self._clean(label), MOST_LABEL), "dim") for label, _ in facts.rows
+            self._text(shorten(self._clean(label), MAX_LABEL), "dim") for label, _ in facts.rows
         ]
         width = max([LABEL_WIDTH, *(label.cell_len + GAP for label in labels)])
         for label, (_, text) in zip(labels, facts.rows, strict=True):

@@ -10,8 +10,8 @@ from typing import Any
 from stepscope.report.flame import flame_of
 from stepscope.report.words import clean, ms, shorten
 
-MOST_LINES = 10
-MOST_CHARACTERS = 100
+MAX_LINES = 10
+MAX_CHARACTERS = 100
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Of a built-in's object: it differs from call to call and says nothing."""
 LABEL = "Flame graph of the training thread; the table below has the lines with most time"
@@ -36,10 +36,10 @@ def flame_section(stacks: Sequence[tuple[tuple[str, ...], int]]) -> dict[str, An
         "svg": Markup(flame_of(named, LABEL)),  # noqa: S704
         "rows": [
             {"line": line, "ms": ms(own), "share": f"{own / total:.1%}"}
-            for line, own in lines.most_common(MOST_LINES)
+            for line, own in lines.most_common(MAX_LINES)
         ],
     }
 
 
 def _short(name: str) -> str:
-    return shorten(ADDRESS.sub("", clean(name)), MOST_CHARACTERS)
+    return shorten(ADDRESS.sub("", clean(name)), MAX_CHARACTERS)

@@ -10,16 +10,16 @@ from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.memory import MemoryUse, OutOfMemoryReport
 from stepscope.core.numbers import size_words
 from stepscope.report.diagnosis.memory import (
-    LEAST_SHARE,
+    MIN_SHARE,
     TITLE,
     batch_words,
     fullest,
     kind_words,
     peak_words,
 )
-from stepscope.report.diagnosis.out_of_memory import MOST_REPORTS, by_detail
+from stepscope.report.diagnosis.out_of_memory import MAX_REPORTS, by_detail
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 COLOURS = {
     "weights": "compute",
     "gradients": "comms_transfer",
@@ -48,7 +48,7 @@ def memory_page(contract: DiagnosisDocument) -> dict[str, Any] | None:
         "of": "" if len(contract.memory) == 1 else f"The fullest of {len(contract.memory)}.",
         "kinds": _kinds(use),
         "use": use,
-        "most": MOST_ROWS,
+        "most": MAX_ROWS,
     }
 
 
@@ -56,12 +56,12 @@ def out_of_memory_page(contract: DiagnosisDocument) -> list[OutOfMemoryReport]:
     """Each time that memory ran out; empty where it never did."""
     if isinstance(contract.out_of_memory, UnsetType):
         return []
-    return by_detail(contract.out_of_memory)[:MOST_REPORTS]
+    return by_detail(contract.out_of_memory)[:MAX_REPORTS]
 
 
 def _kinds(use: MemoryUse) -> list[dict[str, Any]]:
     """What is held and what the allocator keeps, one after the other along a bar."""
-    parts = [(kind, size) for kind, size in use.by_size if size >= LEAST_SHARE * use.peak_bytes]
+    parts = [(kind, size) for kind, size in use.by_size if size >= MIN_SHARE * use.peak_bytes]
     if use.cache_bytes:
         parts.append(("cache", use.cache_bytes))
     whole = max(sum(size for _, size in parts), 1)

@@ -14,10 +14,10 @@ from stepscope.report.diagnosis.peak import TITLE, peak_part_words, reference_wo
 
 WIDTH, LEFT, RIGHT = 960, 316, 884
 TOP, ROW, BAR = 74, 27, 19
-LEAST_SHARE = 0.0005
+MIN_SHARE = 0.0005
 """Of the whole, from which a part has a bar; the table has them all."""
 NOT_TOLD = ("below_peak", "unknown_work", "unexplained")
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def peak_picture(contract: DiagnosisDocument) -> dict[str, Any] | None:
@@ -54,7 +54,7 @@ def _bars(waterfall: PeakWaterfall) -> list[dict[str, Any]]:
         if part.what == ACHIEVED:
             continue
         before, left = left, left - part.ns
-        if part.share < LEAST_SHARE:
+        if part.share < MIN_SHARE:
             continue
         words = peak_part_words(part.what, waterfall)
         ends = (left / waterfall.total_ns, before / waterfall.total_ns)
@@ -117,4 +117,4 @@ def _ranks(ranks: Sequence[Rank]) -> list[dict[str, str]]:
 
 def _largest(waterfall: PeakWaterfall) -> list[PeakPart]:
     lost = [part for part in waterfall.parts if part.what != ACHIEVED and part.ns]
-    return sorted(lost, key=lambda part: -part.ns)[:MOST_NAMED]
+    return sorted(lost, key=lambda part: -part.ns)[:MAX_NAMED]

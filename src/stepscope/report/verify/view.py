@@ -48,7 +48,7 @@ VERDICT_WORDS = {
 }
 TONES: dict[str, Tone] = {PROVEN: "good", WORSE: "bad", DIVERGES: "bad", REFUSED: "bad"}
 MAX_TAIL_LINES = 12
-MOST_SHOWN = 3.0
+MAX_SHOWN = 3.0
 """A smallest gain beyond this says that nothing could have been shown."""
 LARGE = 1000.0
 """A ratio above this is not written out."""
@@ -114,7 +114,7 @@ def span_words(interval: Interval) -> str:
 
 def smallest_words(verified: Verified) -> str:
     """What the runs could have shown."""
-    if verified.smallest is None or verified.smallest > MOST_SHOWN:
+    if verified.smallest is None or verified.smallest > MAX_SHOWN:
         more = "give more of them (--max-rounds), or longer ones (--steps)"
         return f"These runs differ too much among themselves to show anything: {more}"
     runs = plural(verified.baseline.num_runs, "run")

@@ -37,7 +37,7 @@ POLICY = Policy()
 def fused_ns(
     runs: FusibleRuns, roofs: DevicePeaks, share: float | Float64, *, again: bool = True
 ) -> Float64:
-    """One kernel for each run, with this share of what may come in coming in. It moves bytes no
+    """One kernel for each run, of whose inputs this fraction is read. It moves bytes no
     faster than its parts do now. `again`: forward runs may be done again rather than read."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
@@ -90,7 +90,7 @@ def timed_share(case: Case) -> float:
 
 @once_a_case
 def fused_tasks(case: Case, share: float) -> Change:
-    """Each run that gains by it is one kernel, with this share of what may come in coming in; none
+    """Each run that gains by it is one kernel, of whose inputs this fraction is read; none
     where the device's rates are not known."""
     runs, roofs = runs_of(case), case.context.roofs
     if runs is None or roofs is None:

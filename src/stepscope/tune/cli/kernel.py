@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import positive, seconds, whole
+from stepscope.cli.options import int_in_range, positive, seconds
 from stepscope.cli.printing import note, print_answer
 from stepscope.errors import UsageError
 from stepscope.tune.cli.options import CACHE_VARIABLE, cache_path
@@ -83,7 +83,7 @@ class KernelOptions:
     trials: int = declare.option(
         "--trials N",
         "configurations to try, where there are more than 512 (default: 200)",
-        whole("a number of trials", 1, 10_000),
+        int_in_range("a number of trials", 1, 10_000),
         200,
     )
     config_s: float = declare.option(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.cli import options as declare
-from stepscope.cli.options import count, seconds, whole
+from stepscope.cli.options import count, int_in_range, seconds
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 
@@ -56,7 +56,7 @@ class Measuring:
     seed: int = declare.option(
         "--seed N",
         "of what the sampler draws (default: 0)",
-        whole("a seed; give a whole number from 0 on", 0, 2**31 - 1),
+        int_in_range("a seed; give a whole number from 0 on", 0, 2**31 - 1),
         0,
     )
     is_pruned: bool = declare.option(
