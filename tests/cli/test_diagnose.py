@@ -17,7 +17,7 @@ from stepscope.cli.commands import COMMANDS
 from stepscope.cli.main import build_parser, main
 from stepscope.core.facts import PARTS
 from tests.installed import need
-from tests.shared_data import DEMO, SAMPLES, lab_trace
+from tests.shared_data import DEMO, SAMPLES, lab_trace, unpacked
 from tests.wording import mentions
 
 RANK_KEYS = {"peak_waterfall", "rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
@@ -613,7 +613,7 @@ def test_a_command_imports_no_other() -> None:
 def test_a_trace_without_a_device_ends_in_words(
     distributed: dict[str, object] | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trace = json.loads(gzip.decompress(DEMO.read_bytes()))
+    trace = json.loads(unpacked(lab_trace("single/nchw.slow")))
     trace["traceEvents"] = [
         event for event in trace["traceEvents"] if event.get("cat") in ("cpu_op", "user_annotation")
     ]

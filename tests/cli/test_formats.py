@@ -236,7 +236,7 @@ def test_both_commands_agree_on_what_a_public_file_is(
 ) -> None:
     paths = [path for path in shared_traces("public/*/*") if path.is_file()]
     assert len(paths) > 4
-    for path in paths[shard::2]:
+    for path in some(paths[shard::2], 6):
         agreed(path, capsys)
 
 

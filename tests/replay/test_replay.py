@@ -29,7 +29,7 @@ from stepscope.replay.graph import Graph, build
 from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
 from stepscope.replay.resources import counted_once, shares, task_kinds
 from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
-from tests.shared_data import DEMO, lab_traces, needs_shared, shared_traces
+from tests.shared_data import DEMO, lab_traces, needs_shared, shared_traces, some
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 US, MS = 1_000, 1_000_000
@@ -399,7 +399,7 @@ def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int
         assert play(changed).step_interval_ns <= whole + 1
 
 
-@pytest.mark.parametrize("host_us", [90, 95, 98, 100, 103, 110])
+@pytest.mark.parametrize("host_us", [90, 98, 103])
 def test_a_step_a_little_shorter_or_longer_is_fitted_with_much_the_same_host(host_us: int) -> None:
     """The device needs 1,000 us; around it the host's time does not jump with the step's."""
     graph = graph_of(*steps(5, host_us=host_us, device_us=100))
@@ -440,7 +440,7 @@ def test_the_samples_steps_are_reproduced_within_three_percent() -> None:
 
 @needs_shared
 def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
-    errors = errors_of_steps(shared_traces("lab/single/*.gz", "lab/ranks2/*.gz"))
+    errors = errors_of_steps(some(shared_traces("lab/single/*.gz", "lab/ranks2/*.gz"), 16))
     assert len(errors) > 10
     assert float(np.median(errors)) < 0.03
     assert max(errors) < 0.08
