@@ -25,6 +25,15 @@ def test_what_was_timed_on_the_device_leaves_less_open() -> None:
         assert wide[1] > narrow[1] > 2.2
 
 
+@pytest.mark.parametrize(("below", "above"), [(1.0, 1.0), (1.3, 1.1), (1.8, 2.5)])
+def test_a_change_of_the_whole_model_is_not_all_at_its_worst(below: float, above: float) -> None:
+    added = widened(2.0 / below, 2.0 * above, 2.0)
+    beside = widened(2.0 / below, 2.0 * above, 2.0, is_sweeping=True)
+    error = widened(2.0, 2.0, 2.0)
+    assert added[0] <= beside[0] * (1 + 1e-9) <= error[0] * (1 + 2e-9) < 2.0
+    assert 2.0 < error[1] <= beside[1] * (1 + 1e-9) <= added[1] * (1 + 2e-9)
+
+
 def test_an_error_grows_with_the_gain_up_to_a_point() -> None:
     errors = [widened(gain, gain, gain)[1] / gain for gain in (1.0, 1.5, 4.0, 10.0, 100.0)]
     assert errors == sorted(errors)

@@ -114,10 +114,15 @@ def _place(pair: Pair) -> tuple[int, float]:
     finding, proposal = pair
     if finding.predicted_speedup < LEAST_SPEEDUP:
         return 2, -finding.predicted_speedup
-    gain, rule = math.log(finding.predicted_speedup), rule_of(finding.code)
-    if rule is not None and rule.sweeping:
+    gain = math.log(finding.predicted_speedup)
+    if _is_sweeping(finding.code):
         gain *= SWEEPING_DISCOUNT
     return int(proposal.changes_training), -gain
+
+
+def _is_sweeping(code: str) -> bool:
+    rule = rule_of(code)
+    return rule is not None and rule.sweeping
 
 
 def _narrower_first(pairs: list[Pair]) -> list[Pair]:
@@ -202,7 +207,14 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     gains = [max(least, gain) * rare_gain for gain in both]
     # A batch k times as large gives k times the samples of a step: in doubt is how long that takes.
     replayed = step_gain * rare_gain / proposal.samples_times
-    low, high = widened(min(gains), max(gains), replayed, held_up_share(job), proposal.timed_share)
+    low, high = widened(
+        min(gains),
+        max(gains),
+        replayed,
+        held_up_share(job),
+        proposal.timed_share,
+        is_sweeping=_is_sweeping(proposal.code),
+    )
     low = max(least, low)
     return Finding(
         code=proposal.code,
