@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-LONG_S = 0.15
-"""Of a core. Four of a hundred tests take longer, and three quarters of the time of all."""
+LONG_S = 0.1
+"""Of a core. Nine of a hundred tests take longer, and two thirds of the time of all."""
 KEY = "stepscope/not-quick"
 STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 LEFT_BY_CUT_OFF = (

@@ -52,7 +52,7 @@ def test_a_refusal_is_as_short_as_an_answer(asked: tools.Tools) -> None:
     assert len(str(refused.value).encode()) <= ANSWER_BYTES
 
 
-@pytest.mark.parametrize("code", tools.VERIFY_EXIT_CODES)
+@pytest.mark.parametrize("code", [0, 1, 3])
 def test_what_verify_proved_is_told(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
