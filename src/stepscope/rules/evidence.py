@@ -19,6 +19,7 @@ COMPILED_REGION = re.compile(r"^Torch-Compiled Region")
 EXPERT_SELECTION = re.compile(r"^aten::nonzero$")
 SCALER = re.compile(r"^aten::_amp_(foreach_non_finite_check_and_unscale_|update_scale_)")
 EMBEDDING_BACKWARD = re.compile(r"^aten::(embedding|_embedding_bag)_dense_backward$")
+ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 SOFTMAX = re.compile(r"^aten::_(safe_)?softmax$")
 
 

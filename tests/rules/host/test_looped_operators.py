@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from stepscope.analyses.rank_context import build_context
+from stepscope.core.trace import OpInputs
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host.looped_operators import propose
 from tests.tracing import Event, mark, op, trace_of
@@ -56,6 +57,26 @@ def test_a_few_turns_are_no_loop() -> None:
 
 def test_layers_are_no_loop_however_many() -> None:
     assert propose(case([f"aten::op{number}" for number in range(20)], 48)) is None
+
+
+@pytest.mark.parametrize(("width", "is_loop"), [(32, True), (256, False)])
+def test_a_loop_of_large_products_is_of_work(width: int, is_loop: bool) -> None:
+    """As the backward of a deep network is, whose nodes tell no sizes themselves."""
+    events: list[Event] = []
+    sizes = OpInputs(
+        dims=f"[[4, {width}], [{width}, {width}]]", types=None, strides=None, concrete=None
+    )
+    for step in range(3):
+        began = now = step * 10_000 * US
+        for _ in range(60):
+            events.append(
+                op("autograd::engine::evaluate_function: MmBackward0", now, now + 20 * US)
+            )
+            events.append(op("aten::mm", now + US, now + 19 * US, detail=sizes))
+            now += 25 * US
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+    run = case_of(build_context(trace_of(*events), None), 0, None)
+    assert (propose(run) is not None) is is_loop
 
 
 def test_the_optimizers_loop_is_its_own() -> None:

@@ -2,8 +2,9 @@
 
 What it sees: on a run without a device, the same few operators again and again in one order (a
 `select` and an `add` per edge of a graph, a `where` per token), and the same in backward. Layers of
-a model repeat too, but with many operators in each; the optimizer's own loop is not meant, nor
-the backward of one operator that turns inside (nn.GRU, nn.LSTM), nor what `logged-tensors` tells.
+a model repeat too, but with many operators in each, or large products; the optimizer's own loop
+is not meant, nor the backward of one operator that turns inside (nn.GRU, nn.LSTM), nor what
+`logged-tensors` tells.
 
 Why it costs: a call of an operator takes the host microseconds however little it computes: its
 arguments are checked, memory is found, a node for backward is written. A hundred calls on one row
@@ -22,18 +23,22 @@ Example: sums over 600 edges in a loop took 205 ms a step, in 2,500 operators; `
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
-from stepscope.core.trace import NONE, Float64, Int64
+from stepscope.analyses.grouping import distinct, matching
+from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind, Trace
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
 from stepscope.rules.shared.host_tasks import home_of, in_optimizer, reading
+from stepscope.workload.inputs import inputs_of
+from stepscope.workload.operands import is_shape
 
 CODE = "looped-operators"
 BOUND = "host"
@@ -46,9 +51,14 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of a loop. Models of as many layers as that have more operators in each."""
     left: float = 0.5
     """Of the loop, where only part of it can go."""
+    small: int = 16_384
+    """Numbers that are read in about the time that a call takes (64 KiB: 3 to 10 us on the hosts
+    of the recorded runs). A loop that spends half its time in products of more is over work."""
 
 
 POLICY = Policy()
+PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|\w*convolution\w*)$")
+"""What stays of these, in one call, is what they compute."""
 
 
 def propose(case: Case) -> Proposal | None:
@@ -92,7 +102,7 @@ def turns_of(case: Case, graph: Graph) -> Int64:
     trace = case.context.trace
     names = trace.name[graph.task_event].astype(np.int64)
     own = ~in_optimizer(case, graph) & ~reading(case)
-    home = home_of(case, graph)
+    home, large = home_of(case, graph), _of_large_products(case, graph)
     turns = np.ones(len(names), np.int64)
     for size in range(1, POLICY.most_operators + 1):
         same = np.zeros(len(names), np.bool_)
@@ -108,10 +118,29 @@ def turns_of(case: Case, graph: Graph) -> Int64:
             inside = slice(begin - size, end)
             if num < POLICY.least_turns or (turns[inside] != 1).any():
                 continue
+            if graph.task_ns[inside][large[inside]].sum() > graph.task_ns[inside].sum() / 2:
+                continue
             known = home[inside][home[inside] != NONE]
             if not len(known) or len(distinct(known)) >= POLICY.least_turns:
                 turns[inside] = num
     return turns
+
+
+def _of_large_products(case: Case, graph: Graph) -> Bool:
+    """Per task, whether a product in it reads more numbers than a call's time is worth."""
+    trace = case.context.trace
+    products = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, PRODUCT))
+    large = products[[_num_read(trace, op) > POLICY.small for op in products.tolist()]]
+    starts = np.sort(trace.start_ns[large])
+    tasks = graph.task_event
+    first, last = (np.searchsorted(starts, at[tasks]) for at in (trace.start_ns, trace.end_ns))
+    inside: Bool = first < last
+    return inside
+
+
+def _num_read(trace: Trace, op: int) -> int:
+    inputs = inputs_of(trace, op)
+    return 0 if inputs is None else sum(map(math.prod, filter(is_shape, inputs.dims)))
 
 
 def _called_once(graph: Graph, turns: Int64, left: float) -> Graph:

@@ -37,7 +37,7 @@ def beginnings(job: JobCase, index: int) -> list[Int64]:
     """Per step of a rank, when its host begins each micro-batch."""
     graph = job.job_graph.parts[index].graph
     if graph.on_host:
-        return _begun_by_operators(job.cases[index].context)
+        return begun_by_operators(job.cases[index].context)
     number = micro_batch_of(job, index)
     launched = graph.call_start_ns[call_of_task(graph)]
     begins = []
@@ -52,7 +52,7 @@ def beginnings(job: JobCase, index: int) -> list[Int64]:
     return begins
 
 
-def _begun_by_operators(context: RankContext) -> list[Int64]:
+def begun_by_operators(context: RankContext) -> list[Int64]:
     """Of operators that autograd noted, those outside its nodes are forward's."""
     trace, cut = context.trace, context.cut
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & context.host.driving)
