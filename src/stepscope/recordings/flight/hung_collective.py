@@ -43,9 +43,4 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

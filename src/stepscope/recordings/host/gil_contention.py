@@ -89,9 +89,4 @@ def _waits(thread: HostThread) -> float:
     return thread.gil_wait_share or 0.0
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

@@ -98,9 +98,4 @@ def _sampled(stacks: HostStacks) -> Advice | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

@@ -125,9 +125,4 @@ def _has_room(kernel: KernelMetrics, dram: float) -> bool:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

@@ -132,9 +132,4 @@ def _grid_words(kernel: KernelMetrics) -> str:
     return f"{blocks}{on}, {kernel.waves:.2f} waves{busy}".lstrip(" ,")
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

@@ -113,9 +113,4 @@ def _shared(kernel: KernelMetrics) -> Fault | None:
     return Fault(kernel=kernel, cause=SHARED, words=words)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

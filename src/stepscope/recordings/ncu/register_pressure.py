@@ -92,9 +92,4 @@ def _local_share(kernel: KernelMetrics) -> float | None:
     return local / (local + SECTOR_BYTES * (loads + stores))
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

@@ -89,9 +89,4 @@ def _shows(kernel: KernelMetrics) -> bool:
     return fewer or (kernel.active is not None and kernel.active < POLICY.active)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

@@ -114,9 +114,4 @@ def _words(kernel: KernelMetrics) -> str:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

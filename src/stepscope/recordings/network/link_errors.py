@@ -154,10 +154,4 @@ def _when(port: PortSeries, name: str) -> str:
     return f", most at {counter.most_at_s:,.0f} s"
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-    advise_run=advise_run,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise, advise_run=advise_run)

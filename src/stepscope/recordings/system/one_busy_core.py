@@ -94,9 +94,4 @@ def _cores(system: SystemReport) -> tuple[float, str] | None:
     return fitting[0] if fitting and len(fitting) == len(measured) else None
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

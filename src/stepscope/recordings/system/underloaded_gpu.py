@@ -104,9 +104,4 @@ def with_limits(devices: Sequence[DeviceSeries]) -> tuple[DeviceSeries, ...]:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise=advise)

@@ -73,9 +73,4 @@ def _in_forward(job: JobCase, index: int, sent: Messages) -> Bool:
     return mask
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

@@ -107,9 +107,4 @@ def _shorter(job_graph: JobGraph, masks: Sequence[Bool], share: float) -> JobGra
     return with_graphs(job_graph, graphs)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

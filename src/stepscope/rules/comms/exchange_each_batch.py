@@ -92,9 +92,4 @@ def _shorter(job_graph: JobGraph, sent: list[Messages], share: float) -> JobGrap
     return with_times_ns(job_graph, sent, lambda _, now_ns: now_ns * share)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

@@ -151,9 +151,4 @@ def _exposed_ms(job: JobCase) -> float:
     return float(np.median(values)) if values else 0.0
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

@@ -161,9 +161,4 @@ def _casts_ns(job: JobCase, size: Float64) -> Float64:
     return np.array([stream_ns(roofs, moved) for moved in traffic.tolist()])
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

@@ -176,9 +176,4 @@ def _kept(job: JobCase, job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:
     return without_collectives(with_graphs(job_graph, graphs), gone)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

@@ -56,9 +56,4 @@ def advise_by_log(nccl: NcclLog) -> Advice | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    advise_by_log=advise_by_log,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, advise_by_log=advise_by_log)

@@ -160,9 +160,4 @@ def unneeded_exchanges(job: JobCase, index: int) -> Bool | None:
     return mask if mask.any() else None
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

@@ -188,9 +188,4 @@ def _merged_ns(bucket: Bucket, now_ns: Float64, cost: Cost) -> float:
     return max(by_line, float(now_ns[list(bucket.members)].sum()) - spared)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

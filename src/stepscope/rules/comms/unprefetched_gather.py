@@ -136,9 +136,4 @@ def prefetched(graph: Graph, early: list[EarlyGather]) -> Graph:
     return replace(graph, task_after=after, task_lag_ns=lag, task_latency_ns=latency)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

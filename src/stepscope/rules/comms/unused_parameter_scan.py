@@ -98,9 +98,4 @@ def _unscanned(job_graph: JobGraph, scans: list[Intervals], masks: list[Bool]) -
     return without_collectives(with_graphs(job_graph, graphs), masks)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose_job=propose_job,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose_job=propose_job)

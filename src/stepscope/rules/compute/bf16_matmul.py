@@ -130,9 +130,4 @@ def _casts_ns(roofs: DevicePeaks, sizes: tuple[int, int, int]) -> float:
     return sum(stream_ns(roofs, POLICY.cast_bytes * numbers) for numbers in (m * k, k * n))
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -125,9 +125,4 @@ def _out_of_autocast(case: Case) -> Proposal | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -110,9 +110,4 @@ def _padded(slow: Bool, times: Float64) -> Change:
     return lambda graph: with_task_ns(graph, slow, np.where(slow, times, np.inf))
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

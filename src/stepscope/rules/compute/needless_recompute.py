@@ -216,9 +216,4 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -73,10 +73,4 @@ def _knobs(table: TaskTable, sized: Bool) -> str:
     return " and ".join(knobs)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    excludes=("fp32-matmul",),
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, excludes=("fp32-matmul",))

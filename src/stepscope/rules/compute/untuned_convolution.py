@@ -178,9 +178,4 @@ def _at(slow: Bool, times: Float64) -> Change:
     return lambda graph: with_task_ns(graph, slow, times)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -148,9 +148,4 @@ def _without(case: Case, gone: Intervals) -> Change:
     return change
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -251,9 +251,4 @@ def _least(workers: Workers, num: int) -> str:
     return f"at least {least}, at most the cores per rank"
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -93,9 +93,4 @@ def _smoothed(graph: Graph) -> Graph:
     return with_part_ns(graph, "input", np.where(part > 0, mean, 0.0))
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -240,9 +240,4 @@ def _times(step_interval_ns: float, waited_ns: float) -> int:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -64,9 +64,4 @@ def _kept(case: Case, graph: Graph) -> Graph:
     return without_waits(without_host_parts(graph, "allocator"), inside)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -142,9 +142,4 @@ def _stack_notes(case: Case) -> Intervals:
     return union(end - over[noted], end)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -160,9 +160,4 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     return (*counted, f"the host stood in them for {waited_ms:.2f} ms a step")
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -231,9 +231,4 @@ def _with_all_work(task_ns: Float64, loops: _Loops, gone: Bool, group: int) -> F
     return result
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

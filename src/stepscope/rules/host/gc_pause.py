@@ -194,9 +194,4 @@ def _possible(case: Case, gaps: HostGaps) -> Proposal:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -205,9 +205,4 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -97,10 +97,4 @@ def _less_often(graph: Graph, tasks: Bool, left: float) -> Graph:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    includes=("python-overhead",),
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, includes=("python-overhead",))

@@ -155,10 +155,4 @@ def _called_once(graph: Graph, turns: Int64, left: float) -> Graph:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    includes=("python-overhead",),
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, includes=("python-overhead",))

@@ -256,9 +256,4 @@ def _passes(names: list[str]) -> int:
     return 5 if any(MOMENTUM.search(name) for name in names) else 3
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

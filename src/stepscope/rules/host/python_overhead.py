@@ -155,9 +155,4 @@ def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
     return tuple(evidence)
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -90,10 +90,4 @@ def advise_run(run: RunFacts) -> Advice | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    advise_run=advise_run,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, advise_run=advise_run)

@@ -213,10 +213,4 @@ def _by_switches(counters: HostCounters) -> Advice | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, advise=advise)

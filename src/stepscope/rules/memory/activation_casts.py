@@ -102,10 +102,4 @@ def _is_host(case: Case) -> bool:
     return both - device > POLICY.host_share * both
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    includes=("dtype-casts",),
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, includes=("dtype-casts",))

@@ -239,9 +239,4 @@ def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
     return sums
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -170,10 +170,4 @@ def _evidence(record: MemoryRecord) -> list[str]:
     return lines
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, advise=advise)

@@ -98,9 +98,4 @@ def _order(strides: tuple[int, ...], dims: tuple[int, ...]) -> list[int]:
     return sorted(wide, key=lambda index: -strides[index])
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

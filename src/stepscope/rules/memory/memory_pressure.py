@@ -176,10 +176,4 @@ def _fullness(record: MemoryRecord) -> float:
     return record.peak_bytes / record.capacity_bytes if record.capacity_bytes else 0.0
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    advise=advise,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, advise=advise)

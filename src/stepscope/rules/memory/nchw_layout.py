@@ -396,9 +396,4 @@ def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Chang
     return change
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

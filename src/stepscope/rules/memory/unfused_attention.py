@@ -381,9 +381,4 @@ def _host_time(case: Case, graph: Graph, groups: list[AttentionGroup]) -> Interv
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -273,10 +273,4 @@ def _not_longer(graph: Graph, kept: Bool, mask: Bool, times: Float64) -> Float64
     return times * min(1.0, now_ns / new_ns) if new_ns > 0 else times
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    includes=("misaligned-shapes",),
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, includes=("misaligned-shapes",))

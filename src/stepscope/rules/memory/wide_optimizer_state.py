@@ -109,9 +109,4 @@ def _without_ns(case: Case, saved_ns: float) -> Change:
     return change
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

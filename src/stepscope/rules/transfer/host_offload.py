@@ -141,9 +141,4 @@ def _work_between(graph: Graph, tasks: Bool) -> Bool:
     return between
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -176,9 +176,4 @@ def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
     return without_host_ranges(graph, union(np.where(is_made, before, start), end))
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

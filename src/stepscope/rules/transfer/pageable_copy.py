@@ -112,9 +112,4 @@ def pinned_each_step(case: Case, tasks: Bool, bytes_per_s: float | None) -> Chan
     return change
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose)

@@ -113,10 +113,4 @@ def _not_yet_pinned(case: Case) -> Proposal | None:
     )
 
 
-RULE = Rule(
-    code=CODE,
-    bound=BOUND,
-    text=__doc__,
-    propose=propose,
-    includes=("pageable-copy",),
-)
+RULE = Rule(code=CODE, bound=BOUND, text=__doc__, propose=propose, includes=("pageable-copy",))
