@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.numbers import ordinal
@@ -26,14 +25,8 @@ HOURS_A_DAY = 24.0
 ONCE = ("start_up", "first_batch", "compile", "warm_up", "shutdown", "recording")
 """What a run pays once, however long it is; what the recording takes is not the job's. Nor does
 anything else that was seen once say how often it comes."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.02
-    """Of the run, from which a part has advice: as much as a finding must give."""
-
-
-POLICY = Policy()
+MIN_SHARE = 0.02
+"""Of the run, from which a part has advice: as much as a finding must give."""
 
 
 def advised(run: WholeRun, facts: RunFacts | None) -> WholeRun:
@@ -98,7 +91,7 @@ def _priced(
 
 
 def _is_worth(run: WholeRun, seconds: float) -> bool:
-    return seconds >= POLICY.least_share * run.seconds
+    return seconds >= MIN_SHARE * run.seconds
 
 
 def _saves(num_ranks: int) -> str:

@@ -156,7 +156,7 @@ def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
         Break(id="0/0", location=f"m.py:{n}", reason="No", hints=("Do it.",)) for n in range(10, 25)
     )
     advice = graph_breaks.advise(beside(breaks=breaks))
-    assert len(advice) == graph_breaks.POLICY.most_advice
+    assert len(advice) == graph_breaks.MAX_ADVICE
     assert mentions(advice[-1].evidence[-1], "11 more places", "m.py:14, m.py:15")
     assert all(one.action == "torch says: Do it." for one in advice)
 

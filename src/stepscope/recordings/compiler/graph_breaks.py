@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from stepscope.api import Advice, Auxiliary
 from stepscope.core.numbers import times
@@ -32,21 +32,15 @@ FIXES = (
     ),
 )
 """What the reason speaks of, and what to do about it."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    most_advice: int = 4
-    """Places of breaks that are spoken of one by one; the recording lists all."""
-
-
-POLICY = Policy()
+MAX_ADVICE = 4
+"""Places of breaks that are spoken of one by one; the recording lists all."""
 
 
 def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """One for each place where TorchDynamo could not go on, the most frequent first."""
     break_counts = () if auxiliary.compiler is None else auxiliary.compiler.break_counts()
-    shown = break_counts[: POLICY.most_advice]
-    more = break_counts[POLICY.most_advice :]
+    shown = break_counts[:MAX_ADVICE]
+    more = break_counts[MAX_ADVICE:]
     advice = [_advice(break_count) for break_count in shown]
     if more:
         names = ", ".join(

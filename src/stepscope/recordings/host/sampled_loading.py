@@ -14,6 +14,9 @@ from stepscope.core.recordings.system import HostStacks, HotSpot
 MAKES = re.compile(r"(?:^|\.)__getitems?__$|collate")
 IN_WORKER = re.compile(r"(?:^|\.)_worker_loop$")
 WAITS = re.compile(r"(?:^|\.)_try_get_data$")
+MIN_SAMPLED = 0.2
+"""Of the samples of the host's stacks, without a trace, in which it is worth saying; chosen without
+recordings."""
 
 
 class SampledLoading(Struct, frozen=True, kw_only=True):

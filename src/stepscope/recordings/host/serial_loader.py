@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from stepscope.api import Advice, Auxiliary
-from stepscope.recordings.host.sampled_loading import sampled_loading
+from stepscope.recordings.host.sampled_loading import MIN_SAMPLED, sampled_loading
 
 CODE = "serial-loader"
 BOUND = "data"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_sampled: float = 0.2
-    """Of the samples of the host's stacks, without a trace; chosen without recordings."""
-
-
-POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> list[Advice]:
@@ -34,5 +24,5 @@ def advise(auxiliary: Auxiliary) -> list[Advice]:
             weight_of=f"the host's {loading.stacks.unit}",
         )
         for loading in sampled_loading(auxiliary)
-        if loading.makes is not None and loading.serial_share >= POLICY.least_sampled
+        if loading.makes is not None and loading.serial_share >= MIN_SAMPLED
     ]

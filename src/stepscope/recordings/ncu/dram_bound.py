@@ -21,8 +21,6 @@ bf16, a quarter when fused.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from stepscope.api import Advice, Auxiliary, Rule
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.core.recordings.system import DeviceSeries
@@ -35,13 +33,8 @@ ACTION = (
     "fewer bytes: torch.compile fuses what reads the same tensor, bf16 halves it, a fused optimizer"
 )
 
-
-class Policy(Struct, frozen=True, kw_only=True):
-    most_tensor: float = 0.2
-    """Of the time that tensor cores work: above it the two are near one another."""
-
-
-POLICY = Policy()
+MAX_TENSOR_SHARE = 0.2
+"""Of the time that tensor cores work: above it the two are near one another."""
 DRAM = "dram"
 WORDINGS = {
     DRAM: Wording(
@@ -74,7 +67,7 @@ def is_bound(device: DeviceSeries) -> bool:
         dram is not None
         and dram.median >= METRICS.busy
         and tensor is not None
-        and tensor.median <= POLICY.most_tensor
+        and tensor.median <= MAX_TENSOR_SHARE
     )
 
 

@@ -25,8 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from stepscope.api import Advice, Auxiliary, Rule
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.recordings.ncu import kernel_metrics
@@ -40,15 +38,9 @@ from stepscope.recordings.ncu.kernel_metrics import (
 
 CODE = "memory-stalls"
 BOUND = "memory"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    conflicts: float = 2.0
-    """Passes over those without bank conflicts. A two-way conflict doubles them (CUDA C++ Best
-    Practices Guide, Shared Memory and Memory Banks)."""
-
-
-POLICY = Policy()
+MIN_CONFLICTS = 2.0
+"""Passes over those without bank conflicts. A two-way conflict doubles them (CUDA C++ Best
+Practices Guide, Shared Memory and Memory Banks)."""
 GLOBAL, SHARED = "global", "shared"
 WAITS_SHARED = ("short_scoreboard", "mio_throttle")
 """Where a warp waits for shared memory's answer, and for room in its queue (profiling guide, Warp
@@ -102,7 +94,7 @@ def _shared(kernel: KernelMetrics) -> Fault | None:
     if (
         not ideal
         or passes is None
-        or passes < POLICY.conflicts * ideal
+        or passes < MIN_CONFLICTS * ideal
         or waits < kernel_metrics.POLICY.stalled
     ):
         return None

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from stepscope.api import Advice, Auxiliary
 from stepscope.core.recordings.kernels import WAITS_FOR_DEVICE
 from stepscope.recordings.nsys.totals import call_totals, calls_named
 
 CODE = "device-sync"
 BOUND = "host"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_call_share: float = 0.3
-    """Of the host's time in CUDA's calls, by their totals alone; chosen without recordings."""
-
-
-POLICY = Policy()
+MIN_CALL_SHARE = 0.3
+"""Of the host's time in CUDA's calls, by their totals alone; chosen without recordings."""
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:
@@ -25,7 +17,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     rows = call_totals(auxiliary)
     total_ns = sum(row.total_ns for row in rows)
     num, wait_ns = calls_named(rows, WAITS_FOR_DEVICE)
-    if not total_ns or wait_ns < POLICY.least_call_share * total_ns:
+    if not total_ns or wait_ns < MIN_CALL_SHARE * total_ns:
         return None
     return Advice(
         code=CODE,

@@ -21,24 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
 from stepscope.api import Advice, Auxiliary, Rule
 from stepscope.core.recordings.system import CopyRate, CopyTest
 
 CODE = "slow-pair"
 BOUND = "comms"
 Rates = Mapping[tuple[str, str], CopyRate]
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    alike: float = 0.7
-    """Of the rate that it should have, below which a copy is slow: tests of copies repeat within
-    some percent, and a link that is down leaves half or less (by the widths of links, by no
-    recording)."""
-
-
-POLICY = Policy()
+MIN_RATE_SHARE = 0.7
+"""Of the rate that it should have, below which a copy is slow: tests of copies repeat within
+some percent, and a link that is down leaves half or less (by the widths of links, by no
+recording)."""
 
 
 def advise(auxiliary: Auxiliary) -> list[Advice]:
@@ -94,7 +86,7 @@ def _one_way(rates: Rates) -> Iterator[tuple[CopyRate, float]]:
         back = rates.get((copy.target, copy.source))
         if back is None or not copy.is_between_devices:
             continue
-        if copy.bytes_per_s < POLICY.alike * back.bytes_per_s:
+        if copy.bytes_per_s < MIN_RATE_SHARE * back.bytes_per_s:
             yield copy, back.bytes_per_s
 
 
@@ -107,7 +99,7 @@ def _slow_from_host(test: CopyTest) -> Iterator[tuple[CopyRate, float]]:
             best[copy.target] = copy
     most = max((copy.bytes_per_s for copy in best.values()), default=0.0)
     for copy in best.values():
-        if copy.bytes_per_s < POLICY.alike * most:
+        if copy.bytes_per_s < MIN_RATE_SHARE * most:
             yield copy, most
 
 

@@ -18,7 +18,6 @@ Example: a ResNet's statistics, 0.12 MB, took 25 us of a 45 ms step: not worth a
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.core.trace import NONE, Bool
@@ -29,14 +28,8 @@ from stepscope.rules.shared.messages import Messages, launched_inside, messages
 CODE = "buffer-broadcast"
 BOUND = "comms"
 FORWARD = "DistributedDataParallel.forward"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_steps: float = 0.9
-    """Of the steps that must have one: a broadcast now and then is something else."""
-
-
-POLICY = Policy()
+MIN_STEPS = 0.9
+"""Of the steps that must have one: a broadcast now and then is something else."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -49,7 +42,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if not all(mask.any() for mask in masks):
         return None
     graph = job.job_graph.parts[0].graph
-    if len(distinct(graph.task_step[masks[0]])) < POLICY.least_steps * graph.num_steps:
+    if len(distinct(graph.task_step[masks[0]])) < MIN_STEPS * graph.num_steps:
         return None
     in_forward = masks[0][sent[0].task]
     size = float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
@@ -34,14 +33,8 @@ from stepscope.rules.rule import Rule
 
 CODE = "exposed-collectives"
 BOUND = "comms"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.02
-    """Of the step in exposed collectives below which there is nothing to say."""
-
-
-POLICY = Policy()
+MIN_SHARE = 0.02
+"""Of the step in exposed collectives below which there is nothing to say."""
 GRADIENTS = (
     "Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send "
     "fewer bytes (bf16 gradients); or more compute per exchange (larger batch, accumulation with "
@@ -74,7 +67,7 @@ OF_KIND = {
 def propose_job(job: JobCase) -> JobProposal | None:
     """As much of the moving as there is compute to hide it behind is gone."""
     exposed = _exposed_ms(job)
-    if exposed * 1e6 < POLICY.least_share * job.step_interval_ns:
+    if exposed * 1e6 < MIN_SHARE * job.step_interval_ns:
         return None
     masks = [
         job.tasks(index, np.ones(len(records), np.bool_))

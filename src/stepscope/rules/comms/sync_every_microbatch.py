@@ -24,7 +24,6 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.grouping import is_among, matching
 from stepscope.analyses.intervals import Intervals, contains, union
@@ -52,14 +51,8 @@ EXCHANGING = re.compile(
 the calls themselves."""
 FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 """Begins with the buffers' broadcast, where there is one."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.8
-    """Of a micro-batch's exchanged bytes that the others must exchange too."""
-
-
-POLICY = Policy()
+MIN_SHARE = 0.8
+"""Of a micro-batch's exchanged bytes that the others must exchange too."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -154,7 +147,7 @@ def unneeded_exchanges(job: JobCase, index: int) -> Bool | None:
             [size_of.get(int(graph.task_event[task]), 0) for task in exchanges],
             minlength=num,
         )
-        if sizes[-1] <= 0 or sizes[:-1].min() < POLICY.least_share * sizes[-1]:
+        if sizes[-1] <= 0 or sizes[:-1].min() < MIN_SHARE * sizes[-1]:
             return None
         mask[exchanges[after < num - 1]] = True
     return mask if mask.any() else None

@@ -22,7 +22,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.grouping import matching
 from stepscope.analyses.intervals import Intervals, union
@@ -37,14 +36,8 @@ from stepscope.rules.shared.messages import messages
 CODE = "unused-parameter-scan"
 BOUND = "comms"
 SCAN = re.compile(r"reducer::search_unused_parameters")
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    dtypes: tuple[str, ...] = ("int32",)
-    """Of the map of used parameters that the reducer exchanges; gradients are no integers."""
-
-
-POLICY = Policy()
+MAP_DTYPES = ("int32",)
+"""Of the map of used parameters that the reducer exchanges; gradients are no integers."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -80,9 +73,7 @@ def _scans(job: JobCase, index: int) -> Intervals:
 
 def _map_exchange(job: JobCase, index: int) -> Bool:
     """Integer all-reduces of the backward pass."""
-    sent = messages(
-        job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes
-    )
+    sent = messages(job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in MAP_DTYPES)
     mask = np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
     if mask.any():

@@ -18,8 +18,6 @@ Example: saving 1.5 GB every step costs about a second of each.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from stepscope.analyses.host.activity import IO_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Stalls
@@ -38,14 +36,8 @@ from stepscope.rules.shared.host_ranges import (
 
 CODE = "checkpoint-stall"
 BOUND = "host"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    bearable_share: float = 0.01
-    """Of the run's time that saving may take."""
-
-
-POLICY = Policy()
+BEARABLE_SHARE = 0.01
+"""Of the run's time that saving may take."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -58,12 +50,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
     inside_ns = max(case.step_interval_ns - between_ns, 0.0)
     times = max(len(case.context.host.io), 1) / graph.num_steps
     once_ns = inside_ns / times if stalls is None else float(stalls.once_ns)
-    seldom = rounded_up(once_ns / (POLICY.bearable_share * between_ns))
+    seldom = rounded_up(once_ns / (BEARABLE_SHARE * between_ns))
     events = named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON)
     return Proposal(
         summary="The step stops to save or load files: "
         f"{(inside_ns + rare_ns) / 1e6:.1f} ms a step{_over(stalls)}.",
-        action=f"Save every {seldom} steps or more seldom, for {POLICY.bearable_share:.0%} of the "
+        action=f"Save every {seldom} steps or more seldom, for {BEARABLE_SHARE:.0%} of the "
         "time at most; or asynchronously (torch.distributed.checkpoint.async_save)",
         evidence=_evidence(case, graph, stalls),
         events=events,

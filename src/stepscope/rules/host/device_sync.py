@@ -53,14 +53,8 @@ SIZE_READ = re.compile(
 FETCH = re.compile(r"^aten::(to|_to_copy|copy_|cpu)$")
 NOT_OURS = re.compile(r"^cu(da)?(Event|Malloc|Free|Mem(Alloc|Free|Map|Unmap|Create|Release))")
 """Waits for one event are how overlap is written; the allocator's are another fault."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    largest_fetch_bytes: int = 65_536
-    """A larger copy to the host is data it goes on to work with, not a number somebody looks at."""
-
-
-POLICY = Policy()
+MAX_FETCH_BYTES = 65_536
+"""A larger copy to the host is data it goes on to work with, not a number somebody looks at."""
 
 
 class _Waits(Struct, frozen=True, kw_only=True):
@@ -138,7 +132,7 @@ def _fetches_little(case: Case, graph: Graph) -> Bool:
     to_host = trace.is_kind(Kind.MEMCPY) & matching(
         trace, re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)")
     )
-    little = (trace.size_bytes >= 0) & (trace.size_bytes <= POLICY.largest_fetch_bytes)
+    little = (trace.size_bytes >= 0) & (trace.size_bytes <= MAX_FETCH_BYTES)
     mask: Bool = (graph.call_wait != NONE) & (to_host & little)[target]
     return mask
 

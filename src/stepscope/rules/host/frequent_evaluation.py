@@ -18,8 +18,6 @@ run (a small model on one core).
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
@@ -27,14 +25,8 @@ from stepscope.rules.shared.host_ranges import located, rounded_up
 
 CODE = "frequent-evaluation"
 BOUND = "host"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    bearable_share: float = 0.05
-    """Of the run's time that evaluating may take: who trains wants to know."""
-
-
-POLICY = Policy()
+BEARABLE_SHARE = 0.05
+"""Of the run's time that evaluating may take: who trains wants to know."""
 
 
 def propose(case: Case) -> Proposal | None:
@@ -42,14 +34,14 @@ def propose(case: Case) -> Proposal | None:
     stalls = case.stalls("evaluation")
     if stalls is None:
         return None
-    if stalls.step_ns < POLICY.bearable_share * case.step_interval_ns:
+    if stalls.step_ns < BEARABLE_SHARE * case.step_interval_ns:
         return None
     share = stalls.step_ns / (case.step_interval_ns + stalls.step_ns)
-    seldom = rounded_up(stalls.once_ns / (POLICY.bearable_share * case.step_interval_ns))
+    seldom = rounded_up(stalls.once_ns / (BEARABLE_SHARE * case.step_interval_ns))
     return Proposal(
         summary=f"Evaluations take {share:.0%} of the run: {stalls.once_ns / 1e6:.1f} ms every "
         f"{stalls.every:.3g} steps.",
-        action=f"Evaluate every {seldom} steps or more seldom, for {POLICY.bearable_share:.0%} of "
+        action=f"Evaluate every {seldom} steps or more seldom, for {BEARABLE_SHARE:.0%} of "
         "the time at most; or on fewer batches; or in a job of its own, from checkpoints",
         evidence=(f"{stalls.num} timed steps hold one",),
         locations=located(stalls.lines),

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
-
 from stepscope.analyses.intervals import union
 from stepscope.core.trace import Kind
 from stepscope.rules.case import Case
@@ -39,15 +37,9 @@ from stepscope.rules.shared.host_ranges import (
 
 CODE = "loss-scaling"
 BOUND = "host"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    after_ns: int = 1_000_000
-    """How soon after its checks a scaler reads their answer: it does so at once, and the read
-    begins before anything else of the step."""
-
-
-POLICY = Policy()
+READ_WITHIN_NS = 1_000_000
+"""How soon after its checks a scaler reads their answer: it does so at once, and the read
+begins before anything else of the step."""
 READ = re.compile(r"^aten::(item|_local_scalar_dense)$")
 
 
@@ -64,7 +56,7 @@ def propose(case: Case) -> Proposal | None:
     answers = [
         int(read)
         for read in reads
-        if any(0 <= int(trace.start_ns[read]) - int(end) <= POLICY.after_ns for end in ends)
+        if any(0 <= int(trace.start_ns[read]) - int(end) <= READ_WITHIN_NS for end in ends)
     ]
     gone = [*checks.tolist(), *answers]
     ranges = union(trace.start_ns[gone], trace.end_ns[gone])

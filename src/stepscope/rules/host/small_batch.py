@@ -39,7 +39,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 
 from stepscope.analyses.grouping import matching, median
 from stepscope.analyses.weights import ACCUMULATE
@@ -76,15 +76,9 @@ BOUND = "host"
 INSTEAD_OF = ("launch-overhead", "python-overhead", "looped-optimizer", "device-sync")
 """Findings about the host: where nothing says that memory has room, a larger batch is said with
 them."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    same_share: float = 0.9
-    """Of a micro-step's kernels that must recur in the others, by name, for them to be the same
-    work on other data."""
-
-
-POLICY = Policy()
+MIN_SAME_SHARE = 0.9
+"""Of a micro-step's kernels that must recur in the others, by name, for them to be the same
+work on other data."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -284,7 +278,7 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
         names[key % num_names] = num
     for (step, part), names in counts.items():
         first = counts.get((step, 0), names)
-        if part and (first & names).total() < POLICY.same_share * min(first.total(), names.total()):
+        if part and (first & names).total() < MIN_SAME_SHARE * min(first.total(), names.total()):
             return 0
     return int(median(list(Counter(step for step, _ in counts).values())))
 

@@ -49,14 +49,8 @@ BOUND = "memory"
 ROWS_AT = {"aten::embedding_dense_backward": 2, "aten::_embedding_bag_dense_backward": 5}
 """The argument that says how many rows the table has."""
 ELEMENT_BYTES = 4
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    most_touched: float = 0.25
-    """Of a table's rows that a batch looks up, beyond which a sparse gradient spares little."""
-
-
-POLICY = Policy()
+MAX_TOUCHED = 0.25
+"""Of a table's rows that a batch looks up, beyond which a sparse gradient spares little."""
 HOST_LEFT = {"SGD": 0.3, "Adam": 2.2, "AdamW": 2.2}
 """Of what the dense operator takes the host, what the sparse update does: 0.28 with SGD, from four
 tables of 20,000 rows, and 2.2 with SparseAdam, from eight of 200,000, whose steps wait for the host
@@ -124,7 +118,7 @@ def tables_of(case: Case, trained: Trained) -> Tables | None:
         if inputs is None or shape is None or shape in products:
             continue
         looked_up = prod(each for each in inputs.dims[1] if isinstance(each, int))
-        if looked_up <= POLICY.most_touched * shape[0] and sizes[_table_bytes(shape)]:
+        if looked_up <= MAX_TOUCHED * shape[0] and sizes[_table_bytes(shape)]:
             events.append(event)
             shapes[shape] += 1
             rows += looked_up

@@ -100,12 +100,8 @@ def spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: b
     return change
 
 
-class Policy(Struct, frozen=True, kw_only=True):
-    vocabulary: int = 16_000
-    """A last dimension from which a tensor is taken for logits, whose loss is taken in fp32."""
-
-
-POLICY = Policy()
+MIN_VOCABULARY = 16_000
+"""A last dimension from which a tensor is taken for logits, whose loss is taken in fp32."""
 STREAMING = ("pointwise", "pooling", "dropout", "copy", "norm")
 OF_SQUARES = re.compile(r"^aten::(pow|mean|rsqrt)$")
 HALF_BYTES = 2
@@ -124,7 +120,7 @@ def spared_casts(case: Case) -> Bool:
 
     def is_of_logits(op: int) -> bool:
         cast = table.once(cast_of, op)
-        return cast is not None and bool(cast[0]) and cast[0][-1] >= POLICY.vocabulary
+        return cast is not None and bool(cast[0]) and cast[0][-1] >= MIN_VOCABULARY
 
     return made_by_autocast(case) & ~table.where(is_of_logits)
 
@@ -176,7 +172,7 @@ def _saved_bytes(table: TaskTable, op: int) -> float:
     tensors = _floats(table, op)
     largest = max((tensor.numel for tensor in tensors), default=0)
     sizes = [ITEM_BYTES[tensor.dtype] for tensor in tensors if tensor.numel == largest]
-    is_logits = any(tensor.dims and tensor.dims[-1] >= POLICY.vocabulary for tensor in tensors)
+    is_logits = any(tensor.dims and tensor.dims[-1] >= MIN_VOCABULARY for tensor in tensors)
     if table.once(cast_of, op) is not None or not sizes or is_logits:
         return 0.0
     # What is written is as wide as the widest that is read.

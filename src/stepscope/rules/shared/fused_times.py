@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -24,14 +23,9 @@ from stepscope.rules.shared.fusible_runs import (
 )
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 
-
-class Policy(Struct, frozen=True, kw_only=True):
-    batch_norm_share: float = 0.7
-    """Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
-    innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
-
-
-POLICY = Policy()
+BATCH_NORM_SHARE = 0.7
+"""Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
+innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
 
 
 def fused_ns(
@@ -43,7 +37,7 @@ def fused_ns(
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
     rates = np.where(
         runs.over_batches,
-        rate * POLICY.batch_norm_share,
+        rate * BATCH_NORM_SHARE,
         np.minimum(rate, np.maximum(runs.traffic, 1.0) / np.maximum(runs.now_ns, 1.0)),
     )
 

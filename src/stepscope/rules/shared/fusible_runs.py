@@ -23,14 +23,9 @@ from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.operator_traffic import Traffic, bytes_of, traffic_of
 from stepscope.rules.task_table import TaskTable
 
-
-class Policy(Struct, frozen=True, kw_only=True):
-    batch_norm_kernels: int = 3
-    """Of a compiled run with a batch norm, besides its own: statistics in two stages, the
-    convolution's layout."""
-
-
-POLICY = Policy()
+BATCH_NORM_KERNELS = 3
+"""Of a compiled run with a batch norm, besides its own: statistics in two stages, the
+convolution's layout."""
 
 FUSIBLE = (
     "pointwise",
@@ -424,4 +419,4 @@ def _num_kernels(runs: FusibleRuns) -> Int64:
     norms = runs.num_norms_backward
     joins = ~runs.several & (norms == 0) & ~runs.copies & ~runs.sums
     num = np.where(joins, 0, 1 + 2 * norms + (runs.backward & runs.sums))
-    return np.where(runs.over_batches, 1 + POLICY.batch_norm_kernels, num)
+    return np.where(runs.over_batches, 1 + BATCH_NORM_KERNELS, num)

@@ -21,7 +21,6 @@ host for 33; pinned they took 2.8 ms and the step 27.5.
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool
@@ -43,15 +42,9 @@ from stepscope.rules.shared.pcie_copies import (
 
 CODE = "pageable-copy"
 BOUND = "transfer"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    cautious_share: float = 0.6
-    """Of the link's rate, where the trace has no pinned copy to read it off: a socket away, or a
-    link shared by two devices."""
-
-
-POLICY = Policy()
+CAUTIOUS_SHARE = 0.6
+"""Of the link's rate, where the trace has no pinned copy to read it off: a socket away, or a
+link shared by two devices."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -78,7 +71,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         events=graph.task_event[tasks],
         change=likely,
-        cautious=pinned_each_step(case, tasks, pinned_bytes_per_s(case, POLICY.cautious_share)),
+        cautious=pinned_each_step(case, tasks, pinned_bytes_per_s(case, CAUTIOUS_SHARE)),
         hopeful=lambda graph: on_own_stream(likely(graph), tasks, early=True),
     )
 
