@@ -11,13 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.facts import PARTS, Facts, RankFacts
-from stepscope.core.peak import (
-    ACHIEVED,
-    ComputeSplit,
-    GivenWork,
-    PeakWaterfall,
-    waterfall_parts,
-)
+from stepscope.core.peak import ACHIEVED, ComputeSplit, GivenWork, PeakWaterfall, waterfall_parts
 from stepscope.core.recordings.training_log import TrainingLog
 
 

@@ -184,11 +184,7 @@ def _plan_words(
     from stepscope.core.experiments.fixed import NOT_TRIED
     from stepscope.experiments.budget import CHECK_RUNS
     from stepscope.experiments.fixing import words_of
-    from stepscope.experiments.verify.schedule import (
-        MIN_ROUNDS,
-        RUNS_A_ROUND,
-        rehearsed_steps,
-    )
+    from stepscope.experiments.verify.schedule import MIN_ROUNDS, RUNS_A_ROUND, rehearsed_steps
     from stepscope.protocol.options import FIRST_STEPS
     from stepscope.report.words import plural
 

@@ -14,12 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from stepscope.capture.counters.host import (
-    MachineCounters,
-    read_held_back,
-    read_io,
-    read_queued,
-)
+from stepscope.capture.counters.host import MachineCounters, read_held_back, read_io, read_queued
 from stepscope.core.recordings.system import (
     COMPILER,
     HELPER,
@@ -29,14 +24,7 @@ from stepscope.core.recordings.system import (
     HostUse,
     ProcessUse,
 )
-from stepscope.process.table import (
-    PROC,
-    Process,
-    descendants,
-    processes,
-    rank_of,
-    read_process,
-)
+from stepscope.process.table import PROC, Process, descendants, processes, rank_of, read_process
 from stepscope.protocol.control_group import cpu_quota, throttle_file
 
 LOOK_S = 0.05

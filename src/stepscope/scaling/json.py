@@ -8,13 +8,7 @@ from msgspec.structs import asdict
 
 from stepscope.core.codec import encode
 from stepscope.core.scaling import WidthRun as MeasuredRun
-from stepscope.scaling.contract import (
-    AgainstBase,
-    ScalingContract,
-    ScalingKind,
-    Step,
-    WidthRun,
-)
+from stepscope.scaling.contract import AgainstBase, ScalingContract, ScalingKind, Step, WidthRun
 from stepscope.scaling.shapes import Gain, Scaling
 
 

@@ -26,12 +26,7 @@ from stepscope.experiments.budget import CHECK_RUNS, LONGER, Budget, SpentError
 from stepscope.experiments.compare.comparability import causes
 from stepscope.experiments.verify.experiment import verify, with_sides
 from stepscope.experiments.verify.schedule import VerifyPolicy
-from stepscope.tune.batch import (
-    FREE_BATCH,
-    FREE_NUMERICS,
-    batch_words,
-    changes_batch,
-)
+from stepscope.tune.batch import FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
 from stepscope.tune.doubling import doubling_notes
 from stepscope.tune.final import Settled
 from stepscope.tune.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings

@@ -6,15 +6,7 @@ from collections.abc import Mapping
 
 from stepscope.core.experiments.trials import Value
 from stepscope.protocol.settings import OF_DDP, OF_LOADERS
-from stepscope.tune.knob_space import (
-    ENVIRONMENT,
-    HOOK,
-    Knob,
-    Settings,
-    Space,
-    change_of,
-    shown,
-)
+from stepscope.tune.knob_space import ENVIRONMENT, HOOK, Knob, Settings, Space, change_of, shown
 
 CALLS: Mapping[str, str] = {
     "tf32": "torch.backends.cuda.matmul.allow_tf32 = {} and torch.backends.cudnn.allow_tf32 = {}",

@@ -9,13 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 
-from stepscope.workload import (
-    attention,
-    conv,
-    matmul,
-    memory,
-    pointwise,
-)
+from stepscope.workload import attention, conv, matmul, memory, pointwise
 from stepscope.workload.inputs import ParsedInputs, parse_inputs
 from stepscope.workload.operands import MATRIX_KINDS, Model, Work
 

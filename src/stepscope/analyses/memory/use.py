@@ -20,14 +20,7 @@ from stepscope.analyses.memory.growth import (
     growing_mask,
     partial_sums,
 )
-from stepscope.analyses.memory.kinds import (
-    CODE,
-    Kinds,
-    Standing,
-    kinds_of,
-    names_of,
-    standing,
-)
+from stepscope.analyses.memory.kinds import CODE, Kinds, Standing, kinds_of, names_of, standing
 from stepscope.analyses.memory.lifetimes import (
     NEVER,
     DeviceEvents,

@@ -22,12 +22,7 @@ from stepscope.plan.cluster import Cluster, Gemm
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.constants import DEFAULT
 from stepscope.plan.devices import find_device
-from stepscope.plan.framework import (
-    MEGATRON_CORE,
-    find_framework,
-    grads_setting,
-    with_grads,
-)
+from stepscope.plan.framework import MEGATRON_CORE, find_framework, grads_setting, with_grads
 from stepscope.plan.job import OPTIMIZERS, TrainingJob
 from stepscope.plan.learn import as_mapping, recalibrated, with_factors
 from stepscope.readers.hardware_file import read_hardware

@@ -7,13 +7,7 @@ from typing import Any
 
 from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch.files import (
-    Launch,
-    cuts_beyond_data,
-    json_file,
-    refuse,
-    shell_file,
-)
+from stepscope.plan.launch.files import Launch, cuts_beyond_data, json_file, refuse, shell_file
 from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
 from stepscope.plan.layout import Layout
 from stepscope.protocol.untrusted import as_object, whole

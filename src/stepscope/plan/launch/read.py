@@ -11,11 +11,7 @@ from stepscope.plan.launch.deepspeed import is_deepspeed, read_deepspeed
 from stepscope.plan.launch.megatron import flags_of, read_megatron
 from stepscope.plan.launch.read_layout import is_layout, read_layout
 from stepscope.plan.launch.settings import Settings
-from stepscope.plan.launch.torchtitan import (
-    is_torchtitan,
-    read_torchtitan,
-    tables_of_flags,
-)
+from stepscope.plan.launch.torchtitan import is_torchtitan, read_torchtitan, tables_of_flags
 from stepscope.protocol.untrusted import parse_json, read_regular
 
 MAX_BYTES = 1 << 20

@@ -11,14 +11,7 @@ from stepscope.plan.launch.check import Checked
 from stepscope.plan.layout_words import spelled_out
 from stepscope.plan.report.text import name_section
 from stepscope.plan.report.words import gib, job_words, seconds
-from stepscope.report.document.blocks import (
-    Block,
-    Facts,
-    Headline,
-    Items,
-    Section,
-    as_document,
-)
+from stepscope.report.document.blocks import Block, Facts, Headline, Items, Section, as_document
 from stepscope.report.words import percent, plural
 
 KINDS = {"deepspeed": "a DeepSpeed configuration", "torchtitan": "a torchtitan configuration",

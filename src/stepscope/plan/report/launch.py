@@ -15,14 +15,7 @@ from stepscope.plan.launch.files import Launch, broken
 from stepscope.plan.layout_words import spelled_out
 from stepscope.plan.report.text import name_section
 from stepscope.plan.report.words import gib, job_words, seconds
-from stepscope.report.document.blocks import (
-    Block,
-    Code,
-    Headline,
-    Items,
-    Section,
-    as_document,
-)
+from stepscope.report.document.blocks import Block, Code, Headline, Items, Section, as_document
 
 
 @as_document

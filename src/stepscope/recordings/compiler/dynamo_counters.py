@@ -14,11 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from stepscope.api import FormatError, Reader, Source
-from stepscope.core.recordings.compiler import (
-    CacheUse,
-    CompilerRecording,
-    Counted,
-)
+from stepscope.core.recordings.compiler import CacheUse, CompilerRecording, Counted
 from stepscope.readers.whole_file import whole_json
 from stepscope.recordings.compiler.breaks import counted_break
 

@@ -17,12 +17,7 @@ from stepscope.core.recordings.nccl import (
     Hang,
     HangRank,
 )
-from stepscope.recordings.flight.groups import (
-    Disagreement,
-    Wait,
-    calls_at,
-    num_elements,
-)
+from stepscope.recordings.flight.groups import Disagreement, Wait, calls_at, num_elements
 
 MAX_DETAILS = 8
 MIN_WAITED_S = 0.1

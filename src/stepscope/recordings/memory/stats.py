@@ -19,12 +19,7 @@ from msgspec.structs import replace
 
 from stepscope.api import FormatError, MemoryRecord, Reader, Source
 from stepscope.core.numbers import size_words
-from stepscope.core.recordings.memory import (
-    MemoryRecording,
-    MemoryReport,
-    Step,
-    memory_recording,
-)
+from stepscope.core.recordings.memory import MemoryRecording, MemoryReport, Step, memory_recording
 from stepscope.readers.whole_file import whole_json
 
 NO_SIZE = (

@@ -6,12 +6,7 @@ from collections.abc import Iterator
 
 from stepscope.api import SystemRecording, Table, table
 from stepscope.core.numbers import size_words
-from stepscope.hardware.link_tests import (
-    LinkJudgement,
-    judge_test,
-    reached_words,
-    times_words,
-)
+from stepscope.hardware.link_tests import LinkJudgement, judge_test, reached_words, times_words
 
 
 def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:

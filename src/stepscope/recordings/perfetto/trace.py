@@ -38,10 +38,7 @@ from stepscope.recordings.perfetto.processes import (
     number_of,
     words_of,
 )
-from stepscope.recordings.perfetto.state import (
-    Clocks,
-    Sequence,
-)
+from stepscope.recordings.perfetto.state import Clocks, Sequence
 from stepscope.recordings.perfetto.tracks import Track, TrackOwner
 from stepscope.recordings.perfetto.wire import (
     Block,

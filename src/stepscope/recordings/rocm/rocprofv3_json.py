@@ -33,13 +33,7 @@ from stepscope.recordings.rocm.records import (
     Record,
     Symbol,
 )
-from stepscope.recordings.row_builder import (
-    NO_HOST,
-    NO_MARKS,
-    RowTraceBuilder,
-    copy_name,
-    several,
-)
+from stepscope.recordings.row_builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
 
 START = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"\s*:')
 TOOL = "rocprofiler-sdk-tool"

@@ -33,15 +33,7 @@ from stepscope.report.comparison.words import (
     sure_words,
     throughput_words,
 )
-from stepscope.report.document.blocks import (
-    Bar,
-    Cell,
-    Column,
-    Section,
-    Table,
-    more,
-    numbers,
-)
+from stepscope.report.document.blocks import Bar, Cell, Column, Section, Table, more, numbers
 from stepscope.report.words import NBSP, digits_after_point, fixed, gigabytes, signed
 
 ACCOUNTS = {

@@ -5,14 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.comms import (
-    Buckets,
-    CollectiveRow,
-    CommsFacts,
-    Dimension,
-    Gathers,
-    LinkFit,
-)
+from stepscope.core.comms import Buckets, CollectiveRow, CommsFacts, Dimension, Gathers, LinkFit
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.numbers import number_ranges
 from stepscope.core.predicted_steps import is_of_rare_steps

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.facts import CallRow, CopyRow, Launches, RankFacts
-from stepscope.report.document.blocks import (
-    Block,
-    Column,
-    Facts,
-    Section,
-    Table,
-    more,
-    numbers,
-)
+from stepscope.report.document.blocks import Block, Column, Facts, Section, Table, more, numbers
 from stepscope.report.words import (
     gigabytes,
     megabytes,

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.diagnosis import (
-    Alternative,
-    Diagnosis,
-    Finding,
-)
+from stepscope.core.diagnosis import Alternative, Diagnosis, Finding
 from stepscope.core.gate import Gate
 from stepscope.core.numbers import gain_words
 from stepscope.report.diagnosis.auxiliary import auxiliary_sections
