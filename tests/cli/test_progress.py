@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli import progress
+from stepscope.cli import printing
 from stepscope.cli.main import main
 from stepscope.core.experiments.experiment import Side
 from stepscope.core.experiments.trials import Trial
@@ -64,12 +64,12 @@ def test_a_long_loop_has_a_bar_and_a_short_one_none(monkeypatch: pytest.MonkeyPa
     terminal, now = Terminal(), [0.0]
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("stepscope.cli.progress.time.monotonic", lambda: now[0])
-    with progress.loops_shown():
+    monkeypatch.setattr("stepscope.cli.printing.time.monotonic", lambda: now[0])
+    with printing.loops_shown():
         for _ in counted("short", range(3), 3):
             now[0] += 0.1
         assert terminal.getvalue() == ""
-        with progress.progress_bar([]):
+        with printing.progress_bar([]):
             for _ in counted("long", range(3), 3):
                 now[0] += 1.0
     drawn = terminal.getvalue()
@@ -88,7 +88,7 @@ def test_runs_that_take_long_have_a_bar_from_the_start(monkeypatch: pytest.Monke
         during.append(terminal.getvalue())
         raise UsageError("no run is made here")
 
-    with progress.loops_shown(), pytest.raises(UsageError):
+    with printing.loops_shown(), pytest.raises(UsageError):
         verify(measure, VerifyPolicy(max_rounds=3))
     assert "at most 14 runs" in during[0]
     assert "left" in during[0]
@@ -101,7 +101,7 @@ def test_trials_of_a_search_have_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.loops_shown():
+    with printing.loops_shown():
         search = searched(space("num_workers=0..2"), Clocked(lambda _change: 10.0), num_trials=2)
     assert search.study is not None
     assert len(search.study.trials()) == 2

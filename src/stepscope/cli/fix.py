@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cli import options as declare
 from stepscope.cli.additions import after_job
 from stepscope.cli.patch import refuse_patch, write_patch
-from stepscope.cli.printing import ask, print_answer, say
-from stepscope.cli.progress import progress_bar
+from stepscope.cli.printing import ask, print_answer, progress_bar, say
 from stepscope.cli.run import keep_result, new_folder
 from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code
 from stepscope.cli.verify.options import Measuring, Proof, words_of

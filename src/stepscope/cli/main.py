@@ -16,8 +16,7 @@ from importlib import import_module
 from stepscope import __version__
 from stepscope.cli.commands import COMMANDS, Action, Command, overview
 from stepscope.cli.options import add_options, options_of
-from stepscope.cli.printing import Parser, put, say
-from stepscope.cli.progress import loops_shown
+from stepscope.cli.printing import Parser, loops_shown, put, say
 from stepscope.core.installed import with_installed
 from stepscope.errors import StepscopeError
 

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.cli.progress import progress_bar
+from stepscope.cli.printing import progress_bar
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import RUNS
 

@@ -214,7 +214,7 @@ def _diagnose(
 ) -> None:
     from rich.console import Console
 
-    from stepscope.cli.progress import progress_bar
+    from stepscope.cli.printing import progress_bar
     from stepscope.cli.report import keep
     from stepscope.pipeline.options import Options as ReadingOptions
     from stepscope.pipeline.page import page_of_recording

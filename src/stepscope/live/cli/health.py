@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
 from stepscope.cli.options import real
-from stepscope.cli.printing import print_document, say
-from stepscope.cli.progress import progress_bar
+from stepscope.cli.printing import print_document, progress_bar, say
 from stepscope.cli.run import command_of, new_folder, refuse_unrunnable
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.protocol.options import Options as RecordingOptions

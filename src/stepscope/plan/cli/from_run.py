@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 
 from stepscope.analyses.run.width import width_run
-from stepscope.cli.progress import progress_bar
+from stepscope.cli.printing import progress_bar
 from stepscope.cli.report import put_document, put_or_write
 from stepscope.core.comms import CollectiveRow, CommsFacts, LinkFit
 from stepscope.errors import InputError, UsageError

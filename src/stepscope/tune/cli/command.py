@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_answer, say
-from stepscope.cli.progress import progress_bar
+from stepscope.cli.printing import print_answer, progress_bar, say
 from stepscope.cli.run import command_of, keep_result, new_folder, refuse_unrunnable
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
