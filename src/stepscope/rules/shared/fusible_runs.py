@@ -21,6 +21,7 @@ from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.operator_traffic import Traffic, bytes_of, traffic_of
+from stepscope.rules.shared.pcie_copies import TO_DEVICE, TO_HOST
 from stepscope.rules.task_table import TaskTable
 
 BATCH_NORM_KERNELS = 3
@@ -206,7 +207,9 @@ def _totals(
 
 def _joining(graph: Graph, table: TaskTable) -> Bool:
     kind = table.trace.kind[graph.task_event]
+    of_host = matching(table.trace, TO_DEVICE) | matching(table.trace, TO_HOST)
     is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
+    is_copy &= ~of_host[graph.task_event]
     fusible = table.of_category(*FUSIBLE) | is_copy
     joining: Bool = fusible & table.where(partial(_fits, table)) & ~table.optimizer
     return joining

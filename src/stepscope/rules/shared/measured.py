@@ -218,11 +218,11 @@ def timed(
     return ns
 
 
-def is_reproduced(now: MeasuredTime, recorded_ns: Float64) -> bool:
+def is_reproduced(now: MeasuredTime, recorded_ns: Float64, within: float = SAME_KERNEL) -> bool:
     """Whether an operator that was timed as it ran takes what was recorded. Where it does not,
     another kernel was chosen for it, and nothing that was timed is of this run."""
     recorded = float(np.median(recorded_ns))
-    return recorded > 0 and 1 / SAME_KERNEL < now.ns / recorded < SAME_KERNEL
+    return recorded > 0 and 1 / within < now.ns / recorded < within
 
 
 def spent_ns(graph: Graph, table: TaskTable) -> Float64:
