@@ -6,8 +6,8 @@
 `benchmarks/accuracy.py` makes docs/accuracy.md of what was saved.
 
 FOLDER has a board.json (jobs, their step time without a profiler, and the step time after each of
-several single changes) and a trace NAME.pt.trace.json.gz per job; those of the lab lie where
-benchmarks/recordings.py says. For every finding whose change was measured: *error* is
+several single changes) and a trace NAME.pt.trace.json.gz (or .zst) per job; those of the lab lie
+where benchmarks/recordings.py says. For every finding whose change was measured: *error* is
 |promised / got - 1|, *covered* says whether what was got lies in the printed range. A promise over
 1.10 where under 1.03 was got is *false blame*; a change that gave over 1.10 and has no finding is
 *missed*; *regret* is the share of the best single change's speed that following the first finding
@@ -82,6 +82,12 @@ class Outcome:
     regret: float | None
 
 
+def trace_of(folder: Path, name: str) -> Path:
+    """Return the job's trace, as it was written or packed anew."""
+    packed = folder / f"{name}.pt.trace.json.zst"
+    return packed if packed.exists() else packed.with_suffix(".gz")
+
+
 def score(name: str, job: BoardJob, diagnosis: Diagnosis) -> Outcome:
     got = {code: change.speedup for code, change in job.changes.items() if change.speedup}
     plain = {code: speedup for code, speedup in got.items() if "#" not in code}
@@ -139,7 +145,7 @@ def board_of(folder: Path, *, with_step_ms: bool) -> list[Outcome]:
     board = msgspec.json.decode((folder / "board.json").read_bytes(), type=Board)
     outcomes = []
     for name, job in board.jobs.items():
-        trace = recorded(folder) / f"{name}.pt.trace.json.gz"
+        trace = trace_of(recorded(folder), name)
         if not trace.exists():
             print(f"{name}: no trace", file=sys.stderr)
             continue

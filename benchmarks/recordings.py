@@ -28,19 +28,22 @@ def recordings() -> Path:
 
 
 def recorded(path: Path) -> Path:
-    """Return where the traces of a folder of the lab lie; any other folder has its own.
+    """Return where the traces of a folder of the lab lie; any other folder has its own, and so has
+    the newest set of the lab, until there is a copy elsewhere.
 
     lab/board   ../shared/recordings/board
     elsewhere   elsewhere
     """
-    return recordings() / path.resolve().relative_to(LAB) if _is_labs(path) else path
+    if not _is_labs(path) or any(path.glob("*.json.zst")):
+        return path
+    return recordings() / path.resolve().relative_to(LAB)
 
 
 def demand(folders: Iterable[Path]) -> None:
     """End the command, in one line, where a folder of the lab has no traces."""
     for folder in filter(_is_labs, folders):
         place = recorded(folder)
-        if not (place.is_file() or any(place.rglob("*.json.gz"))):
+        if not (place.is_file() or any(place.rglob("*.json.*z*"))):
             sys.exit(
                 f"{folder}: no traces in {place}; name the folder of the lab's recordings in "
                 f"{VARIABLE}, or record them anew (lab/README.md)"
