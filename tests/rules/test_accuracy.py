@@ -34,6 +34,13 @@ def test_a_change_of_the_whole_model_is_not_all_at_its_worst(below: float, above
     assert 2.0 < error[1] <= beside[1] * (1 + 1e-9) <= added[1] * (1 + 2e-9)
 
 
+def test_another_way_to_make_it_is_there_or_not() -> None:
+    same = widened(1.5, 6.0, 2.0, is_sweeping=True)
+    other = widened(1.5, 6.0, 2.0, is_sweeping=True, hopes_for_other=True)
+    assert other[0] == same[0]
+    assert other[1] > 6.0 > same[1]
+
+
 def test_an_error_grows_with_the_gain_up_to_a_point() -> None:
     errors = [widened(gain, gain, gain)[1] / gain for gain in (1.0, 1.5, 4.0, 10.0, 100.0)]
     assert errors == sorted(errors)

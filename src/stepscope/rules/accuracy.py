@@ -59,9 +59,11 @@ def widened(
     timed_share: float = 0.0,
     *,
     is_sweeping: bool = False,
+    hopes_for_other: bool = False,
 ) -> tuple[float, float]:
     """The range of a gain, from what the replay leaves open. `gain` is what it says of the step;
-    `is_sweeping`: the fix changes the whole model.
+    `is_sweeping`: the fix changes the whole model; `hopes_for_other`: its upper end is of another
+    way to make it, which is there or not.
 
     A host that could have run and did not for `held_up_share` of the time may take that much less
     of a step when nobody is in its way, and as much more of the next one.
@@ -70,19 +72,22 @@ def widened(
     unsure = 1 - POLICY.timed * timed_share
     error = math.exp(unsure * (POLICY.least + POLICY.per_gain * size))
     if is_sweeping:
-        low, high = _not_all_at_once(low, high, gain, math.log(error))
+        above = 1.0 if hopes_for_other else POLICY.sweeping
+        low, high = _not_all_at_once(low, high, gain, math.log(error), above)
         error = 1.0
     if held_up_share is not None and held_up_share >= POLICY.least_held_up:
         error /= 1.0 - min(held_up_share, POLICY.most_held_up)
     return low / error, high * error
 
 
-def _not_all_at_once(low: float, high: float, gain: float, error: float) -> tuple[float, float]:
+def _not_all_at_once(
+    low: float, high: float, gain: float, error: float, share_above: float
+) -> tuple[float, float]:
     """What is open and an error of its own, which do not depend on one another."""
     below, above = (math.log(max(step, 1.0)) for step in (gain / low, high / gain))
     return (
         gain / math.exp(math.hypot(POLICY.sweeping * below, error)),
-        gain * math.exp(math.hypot(POLICY.sweeping * above, error)),
+        gain * math.exp(math.hypot(share_above * above, error)),
     )
 
 

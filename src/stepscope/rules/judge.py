@@ -214,6 +214,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         held_up_share(job),
         proposal.timed_share,
         is_sweeping=_is_sweeping(proposal.code),
+        hopes_for_other=proposal.hopes_for_other,
     )
     low = max(least, low)
     return Finding(
@@ -337,6 +338,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         source_locations=locations,
         memory=proposal.memory,
         samples_times=proposal.samples_times,
+        hopes_for_other=any(each.hopes_for_other for each in proposals.values()),
         timed_share=min(each.timed_share for each in proposals.values()),
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )

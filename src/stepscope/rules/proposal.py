@@ -52,6 +52,8 @@ class Fix(Struct, frozen=True, kw_only=True):
     """Samples of a step after the fix, over today's; the change is of the step per sample then."""
     memory: MemoryChange | None = None
     """What the fix does to the peak, where that is known."""
+    hopes_for_other: bool = False
+    """What gives more is another way to make the fix, not the same one turning out well."""
     timed_share: float = 0.0
     """Of the device time that it changes, what was timed on the device as the fix would have
     it."""

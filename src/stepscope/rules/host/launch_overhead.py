@@ -87,6 +87,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     change = captured if steady else compiled
     by_hand_gain = case.speedup(by_hand(graph))
     is_more = by_hand_gain > case.speedup(change(graph))
+    is_by_hand = steady and not waits and is_more
     less = "" if is_more else " (less: it fuses nothing)"
     return Proposal(
         summary=_summary(case, graph),
@@ -101,9 +102,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         change=change,
         cautious=_captured(case, mask, 1.0 + OPEN_SHARE) if steady else compiled,
         # A graph captured by hand, where the action offers that too.
-        hopeful=by_hand
-        if steady and not waits and is_more
-        else _captured(case, mask, 1.0 - OPEN_SHARE),
+        hopeful=by_hand if is_by_hand else _captured(case, mask, 1.0 - OPEN_SHARE),
+        hopes_for_other=is_by_hand,
     )
 
 
