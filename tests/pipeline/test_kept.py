@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of its own, that takes small traces too."""
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(recording, "MIN_KEPT_BYTES", 0)
+    # Whatever was edited since these tests were started.
+    monkeypatch.setattr(cache, "LOADED_NS", time.time_ns())
     return tmp_path / "cache"
 
 
