@@ -93,7 +93,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
 def wrapped_steps(kind: type) -> set[str]:
     """By the names of the functions that torch wrapped: a class that inherits its step has another
     one's."""
-    step = vars(kind).get("step")
+    step: Any = vars(kind).get("step")
     own = {f"{step.__module__}.{step.__qualname__}"} if hasattr(step, "hooked") else set[str]()
     return own.union(*map(wrapped_steps, type.__subclasses__(kind)))
 

@@ -64,7 +64,7 @@ def test_what_verify_proved_is_told(
         started.append(words)
         return subprocess.CompletedProcess(words, code, stdout=document, stderr="")
 
-    monkeypatch.setattr(tools.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     told = json.loads(asked.verify("num_workers=4"))
     known = json.loads(document)
     assert told["verdict"] == known["verdict"]
@@ -80,6 +80,6 @@ def test_a_verify_that_ended_without_a_document_is_refused_in_its_words(
     asked = tools.Tools(Roots.of([tmp_path]), ("python", "train.py"))
     for code, out in ((2, "{}"), (0, "no document")):
         ended = subprocess.CompletedProcess([], code, stdout=out, stderr="stepscope: not so\n")
-        monkeypatch.setattr(tools.subprocess, "run", lambda *_, ended=ended, **__: ended)
+        monkeypatch.setattr(subprocess, "run", lambda *_, ended=ended, **__: ended)
         with pytest.raises(UsageError, match="not so"):
             asked.verify("num_workers=4")

@@ -63,7 +63,8 @@ def test_a_result_is_turned_as_it_was_read() -> None:
 
 
 def test_what_an_operator_makes_beside_goes_out_too() -> None:
-    rows, few = ([4, 1], "fp32", ""), ([], "ScalarList", "[6]")
+    rows: tuple[list[int], str, str] = ([4, 1], "fp32", "")
+    few: tuple[list[int], str, str] = ([], "ScalarList", "[6]")
     backward = part(
         "native_layer_norm_backward",
         (WIDE, "fp32", "#0"),
