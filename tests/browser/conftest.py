@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from tests.browser.tabs import Tabs
-from tests.installed import find_browser, package
+from tests.installed import absent, find_browser, package
+from tests.quick import LEFT_OUT
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.config.getoption("quick"):
+        # Its driver, once refused, is of no more use to the tests that follow.
+        absent(LEFT_OUT)
     playwright = package("playwright.sync_api", "a browser")
     with playwright.sync_playwright() as started:
         opened = started.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
