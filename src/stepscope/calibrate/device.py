@@ -75,7 +75,7 @@ def find_device(kind: str | None, index: int = 0) -> Device:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         raise UsageError(
-            "calibrate measures through PyTorch, which cannot be imported here. Install it: pip "
+            "kernels are timed through PyTorch, which cannot be imported here. Install it: pip "
             "install torch"
         ) from None
     has_cuda = bool(torch.cuda.is_available())
