@@ -101,7 +101,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     forget_session(made)
 
 
-POSITIONS = [round(3 * 2.1**n) for n in range(14)]
+POSITIONS = [round(3 * 2.05**n) for n in range(14)]
 """From the first lines of the first step to the last of a recording."""
 
 
