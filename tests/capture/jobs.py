@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stepscope.readers.run_folder.folder import RunRecord, read_run
 from tests.forked_jobs import Forked
+from tests.ports import free_port
 from tests.waiting import LONGEST_S
 
 LIGHT = (Path(__file__).parents[1] / "light_torch.py").read_text(encoding="utf-8")
@@ -61,6 +62,18 @@ WHOLE_LOOP = WHOLE + TRAINING
 LAUNCHER = LIGHT + "from torch.distributed.run import main\nmain()\n"
 """What pip installs as `torchrun`."""
 
+TWO_RANKS = """
+import os, subprocess, sys
+_, port, *words = sys.argv
+os.environ.update(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+ranks = [
+    subprocess.Popen([sys.executable, *words], env={**os.environ, "RANK": rank, "LOCAL_RANK": rank})
+    for rank in "01"
+]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+"""A launcher that does what ranks need of torchrun, and takes no torch for it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -110,6 +123,13 @@ def torchrun(folder: Path, *words: str) -> list[str]:
     path = folder / "torchrun"
     path.write_text(LAUNCHER, encoding="utf-8")
     return [sys.executable, str(path), "--standalone", "--nproc-per-node=2", *words]
+
+
+def two_ranks(folder: Path, *words: str) -> list[str]:
+    """As above, where it is all the same who starts the ranks."""
+    path = folder / "two_ranks.py"
+    path.write_text(TWO_RANKS, encoding="utf-8")
+    return [sys.executable, str(path), str(free_port()), *words]
 
 
 def record(

@@ -1,4 +1,4 @@
-"""The server, asked by the SDK's own client over standard input and output."""
+"""The server, asked by the SDK's own client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
+from stepscope.doors.mcp import command
 from stepscope.doors.mcp.answers import ANSWER_BYTES
+from stepscope.doors.mcp.command import server
+from stepscope.doors.mcp.roots import Roots
+from stepscope.doors.mcp.tools import Tools
 from tests.installed import need
 from tests.shared_data import DEMO
 from tests.wording import mentions
@@ -22,19 +26,24 @@ from tests.wording import mentions
 need("mcp")
 
 
-def asked(
-    folder: Path, talk: Callable[[Any], Awaitable[None]], *more: str, cwd: Path | None = None
-) -> None:
-    """Starts a server as an agent would, and talks to it."""
+def started(folder: Path) -> Any:
+    """A server in a process of its own, as an agent starts it."""
+    import mcp
+
+    words = ["-m", "stepscope", "mcp", "--root", str(folder)]
+    return mcp.stdio_client(mcp.StdioServerParameters(command=sys.executable, args=words))
+
+
+def made(folder: Path, *words: str) -> Any:
+    """The same server in this process."""
+    return server(Tools(Roots.of([folder]), words))
+
+
+def asked(place: Any, talk: Callable[[Any], Awaitable[None]]) -> None:
     import mcp
 
     async def conversation() -> None:
-        server = mcp.StdioServerParameters(
-            command=sys.executable,
-            args=["-m", "stepscope", "mcp", "--root", str(folder), *more],
-            cwd=None if cwd is None else str(cwd),
-        )
-        async with mcp.Client(mcp.stdio_client(server)) as client:
+        async with mcp.Client(place) as client:
             await talk(client)
 
     # In a thread of its own: a browser test of this process may have a loop running in this one.
@@ -120,14 +129,17 @@ def test_an_agent_gets_its_answers_and_from_another_server_the_same_bytes(
         (folder / "link.json").unlink()
         await ask_whole(client)
 
-    asked(folder, talk)
-    asked(folder, ask_whole)
+    asked(made(folder), talk)
+    asked(started(folder), ask_whole)
     assert whole[0] == whole[1]
     assert json.loads(whole[0])["bound"] == "data"
 
 
-def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path) -> None:
+def test_verify_runs_the_users_command_and_no_other(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("print('ran', flush=True)")
+    monkeypatch.chdir(tmp_path)
 
     async def talk(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -142,7 +154,7 @@ def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path
         assert result.is_error
         assert mentions(text_of(result), "baseline", "no step"), text_of(result)
 
-    asked(folder, talk, "--allow-verify", "--", sys.executable, "train.py", cwd=tmp_path)
+    asked(made(folder, sys.executable, "train.py"), talk)
     assert len(list(tmp_path.glob("stepscope-runs/*"))) == 1
     assert not (folder / "stepscope-runs").exists(), "verify writes where the user started it"
 
@@ -168,3 +180,23 @@ def test_without_the_sdk_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     assert main(["mcp"]) == 2
     assert "pip install 'stepscope[mcp]'" in capsys.readouterr().err
+
+
+def test_what_stands_after_the_dashes_is_what_verify_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Served:
+        def __init__(self, tools: Tools) -> None:
+            self.offered = [tool.__name__ for tool in tools.offered()]
+            self.command = tools._command
+
+        def run(self, _: str) -> None:
+            seen.append(self)
+
+    seen: list[Served] = []
+    monkeypatch.setattr(command, "server", Served)
+    words = ["mcp", "--root", str(folder), "--allow-verify", "--", "python", "train.py", "--lr=1"]
+    assert main(words) == 0
+    assert seen[0].command == ("python", "train.py", "--lr=1")
+    assert main(words[:3]) == 0
+    assert "verify" not in seen[1].offered

@@ -31,7 +31,7 @@ from stepscope.protocol.run_folder import (
 )
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
-from tests.capture.jobs import LIGHT, torchrun
+from tests.capture.jobs import LIGHT, two_ranks
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.waiting import LONGEST_S
 from tests.wording import any_mentions, mentions
@@ -93,7 +93,7 @@ def words(code: str) -> list[str]:
 def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(
     job: list[str], tmp_path: Path
 ) -> None:
-    command = torchrun(tmp_path, job[-1])
+    command = two_ranks(tmp_path, job[-1])
     loaders: dict[str, Value] = {
         "num_workers": 1,
         "prefetch_factor": 3,

@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
-from tests.capture.jobs import LOOP, environment, script, stepscope, torchrun
+from tests.capture.jobs import LOOP, environment, script, stepscope, two_ranks
 from tests.installed import need
 from tests.waiting import LONGEST_S, until
 
@@ -79,7 +79,7 @@ model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 train(10**9, at_step=lambda step: time.sleep(0.3 * dist.get_rank()))
 """
-    done = check(tmp_path, text, launcher=torchrun(tmp_path))
+    done = check(tmp_path, text, launcher=two_ranks(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 of 2 stepped" in done.stdout
     assert "late-rank (rank 1)" in done.stdout

@@ -22,7 +22,7 @@ from stepscope.live.watch.beside_job import BETWEEN_S, Evidence
 from stepscope.live.watch.otlp import Otlp, headers_of
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.tail import Follower
-from tests.capture.jobs import LIGHT, environment, stepscope, torchrun
+from tests.capture.jobs import LIGHT, environment, stepscope, two_ranks
 from tests.http_receiver import Receiver
 from tests.installed import need
 from tests.live.report.test_view import rank, view
@@ -200,7 +200,7 @@ def test_a_late_rank_of_a_real_job_is_named_while_it_runs(tmp_path: Path) -> Non
     path, run, stop = tmp_path / "train.py", tmp_path / "run", tmp_path / "stop"
     path.write_text(LIGHT + JOB)
     words = ["run", "--no-diagnose", "--out", str(run), "--"]
-    words += torchrun(tmp_path, str(path), str(stop))
+    words += two_ranks(tmp_path, str(path), str(stop))
     process = subprocess.Popen(stepscope(*words), env=environment(), stderr=subprocess.DEVNULL)
 
     def named() -> bool:

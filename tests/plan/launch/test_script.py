@@ -13,9 +13,10 @@ import pytest
 
 from stepscope.plan.catalog import find_model
 from stepscope.plan.launch.emit import launch_of
-from tests.capture.jobs import LIGHT, WHOLE, torchrun
+from tests.capture.jobs import LIGHT, WHOLE
 from tests.installed import need
 from tests.plan.launch.launch_cases import TOY, chosen, job_of, written
+from tests.ports import free_port
 from tests.waiting import LONGEST_S
 
 need("torch")
@@ -34,8 +35,23 @@ for folder in sys.argv[1:]:
 print(json.dumps(counts))
 """
 
+TWO_RANKS = """
+import gc, os, sys
+os.environ.update(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
+os.environ["MASTER_PORT"] = sys.argv[1]
+ranks = []
+for rank in "01":
+    os.environ.update(RANK=rank, LOCAL_RANK=rank)
+    ranks.append(os.fork())
+    if ranks[-1] == 0:
+        break
+else:
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks))
+import train
+"""
+"""One torch for both ranks, imported before they part."""
+
 ORDERLY = """
-import gc, train
 end = train.dist.destroy_process_group
 def end_group():
     kind = torch.nn.parallel.DistributedDataParallel
@@ -94,8 +110,8 @@ def test_two_ranks_train_over_gloo(
     target: str, parts: dict[str, Any], before: str, tmp_path: Path
 ) -> None:
     folder = emitted(target, tmp_path, **parts)
-    (folder / "orderly.py").write_text(before + ORDERLY)
-    result = started(folder, *torchrun(folder, "orderly.py"))
+    (folder / "orderly.py").write_text(before + TWO_RANKS + ORDERLY)
+    result = started(folder, sys.executable, "orderly.py", str(free_port()))
     assert result["measured"]["step_s"] > 0
     assert result["planned"]["step_s"] > 0
 
