@@ -16,21 +16,15 @@ import pytest
 import stepscope
 from stepscope.cli.main import main
 from stepscope.core.codec import decode, plain, schema_of
-from stepscope.core.contract.schema import DOCUMENTS
 from stepscope.core.diagnosis import DiagnosisDocument
-from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
-from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
-from stepscope.scaling.contract import DOCUMENTS as OF_SCALING
-from stepscope.tune.shapes.tuning import DOCUMENTS as OF_TUNING
+from tests.json_schema import DOCUMENTS
 from tests.shared_data import DEMO, ROOT
 
 KEPT = ROOT / "tests" / "kept"
 RUN, DIAGNOSIS = KEPT / "run", KEPT / "diagnosis.json"
 STEP_MS = 7.398625
 """Of the run."""
-SHAPES = {
-    schema_of(shape): shape for shape in (*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_SCALING, *OF_TUNING)
-}
+SHAPES = {schema_of(shape): shape for shape in DOCUMENTS}
 
 
 def lost(old: Any, new: Any, path: str = "$") -> list[str]:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.codec import MANY, Contract, decode, encode, plain, schema_of
-from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.experiments.comparison import Comparisons, as_document
 from stepscope.core.experiments.experiment import (
@@ -34,19 +33,16 @@ from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.saved import side_of_json
 from stepscope.live.judge.judge import judge
 from stepscope.live.shapes.alert import Alert, Measured
-from stepscope.live.shapes.documents import DOCUMENTS as OF_LIVE
 from stepscope.live.shapes.triage import Triage
 from stepscope.plan.contract.collective import CollectiveContract
-from stepscope.plan.contract.documents import DOCUMENTS as OF_PLANS
 from stepscope.plan.contract.launch import CheckContract, LaunchContract
 from stepscope.plan.contract.plan import PlanContract
 from stepscope.plan.contract.plan_calibration import PlanCalibration, PlanComparisonContract
 from stepscope.report.diagnosis.json import to_json
-from stepscope.scaling.contract import DOCUMENTS as OF_SCALING
 from stepscope.scaling.contract import ScalingContract
 from stepscope.scaling.json import scaling_json
-from stepscope.tune.shapes.tuning import DOCUMENTS as OF_TUNING
 from stepscope.tune.shapes.tuning import KnobShown, Tried, Tuning, Winner
+from tests.json_schema import DOCUMENTS, file_name, json_schema
 from tests.scaling.test_view import SERIES
 from tests.scenarios import SCENARIOS, kept_diagnosis
 from tests.shared_data import DEMO, ROOT
@@ -134,7 +130,7 @@ MADE: dict[type[Contract], Callable[[], str]] = {
 }
 
 
-@pytest.fixture(params=(*DOCUMENTS, *OF_LIVE, *OF_PLANS, *OF_SCALING, *OF_TUNING), ids=schema_of)
+@pytest.fixture(params=DOCUMENTS, ids=schema_of)
 def shape(request: pytest.FixtureRequest) -> type[Contract]:
     found: type[Contract] = request.param
     return found

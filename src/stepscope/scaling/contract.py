@@ -75,6 +75,3 @@ class ScalingContract(Contract, frozen=True, kw_only=True, tag="stepscope.scalin
     runs: tuple[WidthRun, ...]
     amdahl: Amdahl | None
     notes: tuple[str, ...]
-
-
-DOCUMENTS: tuple[type[Contract], ...] = (ScalingContract,)

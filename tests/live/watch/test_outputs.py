@@ -13,7 +13,6 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
-from stepscope.core.contract.schema import json_schema
 from stepscope.live.report.watch.alert_json import alert_json, alert_of
 from stepscope.live.report.watch.prometheus import exposition
 from stepscope.live.shapes.alert import OVER, RAISED, RECORDED, Alert, Measured
@@ -25,6 +24,7 @@ from stepscope.readers.run_folder.tail import Follower
 from tests.capture.jobs import LIGHT, environment, stepscope, two_ranks
 from tests.http_receiver import Receiver
 from tests.installed import need
+from tests.json_schema import json_schema
 from tests.live.report.test_view import rank, view
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.waiting import LONGEST_S, until

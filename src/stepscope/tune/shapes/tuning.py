@@ -155,6 +155,3 @@ class Tuning(
     @property
     def is_proven(self) -> bool:
         return self.verdict == PROVEN
-
-
-DOCUMENTS: tuple[type[Contract], ...] = (Tuning,)

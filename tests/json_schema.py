@@ -21,14 +21,32 @@ from stepscope.core.diagnosis import DiagnosisDocument
 from stepscope.core.experiments.comparison import Comparisons
 from stepscope.core.experiments.experiment import Verified
 from stepscope.core.experiments.fixed import Fixed
+from stepscope.live.shapes.alert import Alert
+from stepscope.live.shapes.triage import Triage
+from stepscope.plan.contract.collective import CollectiveContract
+from stepscope.plan.contract.launch import CheckContract, LaunchContract
+from stepscope.plan.contract.plan import PlanContract
+from stepscope.plan.contract.plan_calibration import PlanCalibration, PlanComparisonContract
+from stepscope.scaling.contract import ScalingContract
+from stepscope.tune.shapes.tuning import Tuning
 
 DOCUMENTS: tuple[type[Contract], ...] = (
     Comparisons,
     DiagnosisDocument,
     Fixed,
     Verified,
+    Alert,
+    Triage,
+    CheckContract,
+    CollectiveContract,
+    LaunchContract,
+    PlanCalibration,
+    PlanComparisonContract,
+    PlanContract,
+    ScalingContract,
+    Tuning,
 )
-"""The core's; a room lists its own in `contract/documents.py`."""
+"""Those that have a published schema."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
