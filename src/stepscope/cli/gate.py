@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FAILED = 1
 """The exit code of a gate that failed; 2 is a mistake in what was asked."""
-OPTIONS = ("--fail-if", "--budget", "--baseline")
 MAX_JSON_BYTES = 64 << 20
 IS_DIAGNOSIS = re.compile(rb'"schema"\s*:\s*"stepscope\.diagnosis/')
 

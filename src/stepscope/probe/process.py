@@ -37,7 +37,6 @@ BENCHMARK, COMPILED = "benchmark", "compiled"
 MOST_COMPILERS, CORES_EACH = 4, 4
 """Processes that compile chains meanwhile, and the cores that there are for each: a third of a
 dozen chains is compiled in a default budget, and torch compiles in threads of its own."""
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 POLL_S = 0.1
 MAX_PROBLEM_CHARS = 300
 

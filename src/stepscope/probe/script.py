@@ -17,7 +17,6 @@ TYPES = {
     "int32": "torch.int32",
     "bool": "torch.bool",
 }
-FLOATS = ("fp32", "fp16", "bf16")
 HEAD = '''"""{op} as it ran in a recording, and changed. Needs torch alone."""
 import torch
 from torch.utils.benchmark import Timer

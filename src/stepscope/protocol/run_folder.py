@@ -20,7 +20,7 @@
     RUN/rank-3/applied.json             of a trial: each setting, on how many objects, or why not
     RUN/rank-3/equal.json               of a trial: the seed, and a digest of the first batches
     RUN/rank-3/losses.json              of a trial: the loss of each backward pass, and when
-    RUN/rank-3/numerics.jsonl           of a trial: what each step computed (NUMERIC_COLUMNS)
+    RUN/rank-3/numerics.jsonl           of a trial: what each step computed
     RUN/out-of-memory-4711.json         of a process that died of it: who asked, what was held
     RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
     RUN/diagnosis.json, RUN/report.html what stepscope says of the run
@@ -140,8 +140,6 @@ STEP_SUMMARY_COLUMNS = (
 )
 """Steps one after the other. `slow_ns` is what slow steps among them took longer than the others,
 saves left out."""
-NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
-"""A loss or norm that is not finite is told as text: nan, inf or -inf."""
 
 
 MAX_STOCK_STEPS = 400

@@ -28,8 +28,6 @@ MOST = {
     "characters": 120,
 }
 """Of each that is shown; of a cell its characters, and all of them are what its title says."""
-MAX_CHANNELS = 64
-"""Between two ranks; NCCL has no more."""
 NCCL_WORDS = {
     "nccl": "what NCCL wrote of itself (NCCL_DEBUG)",
     "rccl": "what RCCL wrote of itself (NCCL_DEBUG)",

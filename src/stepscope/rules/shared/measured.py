@@ -80,11 +80,6 @@ def _call(table: TaskTable, op: int) -> OperatorCall | None:
     return _convolution(call, table, op) if is_convolution(table, op) else call
 
 
-def _float_type(inputs: ParsedInputs) -> str:
-    types = (DTYPES.get(each, "") for each in inputs.types)
-    return next((each for each in types if each in FLOATS), FLOATS[0])
-
-
 def _norm(name: str, inputs: ParsedInputs) -> OperatorCall | None:
     dims, strides = inputs.dims[0], inputs.strides[0]
     dtype = DTYPES.get(inputs.types[0], "")
