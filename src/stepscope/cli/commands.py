@@ -41,153 +41,93 @@ class Command(NamedTuple):
 
 
 LOOK, PROVE, WATCH, PLAN, SHARE = "look", "prove", "watch", "plan", "share and automate"
-COMMANDS = (
-    Command(
-        "run",
-        "Record a job with nothing edited, then diagnose it.",
-        "stepscope.cli.run",
-        LOOK,
+OURS = {
+    LOOK: (
+        ("run", "cli.run", "Record a job with nothing edited, then diagnose it."),
+        ("diagnose", "cli.diagnose", "What limits a recorded run, and what each fix would give."),
+        ("report", "cli.report", "The report as one HTML file that opens anywhere."),
+        ("explain", "cli.explain", "What a finding means, why it costs, and how to fix it."),
+        ("demo", "cli.demo", "Diagnose a real trace that ships with stepscope: needs no GPU."),
     ),
-    Command(
-        "diagnose",
-        "What limits a recorded run, and what each fix would give.",
-        "stepscope.cli.diagnose",
-        LOOK,
+    PROVE: (
+        ("fix", "cli.fix", "Try a run's findings from the top: prove each, keep or revert."),
+        (
+            "verify",
+            "cli.verify.command",
+            "Prove one change: both sides run for real until it is settled.",
+        ),
+        ("compare", "cli.compare", "Two recorded runs: how much faster the second is, and where."),
+        (
+            "probe",
+            "probe.command",
+            "Time operators here, as they ran and as a fix would have them.",
+        ),
+        (
+            "tune",
+            "tune.cli.command",
+            "Search a job's knobs by short real trials; prove the winner.",
+        ),
     ),
-    Command(
-        "report",
-        "The report as one HTML file that opens anywhere.",
-        "stepscope.cli.report",
-        LOOK,
+    WATCH: (
+        (
+            "watch",
+            "live.watch.command",
+            "A job that `run` records, live: every rank's step, and alerts.",
+        ),
+        (
+            "triage",
+            "live.cli.triage",
+            "Any running job, recorded or not: what limits it, in 30 seconds.",
+        ),
+        (
+            "attach",
+            "live.cli.attach",
+            "A job that stands still: whether it is hung or slow, and where.",
+        ),
+        (
+            "health",
+            "live.cli.health",
+            "Before a long run: ten steps, and an exit code for schedulers.",
+        ),
     ),
-    Command(
-        "explain",
-        "What a finding means, why it costs, and how to fix it.",
-        "stepscope.cli.explain",
-        LOOK,
+    PLAN: (
+        (
+            "plan",
+            "plan.cli.command",
+            "The best layout of a model on a cluster: its time and memory.",
+        ),
+        (
+            "calibrate",
+            "calibrate.command",
+            "What this machine really reaches, as a file for the others.",
+        ),
     ),
-    Command(
-        "demo",
-        "Diagnose a real trace that ships with stepscope: needs no GPU.",
-        "stepscope.cli.demo",
-        LOOK,
+    SHARE: (
+        (
+            "serve",
+            "doors.serve.command",
+            "A page for this machine: its runs, their reports, a job live.",
+        ),
+        ("runs", "runs.command", "The runs that are kept here: verdicts, names, and a clean-up."),
+        ("query", "tables.query.command", "SQL over a run's events."),
+        ("export", "tables.export", "A run as a file for another tool: a timeline for Perfetto."),
+        ("mcp", "doors.mcp.command", "Tools for an agent, over the Model Context Protocol."),
+        ("skill", "doors.skill", "What teaches an agent to use stepscope."),
+        (
+            "doctor",
+            "doctor.command",
+            "What this machine allows a profiler, and what to do about it.",
+        ),
+        ("formats", "cli.formats", "What stepscope reads, and how each format is recorded."),
     ),
-    Command(
-        "fix",
-        "Try a run's findings from the top: prove each, keep or revert.",
-        "stepscope.cli.fix",
-        PROVE,
-    ),
-    Command(
-        "verify",
-        "Prove one change: both sides run for real until it is settled.",
-        "stepscope.cli.verify.command",
-        PROVE,
-    ),
-    Command(
-        "compare",
-        "Two recorded runs: how much faster the second is, and where.",
-        "stepscope.cli.compare",
-        PROVE,
-    ),
-    Command(
-        "probe",
-        "Time operators here, as they ran and as a fix would have them.",
-        "stepscope.probe.command",
-        PROVE,
-    ),
-    Command(
-        "tune",
-        "Search a job's knobs by short real trials; prove the winner.",
-        "stepscope.tune.cli.command",
-        PROVE,
-    ),
-    Command(
-        "watch",
-        "A job that `run` records, live: every rank's step, and alerts.",
-        "stepscope.live.watch.command",
-        WATCH,
-    ),
-    Command(
-        "triage",
-        "Any running job, recorded or not: what limits it, in 30 seconds.",
-        "stepscope.live.cli.triage",
-        WATCH,
-    ),
-    Command(
-        "attach",
-        "A job that stands still: whether it is hung or slow, and where.",
-        "stepscope.live.cli.attach",
-        WATCH,
-    ),
-    Command(
-        "health",
-        "Before a long run: ten steps, and an exit code for schedulers.",
-        "stepscope.live.cli.health",
-        WATCH,
-    ),
-    Command(
-        "plan",
-        "The best layout of a model on a cluster: its time and memory.",
-        "stepscope.plan.cli.command",
-        PLAN,
-    ),
-    Command(
-        "calibrate",
-        "What this machine really reaches, as a file for the others.",
-        "stepscope.calibrate.command",
-        PLAN,
-    ),
-    Command(
-        "serve",
-        "A page for this machine: its runs, their reports, a job live.",
-        "stepscope.doors.serve.command",
-        SHARE,
-    ),
-    Command(
-        "runs",
-        "The runs that are kept here: verdicts, names, and a clean-up.",
-        "stepscope.runs.command",
-        SHARE,
-    ),
-    Command(
-        "query",
-        "SQL over a run's events.",
-        "stepscope.tables.query.command",
-        SHARE,
-    ),
-    Command(
-        "export",
-        "A run as a file for another tool: a timeline for Perfetto.",
-        "stepscope.tables.export",
-        SHARE,
-    ),
-    Command(
-        "mcp",
-        "Tools for an agent, over the Model Context Protocol.",
-        "stepscope.doors.mcp.command",
-        SHARE,
-    ),
-    Command(
-        "skill",
-        "What teaches an agent to use stepscope.",
-        "stepscope.doors.skill",
-        SHARE,
-    ),
-    Command(
-        "doctor",
-        "What this machine allows a profiler, and what to do about it.",
-        "stepscope.doctor.command",
-        SHARE,
-    ),
-    Command(
-        "formats",
-        "What stepscope reads, and how each format is recorded.",
-        "stepscope.cli.formats",
-        SHARE,
-    ),
+}
+"""Ours, in the order of `--help`: name, module, the first line of its docstring. A new one is its
+module and its line here."""
+COMMANDS = tuple(
+    Command(name, about, f"stepscope.{module}", group)
+    for group, rows in OURS.items()
+    for name, module, about in rows
 )
-"""Ours, in the order of `--help`. A new one is its module and its line here."""
 
 EXAMPLES = (
     ("stepscope run -- python train.py", "record, then diagnose"),

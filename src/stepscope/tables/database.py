@@ -12,7 +12,7 @@ from stepscope.core.extras import need
 from stepscope.errors import UsageError
 from stepscope.report.words import clean
 from stepscope.tables.arrow import ArrowTable, arrow, tidied
-from stepscope.tables.rows.catalog import TABLES
+from stepscope.tables.rows.columns import TABLES
 
 LOCKS = (
     "set temp_directory = ''",

@@ -19,7 +19,7 @@ from stepscope.readers.run_folder.kept_runs import resolve
 from stepscope.tables.arrow import ArrowTable
 from stepscope.tables.database import Database
 from stepscope.tables.html import diagnosis_html, report_html
-from stepscope.tables.rows.catalog import TABLES
+from stepscope.tables.rows.columns import TABLES
 from stepscope.tables.run_tables import RunTables
 from stepscope.tables.table import Table
 

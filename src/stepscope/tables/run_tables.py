@@ -23,8 +23,7 @@ from stepscope.errors import InputError, StepscopeError
 from stepscope.pipeline.recording import Recording
 from stepscope.readers.inputs import assign_ranks
 from stepscope.tables.arrow import ArrowTable, to_arrow
-from stepscope.tables.rows.catalog import TABLES
-from stepscope.tables.rows.columns import Rows
+from stepscope.tables.rows.columns import TABLES, Rows
 from stepscope.tables.rows.device import copy_rows, kernel_rows
 from stepscope.tables.rows.events import event_rows, launch_rows
 from stepscope.tables.rows.job import (

@@ -90,7 +90,7 @@ def split_sql(words: list[str]) -> tuple[list[str], str | None]:
 def ask(opened: Run, text: str) -> Table:
     """The answer to SQL, or to `.tables` or `.schema TABLE`."""
     from stepscope.tables.arrow import arrow
-    from stepscope.tables.rows.catalog import TABLES
+    from stepscope.tables.rows.columns import TABLES
     from stepscope.tables.table import Table
 
     if not text.startswith("."):

@@ -58,7 +58,7 @@ def _ease_typing() -> None:
         import readline
     except ImportError:
         return
-    from stepscope.tables.rows.catalog import TABLES
+    from stepscope.tables.rows.columns import TABLES
 
     words = sorted(
         {

@@ -4,9 +4,11 @@ what each holds, and its values for one rank."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
+from msgspec.json import decode
 from numpy.typing import NDArray
 
 from stepscope.core.trace import NONE, Bool, Int64
@@ -14,7 +16,7 @@ from stepscope.core.trace import NONE, Bool, Int64
 INT, FLOAT, TEXT, BOOL = "int", "float", "text", "bool"
 
 
-class ColumnSpec(Struct, frozen=True, kw_only=True):
+class ColumnSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """One column, as it is documented. Its unit is the end of its name."""
 
     name: str
@@ -29,6 +31,13 @@ class TableSpec(Struct, frozen=True, kw_only=True):
     name: str
     about: str
     columns: tuple[ColumnSpec, ...]
+
+
+TABLES = {
+    table.name: table
+    for table in decode(Path(__file__).with_suffix(".json").read_bytes(), type=list[TableSpec])
+}
+"""By name, in the order they are shown. docs/query.md has the same, and a test compares them."""
 
 
 class Values(Struct, frozen=True, kw_only=True):

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from stepscope.core.facts import PARTS
-from stepscope.tables.rows.catalog import TABLES
-from stepscope.tables.rows.columns import BOOL, FLOAT, INT, TEXT
+from stepscope.tables.rows.columns import BOOL, FLOAT, INT, TABLES, TEXT
 from stepscope.tables.run import Run, load
 from tests.builders import event, kernel, step_events, trace_text, write
 from tests.shared_data import DEMO, ROOT, lab_traces, unpacked
