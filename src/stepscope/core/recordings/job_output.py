@@ -8,45 +8,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-THREADS = "threads"
-UNUSED_PARAMETERS = "unused parameters"
-GRADIENT_STRIDES = "gradient strides"
-WORKERS = "workers"
-FP32_PRODUCTS = "fp32 products"
-FEW_SMS = "few SMs"
-NO_FLASH = "no flash attention"
-ATTENTION = "attention kernels"
-DATA_PARALLEL = "DataParallel"
-NO_GRAPHS = "no CUDA graphs"
-ANOMALY = "anomaly mode"
-NO_DEVICE = "no device"
-NO_AUTOCAST = "no autocast"
-NO_PINNING = "no pinning"
-NO_GRADIENT = "checkpoint without gradient"
-CHECKPOINTING = "checkpointing"
-NO_EXPANSION = "no expandable segments"
-PROFILER = "profiler"
-GRAPH_SIZES = "CUDA graphs by size"
-WORKER_KILLED = "worker killed"
-WORKER_EXITED = "worker exited"
-NO_SHARED_MEMORY = "no shared memory"
-NO_FILE_NUMBERS = "too many open files"
-MIOPEN_NAIVE = "MIOpen: naive kernel"
-MIOPEN_LEFT_OUT = "MIOpen: solver left out"
-MIOPEN_PASSED_OVER = "MIOpen: solver passed over"
-MIOPEN_FAST = "MIOpen: fast find"
-MIOPEN_MODE = "MIOpen: find mode"
-MIOPEN_SEARCHES = "MIOpen: searches"
-MIOPEN_TUNES = "MIOpen: tunes"
-MIOPEN_NO_PARAMETERS = "MIOpen: no perf-db"
-MIOPEN_NO_KERNELS = "MIOpen: no kernel db"
-
 
 class Said(Struct, frozen=True, kw_only=True):
     """One warning, however often it was made."""
 
     kind: str
-    """One of the words above."""
+    """As in `recordings/job_log/wordings.json`: unused parameters."""
     text: str
     """As it is written, cut."""
     line: int

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from stepscope.api import Advice, Auxiliary
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recordings import job_output as said
 from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
+from stepscope.recordings.job_log.lines import WARNINGS
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 POLICY = Policy()
 FRAGMENTATION = "fragmentation"
-SDPA = "F.scaled_dot_product_attention"
+NO_EXPANSION = "no expandable segments"
 BOUNDS = {
     "data-parallel-module": "comms",
     "debug-mode": "host",
@@ -43,119 +43,7 @@ BOUNDS = {
     "unused-parameter-scan": "comms",
 }
 """Of the findings that are advised of here."""
-MIOPEN_SEARCH = (
-    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: torch.backends.cudnn.benchmark "
-    "= True or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that "
-    "lists no more, try channels_last"
-)
-ADVICE: dict[str, tuple[str, str, str]] = {
-    said.UNUSED_PARAMETERS: (
-        "unused-parameter-scan",
-        "DDP looks for unused parameters in every step, and found none.",
-        (
-            "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the model "
-            "is ever left out"
-        ),
-    ),
-    said.WORKERS: (
-        "thread-oversubscription",
-        "A DataLoader makes {0} workers, and its process may use {1} cores.",
-        (
-            "num_workers={1} or fewer, less what the other ranks of the machine take; compare the "
-            "step time"
-        ),
-    ),
-    said.FP32_PRODUCTS: (
-        "tf32-off",
-        "Products of float32 matrices run without tensor cores.",
-        "torch.set_float32_matmul_precision('high'), or bf16 autocast",
-    ),
-    said.NO_AUTOCAST: (
-        "fp32-matmul",
-        "Autocast switched itself off: what was to run in half precision runs in full.",
-        "autocast with a dtype that the device has (bf16 on most), on a device that is there",
-    ),
-    said.NO_FLASH: (
-        "unfused-attention",
-        "This build of PyTorch has no flash attention.",
-        (
-            f"a build that has it (those for Linux and CUDA do); until then {SDPA} takes a slower "
-            "kernel"
-        ),
-    ),
-    said.ATTENTION: (
-        "unfused-attention",
-        f"A fused kernel of {SDPA} could not be taken.",
-        (
-            "hand over what the kernels take: half precision, equal head sizes, multiples of 8, "
-            "is_causal in place of a mask"
-        ),
-    ),
-    said.DATA_PARALLEL: (
-        "data-parallel-module",
-        "nn.DataParallel is in use: one process drives all devices.",
-        "DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
-    ),
-    said.NO_GRAPHS: (
-        "launch-overhead",
-        "CUDA graphs were asked for and not made: kernels are launched one by one.",
-        "fix what the line names: inputs that are written to, work on the host, sizes that change",
-    ),
-    said.GRAPH_SIZES: (
-        "launch-overhead",
-        "A CUDA graph was recorded for each of {0} sizes of the inputs, and more will be.",
-        (
-            "pad or bucket the inputs to a few sizes; else "
-            "torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
-        ),
-    ),
-    said.ANOMALY: (
-        "debug-mode",
-        "Anomaly mode is on: every operator of the backward pass is checked.",
-        "remove torch.autograd.set_detect_anomaly(True) and detect_anomaly()",
-    ),
-    said.MIOPEN_NAIVE: (
-        "untuned-convolution",
-        (
-            "MIOpen computes convolutions with its naive kernel: it found nothing faster, or "
-            "looked for nothing else."
-        ),
-        MIOPEN_SEARCH,
-    ),
-    said.MIOPEN_LEFT_OUT: (
-        "untuned-convolution",
-        (
-            "MIOpen searched, and left out solvers for want of workspace: one wants {0:,} bytes, "
-            "and was given {1:,}."
-        ),
-        (
-            "search once with torch.backends.cudnn.benchmark = True, or MIOPEN_FIND_MODE=NORMAL: "
-            "all get the workspace they ask for"
-        ),
-    ),
-    said.MIOPEN_FAST: (
-        "untuned-convolution",
-        "MIOPEN_FIND_MODE is FAST: the solver of a convolution that the find-db lacks is guessed.",
-        (
-            "run once with MIOPEN_FIND_MODE=NORMAL: the find-db keeps what it finds, and FAST then "
-            "takes that"
-        ),
-    ),
-    said.MIOPEN_NO_PARAMETERS: (
-        "untuned-convolution",
-        (
-            "MIOpen could not read a database that it comes with: its solvers may run with "
-            "parameters that nobody tuned."
-        ),
-        (
-            "install MIOpen whole, or tune once: MIOPEN_FIND_ENFORCE=SEARCH, for minutes or hours; "
-            "MIOpen keeps what it finds"
-        ),
-    ),
-}
-"""By what was said: the code of the finding, a summary and an action, in which {0} is the first
-number of the line. What is not here is shown in the recording alone: no rule of ours is about it,
-or it is no fault."""
+ADVICE = {warned.kind: warned.advice for warned in WARNINGS if warned.advice is not None}
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
@@ -198,7 +86,7 @@ def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     in_pieces = [pair for pair in failures if pair[1].is_in_pieces]
     too_much = [pair for pair in failures if not pair[1].is_in_pieces]
     can_expand = not any(
-        warning.kind == said.NO_EXPANSION for output in outputs for warning in output.said
+        warning.kind == NO_EXPANSION for output in outputs for warning in output.said
     )
     for code, pairs in ((FRAGMENTATION, in_pieces), ("memory-pressure", too_much)):
         if not pairs:

@@ -24,33 +24,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.api import Advice, Auxiliary, Rule
-from stepscope.core.recordings import job_output
 
 CODE = "killed-workers"
 BOUND = "data"
 WHY = {
-    job_output.WORKER_KILLED: (
+    "worker killed": (
         "A DataLoader's worker was killed: host memory ran out, or its limit.",
         (
             "fewer workers, or an index that they share: numpy or Arrow, not lists and dicts; "
             "dmesg or the container's events say who killed it"
         ),
     ),
-    job_output.NO_SHARED_MEMORY: (
+    "no shared memory": (
         "A DataLoader's worker ended for want of shared memory.",
         (
             "docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at "
             "/dev/shm); or fewer workers, a smaller prefetch_factor"
         ),
     ),
-    job_output.WORKER_EXITED: (
+    "worker exited": (
         "A DataLoader's worker ended by itself.",
         (
             "num_workers=0 shows the error that ended it; faulthandler.enable() in worker_init_fn "
             "shows a crash"
         ),
     ),
-    job_output.NO_FILE_NUMBERS: (
+    "too many open files": (
         "Batches could not be handed over: too many open files.",
         'ulimit -n 65535, or torch.multiprocessing.set_sharing_strategy("file_system")',
     ),

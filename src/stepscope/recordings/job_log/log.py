@@ -29,7 +29,7 @@ MAX_LINE_BYTES = 8192
 """PyTorch's own warnings are below 2 KiB."""
 ENDS = re.compile(rb"([\r\n])")
 SIGNS = tuple(
-    mark.encode() for mark in (FAILED_MARK, HUNG_MARK, *(wording.mark for wording in WORDINGS))
+    mark.encode() for mark in (FAILED_MARK, HUNG_MARK, *(mark for mark, _, _ in WORDINGS))
 )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stepscope.core.recordings.allocator_message import FAILED, FAILED_MARK, failure_figures
-from stepscope.core.recordings.job_output import ATTENTION, Hang, JobOutput, OutOfMemory, Said
+from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.recordings.job_log.lines import (
     BACKWARD_FILE,
     ENQUEUED,
@@ -34,12 +34,14 @@ MAX_SAID = 256
 """Different warnings, failures, and hung collectives that are kept, of each."""
 MAX_RANKS = 1 << 16
 MAX_DETAILS = 8
+ATTENTION = "attention kernels"
+"""The kind of warning that says its reasons in lines of their own."""
 MAX_FRAMES = 256
 """Of a traceback; of a deeper one those that came last."""
 MAX_TRACEBACKS = 256
 """Of ranks that write between each other's lines."""
 MARKS = (
-    *(wording.mark for wording in WORDINGS),
+    *(mark for mark, _, _ in WORDINGS),
     FAILED_MARK,
     HUNG_MARK,
     ENQUEUED_MARK,
@@ -103,10 +105,8 @@ class JobLogParser:
         )
 
     def _take_warning(self, number: int, line: str) -> bool:
-        for wording in WORDINGS:
-            match = (
-                wording.pattern.search(line) if wording.mark in line and HINT not in line else None
-            )
+        for mark, pattern, wording in WORDINGS:
+            match = pattern.search(line) if mark in line and HINT not in line else None
             if match is not None:
                 numbers = tuple(int(group) for group in match.groups())
                 # Two ranks' words on the same differ by nothing but who says them.
