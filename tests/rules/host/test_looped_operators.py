@@ -19,7 +19,11 @@ BODY = ("aten::select", "aten::add")
 
 
 def case(body: Sequence[str], turns: int, *, inside: str | None = None, us: int = 5) -> Case:
-    """Three steps of one large operator and a loop, with as long between two operators as one
+    return calls(list(body) * turns, inside=inside, us=us)
+
+
+def calls(names: Sequence[str], *, inside: str | None = None, us: int = 5) -> Case:
+    """Three steps of one large operator and these, with as long between two operators as one
     takes."""
     events: list[Event] = []
     now = 0
@@ -28,10 +32,9 @@ def case(body: Sequence[str], turns: int, *, inside: str | None = None, us: int 
         events.append(op("aten::mm", now, now + 1_000 * US))
         now += 1_010 * US
         looped = now
-        for _ in range(turns):
-            for name in body:
-                events.append(op(name, now, now + us * US))
-                now += 2 * us * US
+        for name in names:
+            events.append(op(name, now, now + us * US))
+            now += 2 * us * US
         if inside is not None:
             events.append(mark(inside, looped - US, now))
         events.append(mark(f"ProfilerStep#{step}", began, now))
@@ -55,8 +58,21 @@ def test_a_few_turns_are_no_loop() -> None:
     assert propose(case(BODY, 20)) is None
 
 
+def test_nodes_with_unlike_numbers_of_edges_are_a_loop() -> None:
+    body = [BODY * (1 + node * node % 5) for node in range(80)]
+    turned = [name for edges in body for name in ("aten::select", *edges)]
+    run = calls(turned)
+    said = propose(run)
+    assert said is not None
+    assert mentions(said.summary, f"{len(turned)} operators")
+    assert run.speedup(said.change(run.graph)) > 4
+
+
 def test_layers_are_no_loop_however_many() -> None:
-    assert propose(case([f"aten::op{number}" for number in range(20)], 48)) is None
+    layer = [f"aten::op{number}" for number in range(20)]
+    assert propose(case(layer, 48)) is None
+    unlike = [name for number in range(48) for name in (*layer[number % 2 :], *layer[:3])]
+    assert propose(calls(unlike)) is None
 
 
 @pytest.mark.parametrize(("width", "is_loop"), [(32, True), (256, False)])

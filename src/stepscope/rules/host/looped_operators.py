@@ -1,9 +1,10 @@
 """A Python loop calls the same few small operators, hundreds of times a step.
 
 What it sees: on a run without a device, the same few operators again and again in one order (a
-`select` and an `add` per edge of a graph, a `where` per token), and the same in backward. Layers of
-a model repeat too, but with many operators in each, or large products; the optimizer's own loop
-is not meant, nor the backward of one operator that turns inside (nn.GRU, nn.LSTM), nor what
+`select` and an `add` per edge of a graph, a `where` per token), and the same in backward; or in any
+order, for nodes have not as many edges each and a branch is not always taken. Layers of a model
+repeat too, but with many operators in each, or large products; the optimizer's own loop is not
+meant, nor the backward of one operator that turns inside (nn.GRU, nn.LSTM), nor what
 `logged-tensors` tells.
 
 Why it costs: a call of an operator takes the host microseconds however little it computes: its
@@ -26,6 +27,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -97,13 +99,24 @@ def propose(case: Case) -> Proposal | None:
 def turns_of(case: Case, graph: Graph) -> Int64:
     """Per task, how often the loop turns that it is in; 1 outside of loops.
 
-    The shortest body counts: in `a b a b a b` that is `a b`, not `a b a b`.
+    The shortest body counts: in `a b a b a b` that is `a b`, not `a b a b`. Of turns that are not
+    all alike, as often as the operator in the middle is called.
     """
     trace = case.context.trace
     names = trace.name[graph.task_event].astype(np.int64)
     own = ~in_optimizer(case, graph) & ~reading(case)
     home, large = home_of(case, graph), _of_large_products(case, graph)
     turns = np.ones(len(names), np.int64)
+
+    def mark(inside: slice, num: int) -> None:
+        if num < POLICY.least_turns or (turns[inside] != 1).any():
+            return
+        if graph.task_ns[inside][large[inside]].sum() > graph.task_ns[inside].sum() / 2:
+            return
+        known = home[inside][home[inside] != NONE]
+        if not len(known) or len(distinct(known)) >= POLICY.least_turns:
+            turns[inside] = num
+
     for size in range(1, POLICY.most_operators + 1):
         same = np.zeros(len(names), np.bool_)
         same[size:] = (
@@ -112,18 +125,37 @@ def turns_of(case: Case, graph: Graph) -> Int64:
             & own[size:]
             & own[:-size]
         )
-        edge = np.diff(np.concatenate(([0], same.astype(np.int8), [0])))
-        for begin, end in zip(np.flatnonzero(edge > 0), np.flatnonzero(edge < 0), strict=True):
-            num = (end - begin) // size + 1
-            inside = slice(begin - size, end)
-            if num < POLICY.least_turns or (turns[inside] != 1).any():
-                continue
-            if graph.task_ns[inside][large[inside]].sum() > graph.task_ns[inside].sum() / 2:
-                continue
-            known = home[inside][home[inside] != NONE]
-            if not len(known) or len(distinct(known)) >= POLICY.least_turns:
-                turns[inside] = num
+        for begin, end in _runs(same):
+            mark(slice(begin - size, end), (end - begin) // size + 1)
+    for inside in _irregular(names, graph.task_step, own & (turns == 1)):
+        _, counts = np.unique(names[inside], return_counts=True)
+        num = int(np.median(counts))
+        if inside.stop - inside.start <= POLICY.most_operators * num:
+            mark(inside, num)
     return turns
+
+
+def _runs(mask: Bool) -> list[tuple[int, int]]:
+    """Begin and end of each stretch of it."""
+    edge = np.diff(np.concatenate(([0], mask.astype(np.int8), [0])))
+    begins, ends = np.flatnonzero(edge > 0).tolist(), np.flatnonzero(edge < 0).tolist()
+    return list(zip(begins, ends, strict=True))
+
+
+def _irregular(names: Int64, step: Int64, own: Bool) -> list[slice]:
+    """Stretches of operators that a step calls often, in whatever order: nodes of a graph have not
+    as many edges each, and a branch is not always taken."""
+    _, which, count = np.unique(
+        np.stack((step, names)), axis=1, return_inverse=True, return_counts=True
+    )
+    often = own & (count[which.reshape(-1)] >= POLICY.least_turns)
+    stretches = []
+    for begin, end in _runs(often):
+        # A step's end is one of a stretch, too.
+        cuts = np.flatnonzero(np.diff(step[begin:end])) + begin + 1
+        bounds = [begin, *cuts.tolist(), end]
+        stretches += [slice(low, high) for low, high in pairwise(bounds)]
+    return stretches
 
 
 def _of_large_products(case: Case, graph: Graph) -> Bool:
