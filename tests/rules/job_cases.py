@@ -189,13 +189,13 @@ class Fleet:
     def traces(self) -> list[Trace]:
         return [trace_of(*rank.events) for rank in self.ranks]
 
-    def job(self, traces: Sequence[Trace] | None = None) -> JobCase:
+    def job(self, traces: Sequence[Trace] | None = None, step_ns: int | None = None) -> JobCase:
         cases = [
             case_of(build_context(trace, None), at, None)
             for at, trace in enumerate(traces or self.traces())
         ]
         rank_records = [collective_records_of(case.context, at) for at, case in enumerate(cases)]
-        job = job_case_of(cases, rank_records, rank_records, match(rank_records), None)
+        job = job_case_of(cases, rank_records, rank_records, match(rank_records), step_ns)
         assert job is not None
         return job
 

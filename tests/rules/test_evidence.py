@@ -12,8 +12,10 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.rules import judge, registry
 from stepscope.rules.case import Case
-from stepscope.rules.evidence import on_device
+from stepscope.rules.evidence import on_device, on_host
 from stepscope.rules.rule import Rule
+from tests.rules.job_cases import Fleet
+from tests.rules.on_hosts import on_hosts
 from tests.shared_data import DEMO, SAMPLES, lab_traces
 
 TRACES = (DEMO, *sorted((SAMPLES / "single").iterdir()), *sorted((SAMPLES / "memory").iterdir()))
@@ -33,6 +35,12 @@ def test_what_is_not_asked_of_a_rank_would_say_nothing(
 ) -> None:
     monkeypatch.setattr(judge, "rank_rules", check)
     diagnose([path], Options(use_cache=False, jobs=1))
+
+
+def test_tasks_of_a_host_tied_to_others_are_no_operators() -> None:
+    rank = Fleet().job([on_hosts(True)] * 2).cases[0]
+    assert rank.graph.on_host
+    assert not on_host(rank)
 
 
 def test_what_is_not_asked_of_exchanging_ranks_would_say_nothing(

@@ -124,10 +124,10 @@ def fit_on_host(graph: Graph, step_ns: float | None, measured: Mapping[str, floa
         )
 
     def is_short(factor: float) -> bool:
-        return play(_scaled(graph, factor, measured)).step_interval_ns <= step_ns
+        return play(with_pace(graph, factor, measured)).step_interval_ns <= step_ns
 
     factor, _ = bisect(is_short, *SCALE_RANGE, 24, is_geometric=True)
-    fitted = _scaled(graph, factor, measured)
+    fitted = with_pace(graph, factor, measured)
     step_interval = play(fitted).step_interval_ns
     return Fitted(
         graph=fitted, step_interval_ns=step_interval, cost_ns=0.0, error=step_interval / step_ns - 1
@@ -153,11 +153,18 @@ def with_measured(graph: Graph, measured: Mapping[str, float]) -> Graph:
     return replace(graph, call_parts=parts)
 
 
-def _scaled(graph: Graph, factor: float, measured: Collection[str]) -> Graph:
+def with_pace(graph: Graph, factor: float, measured: Collection[str] = ()) -> Graph:
+    """All that the host does but what was measured, so much longer or shorter."""
     parts = {
         name: part if name in measured else part * factor for name, part in graph.call_parts.items()
     }
-    return replace(graph, call_parts=parts, task_ns=graph.task_ns * factor)
+    return replace(
+        graph,
+        call_parts=parts,
+        call_tail_ns=graph.call_tail_ns * factor,
+        task_ns=graph.task_ns * factor,
+        task_latency_ns=graph.task_latency_ns * factor,
+    )
 
 
 HANDED_OVER = re.compile(r"^c10d::")

@@ -14,6 +14,7 @@ from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE
 from stepscope.replay.changes import with_part_ns, without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
+from stepscope.replay.host_graph import SCALE_RANGE, with_pace
 from stepscope.replay.profiler_cost import DEVICE_BOUND, likely_pace, usual_cost_ns, without_cost
 from stepscope.replay.resources import FREE, TaskKinds, counted_once
 from stepscope.replay.simulate import bisect
@@ -139,6 +140,21 @@ def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
     if play_job(slower).step_interval_ns >= step_ns * (1 - CLOSE):
         return slower
     return calibrated(_bisected(recorded, step_ns), step_ns)
+
+
+def scaled_to(job_graph: JobGraph, step_ns: float) -> JobGraph:
+    """All that hosts without a device do, longer or shorter by one factor: their threads move the
+    bytes too, and are as slow at it while they are recorded."""
+
+    def scaled(factor: float) -> JobGraph:
+        graphs = [with_pace(part.graph, factor) for part in job_graph.parts]
+        return _with_moving(with_graphs(job_graph, graphs), factor)
+
+    def is_short(factor: float) -> bool:
+        return play_job(scaled(factor)).step_interval_ns <= step_ns
+
+    factor, _ = bisect(is_short, *SCALE_RANGE, 14, is_geometric=True)
+    return scaled(factor)
 
 
 def waiting_each_step(graph: Graph) -> Graph:

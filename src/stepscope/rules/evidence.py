@@ -43,8 +43,11 @@ def on_device(case: Case) -> bool:
 
 
 def on_host(case: Case) -> bool:
-    """Replayed steps of a job that uses no device."""
-    return case.unprofiled is not None and case.unprofiled.on_host
+    """Replayed steps of a process that uses no device: its tasks are operators. Those of a rank
+    tied to others are its collectives."""
+    if case.unprofiled is None or not case.unprofiled.on_host:
+        return False
+    return case.kinds is None or not case.kinds.comms.all()
 
 
 def is_of_run(case: Case) -> bool:

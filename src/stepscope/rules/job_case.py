@@ -16,10 +16,14 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.replay.host_graph import build_host, host_kinds
-from stepscope.replay.job import calibrated, fit_job, job_graph_of, with_graphs
+from stepscope.replay.job import calibrated, fit_job, job_graph_of, scaled_to, with_graphs
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.rules.case import Case
+from stepscope.rules.partition_verdict import MOST_MISSED
 from stepscope.rules.proposal import Fix
+
+MAX_HOST_ERROR = 0.02
+"""Of the known step, by which a fit of the hosts' own time may be off."""
 
 CaseOf = Callable[[int, int | None], Case | None]
 """The case of the rank at this index of `Facts.ranks`, for this step time; None where its trace
@@ -64,6 +68,9 @@ class JobCase:
     knows_step: bool = True
     """Whether the step without the profiler is known: else it is the recorded one less the usual
     cost of recording."""
+    is_unlike: bool = False
+    """Without a device: the recorded steps are so much longer or shorter than the run's that they
+    do not tell which rank's host is the slower one."""
     num_ranks: int
     """Of the job as recorded; more than there are cases in a large one."""
     nccl: NcclLog | None = None
@@ -198,6 +205,12 @@ def job_case_of(
     job_graph = calibrated(job_graph_of(graphs, rank_records, matched), median(step_intervals))
     fitted = fit_job(job_graph, None if step_ns is None else float(step_ns))
     step_interval_ns = play_job(fitted).step_interval_ns
+    missed, is_on_host = 0.0, all(graph.on_host for graph in graphs)
+    if step_ns is not None and is_on_host:
+        missed = abs(step_interval_ns / step_ns - 1)
+        if missed > MAX_HOST_ERROR:
+            fitted = scaled_to(fitted, float(step_ns))
+            step_interval_ns = play_job(fitted).step_interval_ns
     return JobCase(
         cases=tuple(
             replace(
@@ -215,6 +228,7 @@ def job_case_of(
         host_bounds=_host_bounds(fitted, cases) if step_ns is None else None,
         step_interval_ns=step_interval_ns,
         knows_step=step_ns is not None,
+        is_unlike=missed > MOST_MISSED,
         num_ranks=len(everyone),
         nccl=nccl,
     )

@@ -125,7 +125,7 @@ OURS = (
     Entry("comms.slow_link", None, of_job=True),
     Entry("imbalance.late_rank", None, of_job=True, on_host=True),
     Entry("imbalance.uneven_work", None, of_job=True, on_host=True),
-    Entry("comms.tiny_buckets", None, of_job=True),
+    Entry("comms.tiny_buckets", None, of_job=True, on_host=True),
     Entry("comms.oversized_buckets", None, of_job=True),
     Entry("comms.resharded_forward", None, of_job=True),
     Entry("comms.unprefetched_gather", None, of_job=True),

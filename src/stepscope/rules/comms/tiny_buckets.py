@@ -8,7 +8,7 @@ Why it costs: a message costs its start (alpha: kernel launch, handshakes, steps
 and its bytes. Forty messages pay forty starts for bytes that one message would carry in one.
 
 Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges
-(`ProfilerActivity.CPU`).
+(`ProfilerActivity.CPU`); on a device or, with gloo, without one.
 
 What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; 100 over networks whose
 start was measured to weigh beside 25 MB. DeepSpeed: reduce_bucket_size. FSDP: shard larger units.
@@ -26,10 +26,17 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from stepscope.core.trace import NONE, Float64
+from stepscope.analyses.grouping import is_among, matching
+from stepscope.analyses.intervals import union
+from stepscope.core.trace import NONE, Float64, Kind
+from stepscope.replay.graph import Graph
+from stepscope.replay.host_graph import HANDED_OVER
+from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
+from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.host_ranges import call_of_task, without_operators
 from stepscope.rules.shared.messages import (
     ACCUMULATE,
     Cost,
@@ -67,6 +74,7 @@ class Bucket(Struct, frozen=True, kw_only=True):
 class _Merging(Struct, frozen=True, kw_only=True):
     """Every rank's messages put together into buckets of at most so many MiB."""
 
+    job: JobCase
     cap_mb: int
     gradients: list[Messages]
     merged: list[list[Bucket]]
@@ -82,7 +90,17 @@ class _Merging(Struct, frozen=True, kw_only=True):
         return sum(bucket.bytes <= self.cap_mb * 2**20 for own in self.merged for bucket in own)
 
     def change(self, job_graph: JobGraph) -> JobGraph:
-        return with_buckets(job_graph, self.gradients, self.merged, self.cost)
+        return self.at_cost(job_graph, self.cost)
+
+    def at_cost(self, job_graph: JobGraph, cost: Cost) -> JobGraph:
+        merged = with_buckets(job_graph, self.gradients, self.merged, cost)
+        graphs = [
+            _handed_over_once(case, part.graph, own, made) if part.graph.on_host else part.graph
+            for case, part, own, made in zip(
+                self.job.cases, merged.parts, self.gradients, self.merged, strict=True
+            )
+        ]
+        return with_graphs(merged, graphs)
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -99,7 +117,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if not cost.measured:
         caveat = " (too small to show the link's rate: taken as the slowest that it can be)"
         free = replace(cost, beta_bytes_per_ns=np.inf)
-        hopeful = partial(with_buckets, gradients=gradients, merged=best.merged, cost=free)
+        hopeful = partial(best.at_cost, cost=free)
     usual = ", the default" if best.cap_mb == POLICY.usual_mb else ""
     num = len(sizes) / steps
     return JobProposal(
@@ -131,7 +149,7 @@ def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | Non
         options.append((POLICY.large_mb, POLICY.least_per_large))
     for cap_mb, least in options:
         merged = [buckets(own, cap_mb) for own in gradients]
-        merging = _Merging(cap_mb=cap_mb, gradients=gradients, merged=merged, cost=cost)
+        merging = _Merging(job=job, cap_mb=cap_mb, gradients=gradients, merged=merged, cost=cost)
         num_small = sum(int((own.bytes <= cap_mb * 2**20).sum()) for own in gradients)
         if merging.num_shared and num_small >= least * merging.num_shared:
             return merging
@@ -176,6 +194,17 @@ def with_buckets(
         masks.append(gone)
         parts.append(replace(part, graph=replace(part.graph, task_ns=task_ns)))
     return without_collectives(replace(job_graph, parts=tuple(parts), moving_ns=moving), masks)
+
+
+def _handed_over_once(case: Case, graph: Graph, sent: Messages, merged: Sequence[Bucket]) -> Graph:
+    """A host without a device spends operators on each message that it hands over: the last of each
+    bucket is left."""
+    trace = case.context.trace
+    gone = sent.task[[at for bucket in merged for at in bucket.members[:-1]]]
+    when = graph.call_start_ns[call_of_task(graph)[gone]]
+    asked = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER))
+    asked = asked[is_among(trace.start_ns[asked], when)]
+    return without_operators(case, graph, union(trace.start_ns[asked], trace.end_ns[asked]))
 
 
 def _merged_ns(bucket: Bucket, now_ns: Float64, cost: Cost) -> float:

@@ -225,12 +225,13 @@ def late_by_own_time(run: RunFacts) -> tuple[int, float] | None:
 
 
 def _is_denied(job: JobCase, index: int) -> bool:
-    """Whether a rank that is late in the few recorded steps is not in the many timed ones."""
+    """Whether a rank that is late in the few recorded steps is not in the many timed ones, or the
+    recorded ones are no such steps."""
     own = [None if case.metadata is None else case.metadata.own for case in job.cases]
     known = [each.own_ns for each in own if each is not None]
     mine = own[index]
     if mine is None or len(known) < len(own):
-        return False
+        return job.is_unlike
     others = known[:index] + known[index + 1 :]
     return mine.own_ns - median(others) < POLICY.least_excess * mine.step_ns
 
