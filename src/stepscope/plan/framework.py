@@ -5,7 +5,12 @@ Documented, no efficiencies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from msgspec import Struct, convert
+from msgspec.json import decode
 
 from stepscope.errors import UsageError
 
@@ -128,7 +133,8 @@ class Framework:
     until its backward (FSDP's reshard_after_forward=False); others gather once, after the
     update."""
     logit_bytes: float = 10.0
-    """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
+    """Per logit at the loss: the product's own, an fp32 copy, and its gradient. PyTorch's own loss
+    on logits in fp32 has 12: backward holds the saved softmax and two gradients."""
     parallel_logit_bytes: float = 14.0
     """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
     frees_grads: bool = False
@@ -193,238 +199,38 @@ class Framework:
     """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 
 
-EAGER_LOGIT_BYTES = 12.0
-"""Bytes of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two
-gradients."""
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A framework of frameworks.json."""
 
-MEGATRON = Framework(
-    name="megatron",
-    groups_checkpoints=True,
-    has_fused_update=True,
-    has_dropout=True,
-    pads_vocab=True,
-    zero_stages=(0,),
-    has_context=False,
-    has_sequence=False,
-)
-"""Megatron-LM as of 2021."""
-MEGATRON_CORE = Framework(
-    name="megatron-core",
-    groups_checkpoints=True,
-    has_fused_update=True,
-    keeps_narrow_inputs=True,
-    attention=3,
-    fuses_experts=True,
-    sends_copies=True,
-    weighs_inside=True,
-    logit_passes=24.0,
-    selective_is_cheap=True,
-    overlaps_data=True,
-    overlaps_tensor=True,
-    overlaps_interleaved=True,
-    balances_stages=True,
-    balances_even=False,
-    pads_vocab=True,
-    zero_stages=(0, 1, 2, 3),
-    staged_zero_stages=(0, 1),
-    offloads=("optimizer",),
-)
-MEGATRON_DEEPSPEED = Framework(
-    name="megatron-deepspeed",
-    has_fused_update=True,
-    has_dropout=True,
-    grad_bytes=2.0,
-    extra_grad_bytes=2.0,
-    comm_grad_bytes=2.0,
-    accumulates_fused=False,
-    pads_vocab=True,
-    has_context=False,
-    frees_offloaded=True,
-    offloads=("optimizer", "all"),
-)
-DEEPSPEED = Framework(
-    name="deepspeed",
-    has_fused_update=True,
-    overlaps_data=True,
-    fuses=False,
-    grad_bytes=2.0,
-    comm_grad_bytes=2.0,
-    sharded_grad_bytes=2.0,
-    sharded_copy_bytes=4.0,
-    plain_grad_bytes=4.0,
-    reduces_late=True,
-    attention=3,
-    accumulates_fused=False,
-    logit_bytes=EAGER_LOGIT_BYTES,
-    cuts_layers=False,
-    has_context=False,
-    has_sequence=False,
-    has_stages=False,
-    offloads=("optimizer", "all", "nvme"),
-    shards_alone=True,
-    frees_offloaded=True,
-)
-"""A model of one's own in PyTorch under DeepSpeed's engine: weights, and under any ZeRO stage from
-the first on gradients too, in the precision that is switched on (`get_data_types`, where
-grad_accum_dtype is not said). Without ZeRO it adds them up in fp32 beside that."""
-NANOTRON = Framework(
-    name="nanotron",
-    extra_grad_bytes=2.0,
-    fuses=False,
-    accumulates_fused=False,
-    overlaps_reduced=True,
-    staged_collective_s=350e-6,
-    stalled_send_s=0.28,
-    balances_stages=True,
-    scatters_sends=False,
-    parallel_logit_bytes=10.5,
-    kept_logit_bytes=4.0,
-    gathers_again=True,
-    late_gathered=1.9,
-    fills_stages=True,
-    fills_pipeline=True,
-    pads_vocab=True,
-    usual_recompute="none",
-    zero_stages=(0, 1),
-)
-"""With stages in different nodes the host needs 2.8 ms for a layer, there and back, for each
-tensor rank: at least 9, 13, 21, 46 and 116 ms with 2 to 32 of them, the same for 1 and 8 billion
-parameters, 2 to 32 stages and 2 to 32 nodes (the ultra-scale sweep; *fitted*). Its gathers are
-asynchronous: where the host is ahead, 1.1 to 1.9 of a layer's two gathered inputs stay reserved,
-and none where it is not (the same). A send that stalls takes 0.28 s, whatever it carries: half of
-the 282 runs that stall have 0.27 to 0.31, for 2 to 32 stages, both models, all tensor widths."""
-TORCHTITAN = Framework(
-    name="torchtitan",
-    logit_bytes=EAGER_LOGIT_BYTES,
-    has_late_states=True,
-    has_grad_stream=True,
-    idle_logit_bytes=2.0,
-    weighs_inside=True,
-    has_fused_update=True,
-    overlaps_data=True,
-    overlaps_pipeline=True,
-    fuses=False,
-    selective_is_ops=True,
-    keeps_gathered_stages=True,
-    copies_gathered=True,
-    gathers_each=True,
-    schedules=("1f1b", "gpipe", "zb1p", "zbv"),
-    zero_stages=(0, 2, 3),
-    shares_sequence=True,
-    offloads=("all",),
-    frees_offloaded=True,
-)
-FSDP = Framework(
-    name="fsdp",
-    groups_checkpoints=True,
-    has_fused_update=True,
-    attention=3,
-    overlaps_data=True,
-    fuses=False,
-    comm_grad_bytes=2.0,
-    logit_bytes=EAGER_LOGIT_BYTES,
-    frees_grads=True,
-    copies_gathered=True,
-    gathers_each=True,
-    has_late_states=True,
-    has_grad_stream=True,
-    idle_logit_bytes=2.0,
-    usual_recompute="none",
-    zero_stages=(2, 3),
-    cuts_layers=False,
-    has_context=False,
-    has_sequence=False,
-    has_stages=False,
-    offloads=("all",),
-    shards_alone=True,
-    frees_offloaded=True,
-)
-COMPOSER = replace(
-    FSDP,
-    name="composer",
-    has_fused_update=False,
-    attention=1,
-    logit_passes=12.0,
-    logit_bytes=4.0,
-    idle_logit_bytes=0.0,
-    copies_gathered=False,
-)
-"""Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
-loss in one kernel that reads logits in half precision once each way."""
-AUTOMODEL = replace(
-    FSDP,
-    name="automodel",
-    has_fused_update=False,
-    fuses=True,
-    orders_once=True,
-    weighs_inside=True,
-    trains_narrow=True,
-    keeps_gathered_stages=True,
-    comm_grad_bytes=4.0,
-    logit_passes=24.0,
-    logit_bytes=6.0,
-    idle_logit_bytes=0.0,
-    usual_recompute=None,
-    has_stages=True,
-)
-"""NeMo AutoModel as its benchmarks are configured (examples/llm_benchmark): FSDP2 over models
-loaded in bf16 with PyTorch's Adam, gradients reduced in fp32, Transformer Engine's kernels, DeepEP,
-and the loss in bf16."""
-INTERNEVO = Framework(
-    name="internevo",
-    overlaps_data=True,
-    grad_bytes=2.0,
-    comm_grad_bytes=2.0,
-    update_bytes=12.0,
-    attention=1,
-    fuses=False,
-    accumulates_fused=False,
-    zero_stages=(0, 1, 3),
-)
-"""As of 2023. At the update its own part of the gradients is there again in fp32
-(hybrid_zero_optim.py, fsdp_optimizer.py), and PyTorch's AdamW of that time makes two more
-tensors of that size over all parameters at once: the root and the denominator."""
-DDP = Framework(
-    name="ddp",
-    groups_checkpoints=True,
-    has_fused_update=True,
-    overlaps_data=True,
-    fuses=False,
-    attention=3,
-    weight_bytes=6.0,
-    cast_bytes=2.0,
-    has_late_states=True,
-    idle_logit_bytes=2.0,
-    grad_bytes=4.0,
-    bucket_bytes=4.0,
-    copy_bytes=0.0,
-    logit_bytes=EAGER_LOGIT_BYTES,
-    frees_grads=True,
-    extra_activation=4.0,
-    usual_recompute="none",
-    zero_stages=(0,),
-    cuts_layers=False,
-    has_context=False,
-    has_sequence=False,
-    has_stages=False,
-)
-"""Plain PyTorch: fp32 weights under autocast,
-which keeps a copy of each in half precision and the residuals in fp32. Several ranks have
-gradients twice: DDP's buckets stay, and what micro-batches add up lies beside them even with
-gradient_as_bucket_view."""
+    name: str
+    conventions: dict[str, object]
+    """Where they are not those of `base`, or the usual ones."""
+    base: str | None = None
+    about: str = ""
+    grads: dict[str, tuple[str, dict[str, object]]] = {}
+    """By width: the setting that keeps gradients so, and what it changes. Where FSDP's weights are
+    in 16 bits, its moments are too."""
 
-FRAMEWORKS = (
-    MEGATRON,
-    MEGATRON_CORE,
-    MEGATRON_DEEPSPEED,
-    DEEPSPEED,
-    NANOTRON,
-    TORCHTITAN,
-    FSDP,
-    COMPOSER,
-    INTERNEVO,
-    DDP,
-)
+
+def _read(entries: Iterable[_Entry]) -> dict[str, Framework]:
+    made: dict[str, Framework] = {}
+    for entry in entries:
+        assert entry.conventions.keys() <= Framework.__dataclass_fields__.keys(), entry.name
+        usual = asdict(made[entry.base]) if entry.base else {}
+        made[entry.name] = convert(usual | entry.conventions | {"name": entry.name}, Framework)
+    return made
+
+
+_ENTRIES = decode(Path(__file__).with_name("frameworks.json").read_bytes(), type=list[_Entry])
+_GRADS = {(entry.name, width): kept for entry in _ENTRIES for width, kept in entry.grads.items()}
+_NAMED = _read(_ENTRIES)
+MEGATRON, MEGATRON_CORE = _NAMED["megatron"], _NAMED["megatron-core"]
+MEGATRON_DEEPSPEED, DEEPSPEED = _NAMED["megatron-deepspeed"], _NAMED["deepspeed"]
+NANOTRON, TORCHTITAN = _NAMED["nanotron"], _NAMED["torchtitan"]
+FSDP, DDP = _NAMED["fsdp"], _NAMED["ddp"]
+COMPOSER, AUTOMODEL, INTERNEVO = _NAMED["composer"], _NAMED["automodel"], _NAMED["internevo"]
+FRAMEWORKS = tuple(framework for framework in _NAMED.values() if framework is not AUTOMODEL)
+"""AUTOMODEL is known of published results alone."""
 
 
 def find_framework(name: str) -> Framework | None:
@@ -434,42 +240,17 @@ def find_framework(name: str) -> Framework | None:
 
 GRADS = ("bf16", "fp32")
 """That gradients are kept and reduced in; the first is 16 bits, of whatever kind."""
-_KEPT: dict[tuple[str, str], tuple[str, dict[str, object]]] = {
-    ("megatron-core", "bf16"): (
-        "--grad-reduce-in-bf16",
-        {"grad_bytes": 2.0, "comm_grad_bytes": 2.0},
-    ),
-    ("megatron-core", "fp32"): ("the default with --bf16", {}),
-    ("deepspeed", "bf16"): ("the default under ZeRO", {}),
-    ("deepspeed", "fp32"): (
-        '"data_types": {"grad_accum_dtype": "fp32"}',
-        {"extra_grad_bytes": 4.0, "sharded_grad_bytes": 6.0, "sharded_bytes": 20.0},
-    ),
-    ("fsdp", "bf16"): ("weights in bfloat16 before fully_shard", {"trains_narrow": True}),
-    ("fsdp", "fp32"): ("the default with weights in fp32", {}),
-    ("torchtitan", "bf16"): ("--training.dtype bfloat16", {"trains_narrow": True}),
-    ("torchtitan", "fp32"): ("the default", {}),
-    ("nanotron", "bf16"): (
-        "accumulate_grad_in_fp32: false",
-        {"grad_bytes": 2.0, "extra_grad_bytes": 0.0, "comm_grad_bytes": 2.0},
-    ),
-    ("nanotron", "fp32"): ("the default (accumulate_grad_in_fp32)", {}),
-    ("ddp", "fp32"): ("as its weights are", {}),
-    ("internevo", "bf16"): ("the default", {}),
-}
-"""By framework and width: the setting that keeps gradients so, and what it changes. Where FSDP's
-weights are in 16 bits, its moments are too."""
 
 
 def grads_setting(framework: Framework, grads: str) -> str | None:
     """What keeps gradients in that width there; None where nothing does."""
-    setting, _ = _KEPT.get((framework.name, grads), (None, {}))
+    setting, _ = _GRADS.get((framework.name, grads), (None, {}))
     return setting
 
 
 def with_grads(framework: Framework, grads: str) -> Framework:
     """The framework with gradients kept in that width; UsageError where it cannot."""
-    if (framework.name, grads) not in _KEPT:
-        can = sorted(name for name, width in _KEPT if width == grads)
+    if (framework.name, grads) not in _GRADS:
+        can = sorted(name for name, width in _GRADS if width == grads)
         raise UsageError(f"{framework.name} keeps no gradients in {grads}; {', '.join(can)} do")
-    return replace(framework, **_KEPT[framework.name, grads][1])  # type: ignore[arg-type]
+    return replace(framework, **_GRADS[framework.name, grads][1])  # type: ignore[arg-type]
