@@ -48,13 +48,9 @@ _WRONG_ORDER = re.compile(r"(?<=[\^(o-])[o)$]|(?<=[q)])[q(]")
 not follow what stands before it."""
 _COMPUTED = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _COMPARED = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq,
     "!=": operator.ne,
-}
+}  # fmt: skip
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 
 

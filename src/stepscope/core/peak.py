@@ -14,46 +14,22 @@ from stepscope.core.codec import AboveZero, Count, Share, one_of
 
 ACHIEVED = "achieved"
 COMPUTE_PARTS = (
-    ACHIEVED,
-    "recomputation",
-    "precision",
-    "memory_bound",
-    "vector_arithmetic",
-    "not_filled",
-    "below_bandwidth",
-    "below_peak",
-    "unknown_work",
-)
+    ACHIEVED, "recomputation", "precision", "memory_bound", "vector_arithmetic", "not_filled",
+    "below_bandwidth", "below_peak", "unknown_work",
+)  # fmt: skip
 """What a kernel's time is, in the order in which it is charged: where kernels overlap, what comes
 first is kept, for the time counts once."""
 
 IDLE_PARTS = (
-    "idle_input",
-    "idle_sync",
-    "idle_launch",
-    "idle_allocator",
-    "idle_compile",
-    "idle_io",
+    "idle_input", "idle_sync", "idle_launch", "idle_allocator", "idle_compile", "idle_io",
     "idle_other",
-)
+)  # fmt: skip
 """Of a step: the device has nothing to do."""
 WATERFALL_PARTS = (
-    *IDLE_PARTS,
-    "comms_wait",
-    "comms_transfer",
-    "transfer",
-    "recomputation",
-    "precision",
-    "memory_bound",
-    "below_bandwidth",
-    "vector_arithmetic",
-    "not_filled",
-    "clock",
-    "below_peak",
-    "unknown_work",
-    "unexplained",
-    ACHIEVED,
-)
+    *IDLE_PARTS, "comms_wait", "comms_transfer", "transfer", "recomputation", "precision",
+    "memory_bound", "below_bandwidth", "vector_arithmetic", "not_filled", "clock", "below_peak",
+    "unknown_work", "unexplained", ACHIEVED,
+)  # fmt: skip
 """From the top of the picture to its foot."""
 
 

@@ -18,23 +18,9 @@ from stepscope.core.recordings.system import PortSeries
 MIN_CORES = 0.05
 """That the scheduler leaves to a run, however much other processes take."""
 RUN_PARTS = (
-    "start_up",
-    "first_batch",
-    "compile",
-    "warm_up",
-    "steady",
-    "waits",
-    "saves",
-    "evaluation",
-    "epoch_start",
-    "gc",
-    "logging",
-    "stalls",
-    "idle",
-    "recording",
-    "shutdown",
-    "other",
-)
+    "start_up", "first_batch", "compile", "warm_up", "steady", "waits", "saves", "evaluation",
+    "epoch_start", "gc", "logging", "stalls", "idle", "recording", "shutdown", "other",
+)  # fmt: skip
 """Of a run from its start to its end; each moment is in one of them."""
 
 

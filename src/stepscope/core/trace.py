@@ -188,21 +188,9 @@ class Trace:
     """What was worked out of the columns and is asked for often."""
 
     COLUMNS = (
-        "start_ns",
-        "dur_ns",
-        "kind",
-        "name",
-        "thread",
-        "device",
-        "stream",
-        "correlation",
-        "external",
-        "sequence",
-        "fwd_thread",
-        "size_bytes",
-        "detail",
-        "collective",
-    )
+        "start_ns", "dur_ns", "kind", "name", "thread", "device", "stream", "correlation",
+        "external", "sequence", "fwd_thread", "size_bytes", "detail", "collective",
+    )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -30,16 +30,9 @@ ON_CPU = ("num_workers", "num_threads", "compile_mode", "channels_last", "fused_
 LOCAL = re.compile(r"(python|pypy)[\d.]*(\.exe)?|torchrun(\.exe)?")
 """Commands whose job runs on this machine."""
 DEVICE_FILES = (
-    "dev/nvidiactl",
-    "dev/nvidia0",
-    "dev/kfd",
-    "dev/dxg",
-    "proc/driver/nvidia",
-    "dev/nvhost-ctrl",
-    "dev/nvgpu",
-    "dev/dri/renderD128",
-    "dev/accel",
-)
+    "dev/nvidiactl", "dev/nvidia0", "dev/kfd", "dev/dxg", "proc/driver/nvidia", "dev/nvhost-ctrl",
+    "dev/nvgpu", "dev/dri/renderD128", "dev/accel",
+)  # fmt: skip
 """One of these is there where an accelerator's driver is: NVIDIA's, AMD's, Windows' through its
 subsystem for Linux, Tegra's, or Intel's and others', which may be a mere screen's: then the job
 itself says what did not take hold."""

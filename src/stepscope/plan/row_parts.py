@@ -41,13 +41,9 @@ so that what was measured on one and names no year is not older than `COMPILES_L
 LAST_WITHOUT_FLASH = 2022
 """The last year of Megatron-LM without attention in a single kernel."""
 NAMED = (
-    ("automodel", AUTOMODEL),
-    ("nanotron", NANOTRON),
-    ("composer", COMPOSER),
-    ("foundry", COMPOSER),
-    ("fsdp", FSDP),
-    ("internevo", INTERNEVO),
-)
+    ("automodel", AUTOMODEL), ("nanotron", NANOTRON), ("composer", COMPOSER), ("foundry", COMPOSER),
+    ("fsdp", FSDP), ("internevo", INTERNEVO),
+)  # fmt: skip
 """Frameworks by a word of their names, the first that is there."""
 FRAMEWORK_FIELDS = {field.name for field in fields(Framework)} - {"name"}
 

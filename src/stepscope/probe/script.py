@@ -9,14 +9,9 @@ from stepscope.errors import UsageError
 from stepscope.probe.probing import Judged
 
 TYPES = {
-    "fp64": "torch.float64",
-    "fp32": "torch.float32",
-    "fp16": "torch.float16",
-    "bf16": "torch.bfloat16",
-    "int64": "torch.int64",
-    "int32": "torch.int32",
-    "bool": "torch.bool",
-}
+    "fp64": "torch.float64", "fp32": "torch.float32", "fp16": "torch.float16",
+    "bf16": "torch.bfloat16", "int64": "torch.int64", "int32": "torch.int32", "bool": "torch.bool",
+}  # fmt: skip
 HEAD = '''"""{op} as it ran in a recording, and changed. Needs torch alone."""
 import torch
 from torch.utils.benchmark import Timer

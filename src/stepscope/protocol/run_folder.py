@@ -87,25 +87,10 @@ OWN_PROFILER = (
 WINDOW_NAME = re.compile(r"^window-(\d{1,12})\.pt\.trace\.json(?:\.gz)?$")
 
 STEP_COLUMNS = (
-    "step",
-    "end_ns",
-    "dur_ns",
-    "device_ns",
-    "wait_ns",
-    "num_batches",
-    "backward_ns",
-    "num_backwards",
-    "optimizer_ns",
-    "save_ns",
-    "gc_ns",
-    "state",
-    "num_evals",
-    "wait_cpu_ns",
-    "device_backward_ns",
-    "comm_ns",
-    "log_ns",
-    "between_ns",
-)
+    "step", "end_ns", "dur_ns", "device_ns", "wait_ns", "num_batches", "backward_ns",
+    "num_backwards", "optimizer_ns", "save_ns", "gc_ns", "state", "num_evals", "wait_cpu_ns",
+    "device_backward_ns", "comm_ns", "log_ns", "between_ns",
+)  # fmt: skip
 """One step, from the end of one optimizer step to the end of the next.
 
 `device_ns` is the same distance on the device's own clock, null when it was not measured. `wait_ns`
@@ -126,18 +111,9 @@ STATES = ("timed", "first", "profiled", "after")
 """timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached;
 after: the profiler has just left, or wrote its file in this step."""
 STEP_SUMMARY_COLUMNS = (
-    "first_step",
-    "num_steps",
-    "from_ns",
-    "to_ns",
-    "min_ns",
-    "max_ns",
-    "wait_ns",
-    "save_ns",
-    "num_evals",
-    "log_ns",
-    "slow_ns",
-)
+    "first_step", "num_steps", "from_ns", "to_ns", "min_ns", "max_ns", "wait_ns", "save_ns",
+    "num_evals", "log_ns", "slow_ns",
+)  # fmt: skip
 """Steps one after the other. `slow_ns` is what slow steps among them took longer than the others,
 saves left out."""
 

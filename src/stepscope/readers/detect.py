@@ -41,12 +41,8 @@ ARCHIVE_NAME = re.compile(r"\.(?:tar(?:\.(?:gz|zst|zstd))?|tgz)$", re.IGNORECASE
 SPACE = b"\xef\xbb\xbf \t\r\n"
 
 UTF32 = (
-    b"\xff\xfe\x00\x00",
-    b"\x00\x00\xfe\xff",
-    b"{\x00\x00\x00",
-    b"[\x00\x00\x00",
-    b"\x00\x00\x00",
-)
+    b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff", b"{\x00\x00\x00", b"[\x00\x00\x00", b"\x00\x00\x00",
+)  # fmt: skip
 UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{", b"[\x00", b"\x00[")
 BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (

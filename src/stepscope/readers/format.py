@@ -61,16 +61,8 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 JUDGED = (
-    "steps",
-    "partition",
-    "kernels",
-    "operators",
-    "host",
-    "comms",
-    "memory",
-    "compiler",
-    "machine",
-)
+    "steps", "partition", "kernels", "operators", "host", "comms", "memory", "compiler", "machine",
+)  # fmt: skip
 """The columns of the matrix: step times; where the step goes; kernels; operators and modules; host
 code; collectives; the device's memory; compilation; clocks, power and the host's cores."""
 TRACE = "trace"

@@ -27,19 +27,10 @@ BLOCK_BYTES = 8 << 20
 """Fetched at once: a trace is read from end to end, and a request to an object store takes tens of
 milliseconds."""
 PACKAGE_OF = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "http": "aiohttp",
-    "https": "aiohttp",
-    "hdfs": "pyarrow",
-    "sftp": "paramiko",
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs",
+    "abfss": "adlfs", "http": "aiohttp", "https": "aiohttp", "hdfs": "pyarrow", "sftp": "paramiko",
     "ssh": "paramiko",
-}
+}  # fmt: skip
 VERSION_FIELDS = (
     "ETag", "etag", "generation", "md5Hash", "content_md5",
     "mtime", "LastModified", "last_modified", "updated", "created",

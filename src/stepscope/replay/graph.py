@@ -33,16 +33,8 @@ from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, 
 from stepscope.replay.constraints import QUEUED_NS, read_constraints
 
 HOST_PARTS = (
-    "input",
-    "allocator",
-    "compile",
-    "io",
-    "gc",
-    "transfer",
-    "comms",
-    "operators",
-    "work",
-)
+    "input", "allocator", "compile", "io", "gc", "transfer", "comms", "operators", "work",
+)  # fmt: skip
 """What the host's time between two calls is spent on: its loader, the allocator, the compiler,
 saving or loading, the garbage collector, feeding a copy from memory that is not pinned,
 a collective it carries out itself (gloo); `work` is all the rest: operators, Python, the calls

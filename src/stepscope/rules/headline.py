@@ -12,18 +12,10 @@ from stepscope.core.numbers import gain_words
 from stepscope.rules.judge import SWEEPING_DISCOUNT
 
 BOUND_OF_PART = {
-    "compute": "compute",
-    "comms_wait": "imbalance",
-    "comms_transfer": "comms",
-    "transfer": "transfer",
-    "idle_input": "data",
-    "idle_sync": "host",
-    "idle_launch": "host",
-    "idle_allocator": "host",
-    "idle_compile": "host",
-    "idle_io": "host",
-    "idle_other": "host",
-}
+    "compute": "compute", "comms_wait": "imbalance", "comms_transfer": "comms",
+    "transfer": "transfer", "idle_input": "data", "idle_sync": "host", "idle_launch": "host",
+    "idle_allocator": "host", "idle_compile": "host", "idle_io": "host", "idle_other": "host",
+}  # fmt: skip
 WORDS = {
     "compute": "arithmetic in kernels",
     "memory": "kernels that wait for device memory",
@@ -39,14 +31,10 @@ UNSEEN = "idle time whose cause was not seen"
 PART_WORDS = {"compute": "kernels computing", "imbalance": "waiting for other ranks"}
 """What a part of the step is called where it is only measured."""
 NAMES = {
-    "compute": "Compute-bound",
-    "memory": "Bound by device memory",
-    "comms": "Bound by communication",
-    "imbalance": "Bound by imbalance",
-    "transfer": "Bound by copies",
-    "data": "Input-bound",
-    "host": "Host-bound",
-}
+    "compute": "Compute-bound", "memory": "Bound by device memory",
+    "comms": "Bound by communication", "imbalance": "Bound by imbalance",
+    "transfer": "Bound by copies", "data": "Input-bound", "host": "Host-bound",
+}  # fmt: skip
 ON_HOST_NAMES = {"compute": "CPU-bound"}
 SHORT = {"comms": "communication", "memory": "device memory", "transfer": "copies", "data": "input"}
 HOST_WORDS = {

@@ -30,13 +30,9 @@ DEVICE_PARTS = {
     "transfer": "transfer",
 }
 IDLE_PARTS = {
-    "idle_input": "data",
-    "idle_sync": "host",
-    "idle_launch": "host",
-    "idle_allocator": "host",
-    "idle_compile": "host",
-    "idle_io": "host",
-}
+    "idle_input": "data", "idle_sync": "host", "idle_launch": "host", "idle_allocator": "host",
+    "idle_compile": "host", "idle_io": "host",
+}  # fmt: skip
 """Idle time whose cause was seen."""
 
 

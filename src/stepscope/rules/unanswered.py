@@ -205,11 +205,6 @@ def _by_collectives(rank: RankFacts, _: str, _recorder: Recorder) -> Reason:
 
 
 REASONS: Mapping[str, Callable[[RankFacts, str, Recorder], Reason]] = {
-    "compute": _by_kernels,
-    "memory": _by_kernels,
-    "host": _by_host,
-    "comms": _by_collectives,
-    "data": _by_loader,
-    "transfer": _by_copies,
-    "imbalance": _by_waits,
-}
+    "compute": _by_kernels, "memory": _by_kernels, "host": _by_host, "comms": _by_collectives,
+    "data": _by_loader, "transfer": _by_copies, "imbalance": _by_waits,
+}  # fmt: skip

@@ -21,18 +21,10 @@ MAX_CELLS = 20_000
 """Settings looked through for the nearest untried one."""
 WITHOUT_WORKERS = ("prefetch_factor", "persistent_workers")
 """Mean nothing where there are no loader workers."""
-EASY_ON_MEMORY = frozenset(
-    {
-        "num_workers",
-        "pin_memory",
-        "prefetch_factor",
-        "persistent_workers",
-        "num_threads",
-        "gc",
-        "batch_size",
-        "accumulation",
-    }
-)
+EASY_ON_MEMORY = frozenset({
+    "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "num_threads", "gc",
+    "batch_size", "accumulation",
+})  # fmt: skip
 """Knobs that do not decide whether a batch fits on the device, batch_size itself apart."""
 MAX_LOST = 2
 """Processes that may be lost with one setting: it may be what ends them."""

@@ -30,40 +30,17 @@ from stepscope.core.trace import NONE, OpInputs, Trace
 # The recorder writes the C++ name of the element type;
 # gcc and clang spell the integers differently.
 DTYPES = {
-    "double": "fp64",
-    "float": "fp32",
-    "c10::Half": "fp16",
-    "at::Half": "fp16",
-    "c10::BFloat16": "bf16",
-    "at::BFloat16": "bf16",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
-    "c10::Float8_e4m3fnuz": "fp8",
-    "c10::Float8_e5m2fnuz": "fp8",
-    "c10::Float8_e8m0fnu": "fp8",
-    "c10::Float4_e2m1fn_x2": "fp4",
-    "long int": "int64",
-    "long": "int64",
-    "long long": "int64",
-    "__int64": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "short": "int16",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "bool": "bool",
-    "unsigned short": "uint16",
-    "short unsigned int": "uint16",
-    "unsigned int": "uint32",
-    "unsigned long": "uint64",
-    "long unsigned int": "uint64",
-    "c10::qint8": "int8",
-    "c10::quint8": "uint8",
-    "c10::qint32": "int32",
-    "c10::complex<c10::Half>": "complex32",
-    "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-}
+    "double": "fp64", "float": "fp32", "c10::Half": "fp16", "at::Half": "fp16",
+    "c10::BFloat16": "bf16", "at::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2fnuz": "fp8",
+    "c10::Float8_e8m0fnu": "fp8", "c10::Float4_e2m1fn_x2": "fp4", "long int": "int64",
+    "long": "int64", "long long": "int64", "__int64": "int64", "int": "int32", "short int": "int16",
+    "short": "int16", "signed char": "int8", "unsigned char": "uint8", "bool": "bool",
+    "unsigned short": "uint16", "short unsigned int": "uint16", "unsigned int": "uint32",
+    "unsigned long": "uint64", "long unsigned int": "uint64", "c10::qint8": "int8",
+    "c10::quint8": "uint8", "c10::qint32": "int32", "c10::complex<c10::Half>": "complex32",
+    "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
+}  # fmt: skip
 
 _OF_SIZE = {
     1: "bool int8 uint8 fp8 fp4",  # fp4: a byte holds two, and dims count bytes
@@ -85,26 +62,12 @@ SCALAR_TYPES = (
 
 # c10d writes the ScalarType's own name with a collective.
 SCALAR_NAMES = {
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Half": "fp16",
-    "Float": "fp32",
-    "Double": "fp64",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-    "Bool": "bool",
-    "BFloat16": "bf16",
-    "Float8_e4m3fn": "fp8",
-    "Float8_e5m2": "fp8",
-    "Float8_e4m3fnuz": "fp8",
-    "Float8_e5m2fnuz": "fp8",
-    "UInt16": "uint16",
-    "UInt32": "uint32",
-    "UInt64": "uint64",
-}
+    "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64",
+    "Half": "fp16", "Float": "fp32", "Double": "fp64", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128", "Bool": "bool", "BFloat16": "bf16", "Float8_e4m3fn": "fp8",
+    "Float8_e5m2": "fp8", "Float8_e4m3fnuz": "fp8", "Float8_e5m2fnuz": "fp8", "UInt16": "uint16",
+    "UInt32": "uint32", "UInt64": "uint64",
+}  # fmt: skip
 
 BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 

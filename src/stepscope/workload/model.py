@@ -16,12 +16,8 @@ from stepscope.workload.operands import MATRIX_KINDS, Model, Work
 __all__ = ["MATRIX_KINDS", "ParsedInputs", "Work", "parse_inputs", "work_of"]
 
 _FAMILIES = (
-    matmul,
-    attention,
-    conv,
-    memory,
-    pointwise,
-)
+    matmul, attention, conv, memory, pointwise,
+)  # fmt: skip
 MODELS: dict[str, Model] = dict(ChainMap(*(dict(family.MODELS) for family in _FAMILIES)))
 
 

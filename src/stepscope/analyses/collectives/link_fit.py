@@ -23,13 +23,9 @@ MIN_SPREAD = 2.0
 MIN_GOODNESS = 0.5
 """Below this a constant time fits nearly as well, and the line says nothing."""
 RING_STEPS = {
-    "all_reduce": 2,
-    "all_gather": 1,
-    "reduce_scatter": 1,
-    "all_to_all": 1,
-    "broadcast": 1,
+    "all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1,
     "reduce": 1,
-}
+}  # fmt: skip
 """Times n - 1; the rest are one step."""
 
 SLOWEST_LINK_BYTES_PER_NS = 1.25

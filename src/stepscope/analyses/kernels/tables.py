@@ -22,20 +22,10 @@ Float64 = NDArray[np.float64]
 
 CATEGORY_OF_WORK = {"batched-gemm": "gemm"}
 """Where an operator's kind of work has another name among the categories."""
-TRUSTED_WORK = frozenset(
-    {
-        "gemm",
-        "batched-gemm",
-        "attention",
-        "convolution",
-        "optimizer",
-        "softmax",
-        "embedding",
-        "norm",
-        "pointwise",
-        "reduction",
-    }
-)
+TRUSTED_WORK = frozenset({
+    "gemm", "batched-gemm", "attention", "convolution", "optimizer", "softmax", "embedding", "norm",
+    "pointwise", "reduction",
+})  # fmt: skip
 """Kinds of work that name a kernel better than its own name does."""
 SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
 """What an operator may launch besides the kernel that does its work."""

@@ -35,16 +35,9 @@ from stepscope.core.trace import Bool, Int64
 
 CODE = {name: code for code, name in enumerate(CATEGORIES)}
 STATES = {
-    "Adam": 2,
-    "AdamW": 2,
-    "NAdam": 2,
-    "RAdam": 2,
-    "Adamax": 2,
-    "Adadelta": 2,
-    "RMSprop": 1,
-    "Adagrad": 1,
-    "Lion": 1,
-}
+    "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "RMSprop": 1,
+    "Adagrad": 1, "Lion": 1,
+}  # fmt: skip
 """Tensors as large as the weights that torch's optimizers keep by default (torch/optim/*.py); SGD
 keeps one with momentum and none without, which its size shows."""
 NEARLY = 0.97

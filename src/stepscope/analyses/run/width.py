@@ -15,15 +15,9 @@ CONFIDENCE = 0.975
 """Of the interval of each side: both of them then bound their ratio with at least 95 %."""
 
 COMMS_OPS = (
-    "record_param_comms",
-    "c10d::",
-    "nccl:",
-    "gloo:",
-    "mpi:",
-    "ucc:",
-    "fsdp::",
+    "record_param_comms", "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "fsdp::",
     "_c10d_functional::",
-)
+)  # fmt: skip
 """How the names of operators begin that a wider run adds to the same model."""
 
 

@@ -33,14 +33,9 @@ MAX_ROWS = 24
 """Of one lane: deeper than that nobody looks, and it is inside what is shown."""
 ON_HOST = (Kind.OP, Kind.MARK, Kind.RUNTIME, Kind.COMPILE)
 KIND_WORDS = {
-    Kind.OP: "op",
-    Kind.MARK: "mark",
-    Kind.RUNTIME: "call",
-    Kind.COMPILE: "compile",
-    Kind.KERNEL: "kernel",
-    Kind.MEMCPY: "copy",
-    Kind.MEMSET: "set",
-}
+    Kind.OP: "op", Kind.MARK: "mark", Kind.RUNTIME: "call", Kind.COMPILE: "compile",
+    Kind.KERNEL: "kernel", Kind.MEMCPY: "copy", Kind.MEMSET: "set",
+}  # fmt: skip
 
 
 class _Rows(Struct, frozen=True, kw_only=True):

@@ -15,13 +15,9 @@ from stepscope.capture.counters.rates import CounterRates
 
 LIBRARY = "libnvidia-ml.so.1"
 ERRORS = {
-    1: "not initialized",
-    2: "invalid argument",
-    3: "not supported",
-    4: "no permission",
-    6: "not found",
-    15: "GPU is lost",
-}
+    1: "not initialized", 2: "invalid argument", 3: "not supported", 4: "no permission",
+    6: "not found", 15: "GPU is lost",
+}  # fmt: skip
 SELDOM = 10
 """Samples between two questions about what changes slowly (temperature,
 limits) or takes the driver long: PCIe some 20 ms."""
@@ -31,16 +27,10 @@ PCIE_TX, PCIE_RX = 0, 1
 NVLINK_TX, NVLINK_RX, ALL_LINKS = 138, 139, 0xFFFFFFFF
 """NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB since the driver was loaded."""
 THROTTLE_REASONS = {
-    0x001: "gpu_idle",
-    0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
+    0x001: "gpu_idle", 0x002: "applications_clocks_setting", 0x004: "sw_power_cap",
+    0x008: "hw_slowdown", 0x010: "sync_boost", 0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown", 0x080: "hw_power_brake_slowdown", 0x100: "display_clock_setting",
+}  # fmt: skip
 """nvml.h, nvmlClocksEventReason*."""
 
 
@@ -58,14 +48,10 @@ class Memory(ctypes.Structure):
 
 class FieldValue(ctypes.Structure):
     _fields_ = (
-        ("field", ctypes.c_uint),
-        ("scope", ctypes.c_uint),
-        ("timestamp", ctypes.c_longlong),
-        ("latency_us", ctypes.c_longlong),
-        ("value_type", ctypes.c_uint),
-        ("error", ctypes.c_int),
+        ("field", ctypes.c_uint), ("scope", ctypes.c_uint), ("timestamp", ctypes.c_longlong),
+        ("latency_us", ctypes.c_longlong), ("value_type", ctypes.c_uint), ("error", ctypes.c_int),
         ("value", ctypes.c_ulonglong),
-    )
+    )  # fmt: skip
 
 
 class NvmlError(RuntimeError):

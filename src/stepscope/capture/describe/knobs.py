@@ -174,13 +174,9 @@ def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
     attrs = attributes(loader_iter)
     kind = attrs.get("_dataset_kind")
     names = (
-        "num_workers",
-        "pin_memory",
-        "prefetch_factor",
-        "persistent_workers",
-        "timeout",
+        "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "timeout",
         "tasks_outstanding",
-    )
+    )  # fmt: skip
     return {
         "class": class_of(loader_iter),
         "dataset": class_of(attrs.get("_dataset")),

@@ -22,18 +22,11 @@ from stepscope.capture.describe.model import model_notes
 from stepscope.capture.describe.peek import ask, attempt
 
 PACKAGES = {
-    "lightning": "lightning",
-    "pytorch_lightning": "pytorch-lightning",
-    "transformers": "transformers",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "torchvision": "torchvision",
-    "triton": "triton",
-    "flash_attn": "flash-attn",
-    "transformer_engine": "transformer-engine",
-    "apex": "apex",
-    "numpy": "numpy",
-}
+    "lightning": "lightning", "pytorch_lightning": "pytorch-lightning",
+    "transformers": "transformers", "accelerate": "accelerate", "deepspeed": "deepspeed",
+    "torchvision": "torchvision", "triton": "triton", "flash_attn": "flash-attn",
+    "transformer_engine": "transformer-engine", "apex": "apex", "numpy": "numpy",
+}  # fmt: skip
 """Packages worth a version where the job has imported them,
 and the names they are installed under."""
 

@@ -26,16 +26,8 @@ INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN = (
     "unknown",
 )
 CATEGORIES = (
-    WEIGHTS,
-    GRADIENTS,
-    OPTIMIZER,
-    ACTIVATIONS,
-    INPUTS,
-    TEMPORARY,
-    AUTOGRAD,
-    WORKSPACE,
-    UNKNOWN,
-)
+    WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN,
+)  # fmt: skip
 """What bytes are for. Activations are what the forward pass keeps for the backward; temporary is
 what is freed in the pass that made it; autograd is the profiler's word for what the backward pass
 makes on its way; a workspace is a library's own."""

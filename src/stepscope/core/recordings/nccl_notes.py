@@ -9,18 +9,8 @@ from stepscope.core.recordings.nccl import SOCKET, NcclLog
 
 LOOPBACK = ("lo", "lo0")
 VIRTUAL = (
-    "docker",
-    "br-",
-    "virbr",
-    "veth",
-    "cni",
-    "flannel",
-    "cali",
-    "tun",
-    "tap",
-    "tailscale",
-    "wg",
-)
+    "docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "tun", "tap", "tailscale", "wg",
+)  # fmt: skip
 """How names of interfaces begin that lead to containers and virtual machines, or through a
 tunnel."""
 

@@ -102,16 +102,9 @@ def changed_knobs(
 def _order(name: str) -> int:
     """What people turn first, what the machine is last."""
     firsts = (
-        "command",
-        "loader",
-        "flags",
-        "optimizer",
-        "ddp",
-        "model",
-        "grad_scaler",
-        "environment",
+        "command", "loader", "flags", "optimizer", "ddp", "model", "grad_scaler", "environment",
         "versions",
-    )
+    )  # fmt: skip
     return next(
         (index for index, first in enumerate(firsts) if name.startswith(first)), len(firsts)
     )

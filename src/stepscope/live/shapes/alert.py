@@ -9,21 +9,9 @@ from msgspec import UNSET, Struct, UnsetType
 from stepscope.core.codec import Contract, Count, one_of
 
 KINDS = (
-    "late-rank",
-    "slow-group",
-    "step-time",
-    "busy-machine",
-    "loader",
-    "bandwidth",
-    "clock",
-    "utilisation",
-    "loss-nan",
-    "loss-spike",
-    "host-memory",
-    "device-memory",
-    "silent",
-    "stalled",
-)
+    "late-rank", "slow-group", "step-time", "busy-machine", "loader", "bandwidth", "clock",
+    "utilisation", "loss-nan", "loss-spike", "host-memory", "device-memory", "silent", "stalled",
+)  # fmt: skip
 RAISED, RECORDED, OVER = "raised", "recorded", "over"
 """States of an alert: something is wrong; what was recorded of it is there; it is over."""
 

@@ -12,17 +12,9 @@ from stepscope.cli.options import count, real
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FRAMEWORKS = (
-    "megatron",
-    "megatron-core",
-    "megatron-deepspeed",
-    "deepspeed",
-    "nanotron",
-    "torchtitan",
-    "fsdp",
-    "composer",
-    "internevo",
-    "ddp",
-)
+    "megatron", "megatron-core", "megatron-deepspeed", "deepspeed", "nanotron", "torchtitan",
+    "fsdp", "composer", "internevo", "ddp",
+)  # fmt: skip
 OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adafactor", "muon")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
@@ -30,13 +22,8 @@ OFFLOAD = ("none", "optimizer", "all", "nvme")
 GRADS = ("bf16", "fp32")
 TARGETS = ("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate")
 COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "send_recv",
-)
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv",
+)  # fmt: skip
 ALL = "all"
 """In place of a framework: the fastest of all of them is answered by."""
 FORMATS = ("terminal", "json", "html")

@@ -147,14 +147,9 @@ def _notes(job: TrainingJob, layout: Layout) -> tuple[str, ...]:
 
 
 KEYS = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "zero_optimization",
-    "bf16",
-    "bfloat16",
-    "fp16",
-)
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+    "zero_optimization", "bf16", "bfloat16", "fp16",
+)  # fmt: skip
 """One of them makes a JSON object a DeepSpeed configuration."""
 MAX_BUCKET = 10**13
 DEFAULT_BUCKET = 500_000_000

@@ -13,35 +13,19 @@ from stepscope.plan.layout_words import spelled_out
 from stepscope.plan.ranges import ranges_of
 
 MEMORY_WORDS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer",
-    "activations": "activations",
-    "logits": "logits and loss",
-    "gathered": "gathered layers",
-    "buffers": "buffers",
-    "update": "the update's own",
-    "slack": "allocator slack",
+    "weights": "weights", "gradients": "gradients", "optimizer": "optimizer",
+    "activations": "activations", "logits": "logits and loss", "gathered": "gathered layers",
+    "buffers": "buffers", "update": "the update's own", "slack": "allocator slack",
     "context": "driver, NCCL",
-}
+}  # fmt: skip
 TIME_WORDS = {
-    "gemm": "matrix products",
-    "attention": "attention",
-    "stream": "memory passes",
-    "recompute": "recompute",
-    "head": "head and loss",
-    "host": "waits for host",
-    "tensor_comms": "tensor comms",
-    "expert_comms": "expert comms",
-    "context_comms": "context comms",
-    "shard_comms": "shard comms",
-    "pipeline_comms": "pipeline comms",
-    "bubble": "pipeline bubble",
-    "data_comms": "data comms",
-    "optimizer": "optimizer",
-    "offload": "offload traffic",
-    "jitter": "ranks' jitter",
-}
+    "gemm": "matrix products", "attention": "attention", "stream": "memory passes",
+    "recompute": "recompute", "head": "head and loss", "host": "waits for host",
+    "tensor_comms": "tensor comms", "expert_comms": "expert comms",
+    "context_comms": "context comms", "shard_comms": "shard comms",
+    "pipeline_comms": "pipeline comms", "bubble": "pipeline bubble", "data_comms": "data comms",
+    "optimizer": "optimizer", "offload": "offload traffic", "jitter": "ranks' jitter",
+}  # fmt: skip
 FULL_RECOMPUTE = 1 / 3
 """Share of the model's FLOPs that is done once more: a forward is a third of a step."""
 

@@ -21,14 +21,10 @@ from stepscope.report.document.blocks import (
 from stepscope.report.words import percent
 
 WORDS = {
-    "compute": "compute",
-    "comms": "collectives",
-    "bubble": "bubble, waiting for other ranks",
-    "host": "waiting for the host",
-    "input": "waiting for input",
-    "copies": "copies to and from the host",
-    "other": "other idle time, the profiler's own",
-}
+    "compute": "compute", "comms": "collectives", "bubble": "bubble, waiting for other ranks",
+    "host": "waiting for the host", "input": "waiting for input",
+    "copies": "copies to and from the host", "other": "other idle time, the profiler's own",
+}  # fmt: skip
 NOT_KNOWN = "-"
 
 

@@ -243,13 +243,7 @@ def _cast(maker: Maker, call: dict[str, Any], way: Way) -> Call:
 
 
 SPECIAL: dict[str, Callable[[Maker, dict[str, Any], Way], Call]] = {
-    "convolution": _convolution,
-    "convolution_backward": _convolution,
-    "batch_norm": _batch_norm,
-    "batch_norm_backward": _batch_norm,
-    "attention": _attention,
-    "attention_backward": _attention,
-    "optimizer": _optimizer,
-    "cast": _cast,
-    "copy_to_device": _copy,
-}
+    "convolution": _convolution, "convolution_backward": _convolution, "batch_norm": _batch_norm,
+    "batch_norm_backward": _batch_norm, "attention": _attention, "attention_backward": _attention,
+    "optimizer": _optimizer, "cast": _cast, "copy_to_device": _copy,
+}  # fmt: skip

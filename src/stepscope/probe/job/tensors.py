@@ -7,17 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 DTYPES = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "int64": "int64",
-    "int32": "int32",
-    "int16": "int16",
-    "int8": "int8",
-    "uint8": "uint8",
-    "bool": "bool",
-}
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int64": "int64",
+    "int32": "int32", "int16": "int16", "int8": "int8", "uint8": "uint8", "bool": "bool",
+}  # fmt: skip
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 WORDS = {"True": True, "False": False, "None": None, "": None}
 

@@ -17,24 +17,13 @@ from stepscope.readers.trace.categories import LONGEST_NUMBER, NUMBER
 from stepscope.readers.trace.columns import Columns
 
 VERSION_FIELDS = (
-    "cuda_runtime_version",
-    "cuda_driver_version",
-    "cupti_version",
-    "hip_runtime_version",
-    "hip_driver_version",
-    "pytorch_version",
-    "schemaVersion",
-)
+    "cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version",
+    "hip_driver_version", "pytorch_version", "schemaVersion",
+)  # fmt: skip
 FIELDS = (
-    *VERSION_FIELDS,
-    "distributedInfo",
-    "deviceProperties",
-    "baseTimeNanoseconds",
-    "record_shapes",
-    "with_stack",
-    MARKS_FIELD,
-    MODULES_FIELD,
-)
+    *VERSION_FIELDS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes",
+    "with_stack", MARKS_FIELD, MODULES_FIELD,
+)  # fmt: skip
 
 
 def _whole(text: str) -> int | None:

@@ -17,45 +17,18 @@ Row = dict[str, int | None]
 Range = tuple[float, float]
 
 LISTS_OF_OBJECTS = {
-    "compiled",
-    "data_parallel",
-    "ddp",
-    "devices",
-    "fsdp",
-    "fsdp2",
-    "grad_scalers",
-    "loaders",
-    "models",
-    "optimizers",
-}
+    "compiled", "data_parallel", "ddp", "devices", "fsdp", "fsdp2", "grad_scalers", "loaders",
+    "models", "optimizers",
+}  # fmt: skip
 LISTS_OF_TEXTS = {"command", "throttle_reasons"}
 OBJECTS = {
-    "batch",
-    "checkpointing",
-    "environment",
-    "flags",
-    "loader_iter",
-    "machine",
-    "options",
-    "settings",
-    "verdict",
-    "versions",
-}
+    "batch", "checkpointing", "environment", "flags", "loader_iter", "machine", "options",
+    "settings", "verdict", "versions",
+}  # fmt: skip
 TEXTS = {
-    "backend",
-    "bound",
-    "class",
-    "dataset",
-    "host",
-    "kind",
-    "line",
-    "problem",
-    "program",
-    "python",
-    "schema",
-    "system",
-    "words",
-}
+    "backend", "bound", "class", "dataset", "host", "kind", "line", "problem", "program", "python",
+    "schema", "system", "words",
+}  # fmt: skip
 WHOLE: Mapping[str, Range] = {
     "batch_size": (1, 2**53),
     "exit_code": (-(2**31), 2**31),

@@ -74,24 +74,11 @@ SILENT_PHASES = frozenset("stfMiIR")
 events of the timeline."""
 
 OTHER_PHASES = {
-    "C": "counter",
-    "b": "async start",
-    "e": "async end",
-    "n": "async instant",
-    "S": "async start",
-    "T": "async step",
-    "F": "async end",
-    "p": "async step",
-    "P": "sample",
-    "N": "object",
-    "O": "object",
-    "D": "object",
-    "V": "memory dump",
-    "v": "memory dump",
-    "c": "clock",
-    "(": "context",
-    ")": "context",
-}
+    "C": "counter", "b": "async start", "e": "async end", "n": "async instant", "S": "async start",
+    "T": "async step", "F": "async end", "p": "async step", "P": "sample", "N": "object",
+    "O": "object", "D": "object", "V": "memory dump", "v": "memory dump", "c": "clock",
+    "(": "context", ")": "context",
+}  # fmt: skip
 """The trace format's phases that we do not use, with their meaning: counted under it."""
 
 

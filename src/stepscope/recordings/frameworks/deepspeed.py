@@ -59,13 +59,9 @@ class DeepSpeedParser(FrameworkParser):
         rb"|\[INFO\] \[logging\.py:\d{1,5}:log_dist\] \[Rank -?\d{1,6}\] "
     )
     SIGN_MARKS = (
-        b"time (ms) | ",
-        b"SamplesPerSec=",
-        b"Comm. Op",
-        b" DeepSpeed Flops Profiler ",
-        b"iter time (s): ",
-        b":log_dist] [Rank ",
-    )
+        b"time (ms) | ", b"SamplesPerSec=", b"Comm. Op", b" DeepSpeed Flops Profiler ",
+        b"iter time (s): ", b":log_dist] [Rank ",
+    )  # fmt: skip
     CONVENTIONS: ClassVar = {
         "samples_per_s": OF_JOB,
         MEMORY: "most allocated (MaxMemAllocated), of the ranks that wrote it",

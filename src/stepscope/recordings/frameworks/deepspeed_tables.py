@@ -40,15 +40,9 @@ FLOPS = re.compile(r"^(?:\[\w{1,20}\]:\s?)?([a-zA-Z][^:]{1,90}):\s{2,80}(\S.{0,6
 UNIT = re.compile(rf"({NUMBER}) ?([TGMKmu]?)(FLOPS|MACs|s)?\s*$")
 FACTORS = {"T": 1e12, "G": 1e9, "M": 1e6, "K": 1e3, "": 1.0, "m": 1e-3, "u": 1e-6}
 SHOWN = (
-    "params per GPU",
-    "fwd MACs per GPU",
-    "fwd flops per GPU",
-    "fwd latency",
-    "bwd latency",
-    "step latency",
-    "iter latency",
-    "samples/second",
-)
+    "params per GPU", "fwd MACs per GPU", "fwd flops per GPU", "fwd latency", "bwd latency",
+    "step latency", "iter latency", "samples/second",
+)  # fmt: skip
 
 
 def size_of(text: str) -> int | None:

@@ -37,13 +37,9 @@ MAX_SECONDS = 1e9
 VALIDATION = ("validation_step", "val_next", "val_dataloader_next", "on_validation")
 NEXT = ("train_dataloader_next", "get_train_batch", "fetch_next_train_batch")
 LEAVES = (
-    *NEXT,
-    ".training_step",
-    ".backward",
-    ".batch_to_device",
-    ".optimizer_zero_grad",
+    *NEXT, ".training_step", ".backward", ".batch_to_device", ".optimizer_zero_grad",
     ".configure_gradient_clipping",
-)
+)  # fmt: skip
 
 
 class LightningParser(FrameworkParser):

@@ -53,18 +53,12 @@ class MegatronParser(FrameworkParser):
     )
     SIGN_MARKS = (b"elapsed time per iteration (ms):", b"using world size: ")
     METRICS: ClassVar = {
-        "elapsed time per iteration (ms)": STEP_MS,
-        "throughput per GPU": "tflops",
-        "TFLOPs": "tflops",
-        "samples per second": "samples_per_s",
-        "global batch size": "global_batch",
-        "number of skipped iterations": "num_skipped",
-        "number of nan iterations": "num_nan",
-        "lm loss": LOSS,
-        "loss": LOSS,
-        "reduced_train_loss": LOSS,
-        "train loss": LOSS,
-    }
+        "elapsed time per iteration (ms)": STEP_MS, "throughput per GPU": "tflops",
+        "TFLOPs": "tflops", "samples per second": "samples_per_s",
+        "global batch size": "global_batch", "number of skipped iterations": "num_skipped",
+        "number of nan iterations": "num_nan", "lm loss": LOSS, "loss": LOSS,
+        "reduced_train_loss": LOSS, "train loss": LOSS,
+    }  # fmt: skip
     COUNTS = ("num_skipped", "num_nan")
     CONVENTIONS: ClassVar = {
         "samples_per_s": OF_JOB,

@@ -45,25 +45,14 @@ INTERVAL = re.compile(r"(?:\^C)?\s*(\d{1,9}\.\d{9})(,|\s+)(.{1,1000})")
 """Seconds since the beginning, and the counter: perf writes no count with nine decimals."""
 SUMMARY = re.compile(r"\s*summary,(.{1,1000})")
 NAMES = {
-    "context-switches": "context_switches",
-    "cs": "context_switches",
-    "cpu-migrations": "migrations",
-    "migrations": "migrations",
-    "page-faults": "page_faults",
-    "faults": "page_faults",
-    "major-faults": "major_faults",
-    "instructions": "instructions",
-    "cycles": "cycles",
-    "cpu-cycles": "cycles",
-    "cache-references": "cache_references",
-    "cache-misses": "cache_misses",
-    "branches": "branches",
-    "branch-instructions": "branches",
-    "branch-misses": "branch_misses",
-    "c2c read": "c2c_read_bytes",
-    "c2c written": "c2c_written_bytes",
-    "c2c both": "c2c_bytes",
-}
+    "context-switches": "context_switches", "cs": "context_switches",
+    "cpu-migrations": "migrations", "migrations": "migrations", "page-faults": "page_faults",
+    "faults": "page_faults", "major-faults": "major_faults", "instructions": "instructions",
+    "cycles": "cycles", "cpu-cycles": "cycles", "cache-references": "cache_references",
+    "cache-misses": "cache_misses", "branches": "branches", "branch-instructions": "branches",
+    "branch-misses": "branch_misses", "c2c read": "c2c_read_bytes",
+    "c2c written": "c2c_written_bytes", "c2c both": "c2c_bytes",
+}  # fmt: skip
 C2C = re.compile(r"nvidia_nvlink_c2c\d{0,2}_pmu_\d{1,3}/(\w{1,60})/?.{0,40}")
 """Counters of the link between a Grace CPU and its GPU: `total_bytes_rd`, `wr_bytes_loc`."""
 CLOCKS = ("task-clock", "cpu-clock")

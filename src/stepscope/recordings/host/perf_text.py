@@ -37,16 +37,10 @@ SCRIPT_START = re.compile(
     rb"[\w:./=,@-]{1,100}:[uUkKpPhHGDST]*[^\n]{0,400}\n[ \t]{1,40}[0-9a-f]{1,16} "
 )
 KERNEL = "[kernel"
-FAULT_CALLS = frozenset(
-    {
-        "asm_exc_page_fault",
-        "exc_page_fault",
-        "handle_mm_fault",
-        "do_user_addr_fault",
-        "page_fault",
-        "do_page_fault",
-    }
-)
+FAULT_CALLS = frozenset({
+    "asm_exc_page_fault", "exc_page_fault", "handle_mm_fault", "do_user_addr_fault", "page_fault",
+    "do_page_fault",
+})  # fmt: skip
 READ_CALLS = re.compile(
     r"page_cache_(?:sync_|async_)?ra|filemap_read_folio|(?:__)?do_page_cache_readahead|read_pages$|io_schedule|folio_wait_bit"
 )

@@ -26,49 +26,21 @@ MAX_LINES = 16
 """Of a function, of which the most frequent is named."""
 MAX_NAME = 300
 SHOWN = 40
-LIBRARIES = frozenset(
-    (
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "triton",
-        "numpy",
-        "pandas",
-        "scipy",
-        "PIL",
-        "cv2",
-        "transformers",
-        "accelerate",
-        "deepspeed",
-        "lightning",
-        "pytorch_lightning",
-        "datasets",
-        "tokenizers",
-        "sklearn",
-        "wandb",
-        "tqdm",
-        "apex",
-        "flash_attn",
-        "pyarrow",
-        "fsspec",
-        "pyinstrument",
-        "viztracer",
-    )
-)
+LIBRARIES = frozenset((
+    "torch", "torchvision", "torchaudio", "triton", "numpy", "pandas", "scipy", "PIL", "cv2",
+    "transformers", "accelerate", "deepspeed", "lightning", "pytorch_lightning", "datasets",
+    "tokenizers", "sklearn", "wandb", "tqdm", "apex", "flash_attn", "pyarrow", "fsspec",
+    "pyinstrument", "viztracer",
+))  # fmt: skip
 """First parts of a path that a tool has shortened; a whole path says it by site-packages."""
 INSTALLED = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d")
 NATIVE_FILE = re.compile(
     r"\.(?:so(?:\.[\d.]+)?|c|cc|cpp|cxx|cu|h|hpp|rs|pyx|dylib|dll)$|^(?:<built-in>|\[|\?$)"
 )
-GIL_CALLS = frozenset(
-    {
-        "take_gil",
-        "take_gil.isra.0",
-        "PyEval_AcquireThread",
-        "PyEval_RestoreThread",
-        "PyGILState_Ensure",
-    }
-)
+GIL_CALLS = frozenset({
+    "take_gil", "take_gil.isra.0", "PyEval_AcquireThread", "PyEval_RestoreThread",
+    "PyGILState_Ensure",
+})  # fmt: skip
 WAITS = re.compile(r"_*pthread_cond_(?:timed|clock)?wait")
 WAITING = re.compile(
     r"_*(?:pthread_cond_|sem_(?:timed|clock)?wait|futex|e?poll|select|nanosleep|clock_nanosleep|accept|recv)"

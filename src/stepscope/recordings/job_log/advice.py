@@ -29,19 +29,12 @@ POLICY = Policy()
 FRAGMENTATION = "fragmentation"
 NO_EXPANSION = "no expandable segments"
 BOUNDS = {
-    "data-parallel-module": "comms",
-    "debug-mode": "host",
-    "fp32-matmul": "compute",
-    "fragmentation": "memory",
-    "late-rank": "imbalance",
-    "launch-overhead": "host",
-    "memory-pressure": "memory",
-    "tf32-off": "compute",
-    "thread-oversubscription": "host",
-    "unfused-attention": "memory",
-    "untuned-convolution": "compute",
+    "data-parallel-module": "comms", "debug-mode": "host", "fp32-matmul": "compute",
+    "fragmentation": "memory", "late-rank": "imbalance", "launch-overhead": "host",
+    "memory-pressure": "memory", "tf32-off": "compute", "thread-oversubscription": "host",
+    "unfused-attention": "memory", "untuned-convolution": "compute",
     "unused-parameter-scan": "comms",
-}
+}  # fmt: skip
 """Of the findings that are advised of here."""
 ADVICE = {warned.kind: warned.advice for warned in WARNINGS if warned.advice is not None}
 

@@ -38,27 +38,14 @@ CLIP_FILE = re.compile(r"(?:^|/)torch/nn/utils/clip_grad\.py$")
 BACKWARD_FILE = re.compile(
     r"(?:^|/)torch/(?:autograd/(?:__init__|graph|function)\.py|_tensor\.py)$"
 )
-MOVES = frozenset(
-    (
-        "convert",
-        "_apply",
-        "to_empty",
-        "load_state_dict",
-        "_load_from_state_dict",
-        "reset_parameters",
-        "__init__",
-    )
-)
-MAKES = frozenset(
-    (
-        "__init__",
-        "reset_parameters",
-        "init_weights",
-        "_init_weights",
-        "from_pretrained",
-        "load_state_dict",
-    )
-)
+MOVES = frozenset((
+    "convert", "_apply", "to_empty", "load_state_dict", "_load_from_state_dict", "reset_parameters",
+    "__init__",
+))  # fmt: skip
+MAKES = frozenset((
+    "__init__", "reset_parameters", "init_weights", "_init_weights", "from_pretrained",
+    "load_state_dict",
+))  # fmt: skip
 ENGINE = re.compile(r"torch::autograd::(?:Engine|python::PythonEngine)::")
 NODE = re.compile(
     r"torch::autograd::(?:generated::)?(?:\w+::)*(\w+?Backward\d*)(?:_apply_functional|::apply)"

@@ -18,13 +18,8 @@ ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree
 PROTOCOLS = ("LL", "LL128", "Simple")
 """In the order of their numbers, which versions before 2.24 write instead."""
 PATTERNS = {
-    1: "balanced tree",
-    2: "split tree",
-    3: "tree",
-    4: "ring",
-    5: "NVLS",
-    6: "CollNet direct",
-}
+    1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "NVLS", 6: "CollNet direct",
+}  # fmt: skip
 
 INT = r"(\d{1,9})"
 ADDRESS = r"(0x[0-9a-f]{1,16})"
@@ -252,26 +247,13 @@ def _remark(tables: NcclTables, _writer: Writer, text: str) -> bool:
 Handler = Callable[[NcclTables, Writer, str], bool]
 """Says whether it understood the message."""
 BY_WORD: dict[str, Handler] = {
-    "Channel": _channel,
-    "CollNet": _collnet,
-    "Trees": _trees,
-    "Pattern": _graph,
-    "===": _system,
-    "Using": _network,
-    "NCCL": _version,
-    "RCCL": _version,
-}
+    "Channel": _channel, "CollNet": _collnet, "Trees": _trees, "Pattern": _graph, "===": _system,
+    "Using": _network, "NCCL": _version, "RCCL": _version,
+}  # fmt: skip
 BY_WORDS: tuple[tuple[str, Handler], ...] = (
-    (": opCount ", _call),
-    (" Bytes -> ", _choice),
-    (" - Init ", _init),
-    (" nNodes ", _nodes),
-    (" coll channels", _channels),
-    ("GPU Direct RDMA Disabled", _staged),
-    ("NET/IB :", _ib),
-    ("NET/Socket :", _socket),
-    (" set by environment to ", _set),
-    ("NCCL_SOCKET_IFNAME set to ", _set),
-    ("P2P is disabled between", _remark),
+    (": opCount ", _call), (" Bytes -> ", _choice), (" - Init ", _init), (" nNodes ", _nodes),
+    (" coll channels", _channels), ("GPU Direct RDMA Disabled", _staged), ("NET/IB :", _ib),
+    ("NET/Socket :", _socket), (" set by environment to ", _set),
+    ("NCCL_SOCKET_IFNAME set to ", _set), ("P2P is disabled between", _remark),
     ("Could not get speed from ", _remark),
-)
+)  # fmt: skip

@@ -12,22 +12,11 @@ from msgspec import Struct, field
 from stepscope.core.recordings.nccl import NcclChoice, NcclGraph, NcclRing, kind_of
 
 MAX_KEPT = {
-    "connections": 50_000,
-    "communicators": 4096,
-    "ranks": 100_000,
-    "threads": 200_000,
-    "hosts": 20_000,
-    "rings": 4096,
-    "graphs": 64,
-    "algorithms": 256,
-    "collectives": 64,
-    "variables": 512,
-    "values of variables": 8,
-    "warnings": 100,
-    "remarks": 20,
-    "versions": 16,
+    "connections": 50_000, "communicators": 4096, "ranks": 100_000, "threads": 200_000,
+    "hosts": 20_000, "rings": 4096, "graphs": 64, "algorithms": 256, "collectives": 64,
+    "variables": 512, "values of variables": 8, "warnings": 100, "remarks": 20, "versions": 16,
     "networks": 64,
-}
+}  # fmt: skip
 """Of values: of one variable, as some are different on every rank. What does not fit is counted."""
 MAX_TEXT = 400
 MAX_VIA = 120

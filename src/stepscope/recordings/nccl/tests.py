@@ -35,18 +35,11 @@ MAX_ROWS = 4096
 MAX_BYTES = 64 << 20
 USUAL_ITERS = 20
 TESTS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "sendrecv": "send_recv",
-    "send_recv": "send_recv",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all", "all_to_all": "all_to_all", "sendrecv": "send_recv",
+    "send_recv": "send_recv", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather",
     "scatter": "scatter",
-}
+}  # fmt: skip
 PREFIX = re.compile(r"^\s*(\[[^\]\s]{1,40}\](<std\w{3}>:)?|\d{1,6}:(?=\s))\s?")
 """What mpirun and srun put before each line."""
 # Longest first, so that all_reduce is not read as reduce; alltoallv moves uneven parts and is none

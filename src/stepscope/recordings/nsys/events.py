@@ -39,33 +39,15 @@ NO_STREAM = 2**32 - 1
 VERSION = re.compile(r"(_ptsz|_ptds)?_v\d{4,5}$")
 """Nsight adds the release that brought a call: cudaLaunchKernel_v7000."""
 COPY_WORDS = (
-    "",
-    "HtoD",
-    "DtoH",
-    "HtoA",
-    "AtoH",
-    "AtoA",
-    "AtoD",
-    "DtoA",
-    "DtoD",
-    "HtoH",
-    "PtoP",
-    "HtoD",
-    "DtoH",
-    "DtoD",
-)
+    "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD",
+    "DtoH", "DtoD",
+)  # fmt: skip
 """By ENUM_CUDA_MEMCPY_OPER; the last three are pages of unified memory."""
 FIRST_UNIFIED = 11
 MEMORY_WORDS = (
-    "Pageable",
-    "Pinned",
-    "Device",
-    "Array",
-    "Managed",
-    "Device Static",
-    "Managed Static",
+    "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static",
     "Unknown",
-)
+)  # fmt: skip
 """By ENUM_CUDA_MEM_KIND."""
 WAIT_WORDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 """By ENUM_CUPTI_SYNC_TYPE."""

@@ -249,13 +249,9 @@ class _Writer:
 
     def _take_cuda(self, event: _Cuda) -> None:
         where = (
-            event.startNs,
-            event.endNs,
-            event.deviceId,
-            event.streamId,
-            event.correlationId,
+            event.startNs, event.endNs, event.deviceId, event.streamId, event.correlationId,
             event.globalPid,
-        )
+        )  # fmt: skip
         if event.kernel is not None:
             self._add(
                 KERNELS,

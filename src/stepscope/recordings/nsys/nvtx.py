@@ -183,13 +183,9 @@ def _take(
                 (Kind.OP, name_codes[operator.name], operator.sequence, thread, detail, NONE)
             )
     filled: tuple[Any, ...] = (
-        columns.kind,
-        columns.name,
-        columns.sequence,
-        columns.fwd_thread,
-        columns.detail,
+        columns.kind, columns.name, columns.sequence, columns.fwd_thread, columns.detail,
         columns.collective,
-    )
+    )  # fmt: skip
     for column, values in zip(filled, np.array(events, np.int64).T, strict=True):
         column[:] = values
     builder.chunks.append(columns)

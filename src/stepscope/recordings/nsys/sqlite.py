@@ -44,13 +44,9 @@ from stepscope.recordings.nsys.target import (
 )
 
 OURS = (
-    b"CUPTI_ACTIVITY_KIND",
-    b"NVTX_EVENTS",
-    b"StringIds",
-    b"META_DATA_EXPORT",
-    b"TARGET_INFO_",
+    b"CUPTI_ACTIVITY_KIND", b"NVTX_EVENTS", b"StringIds", b"META_DATA_EXPORT", b"TARGET_INFO_",
     b"ENUM_NSYS",
-)
+)  # fmt: skip
 LEAF_PAGE = 13
 """The first page's kind, at byte 100: a small database's whole list of tables stands on it."""
 NAMED = re.compile(

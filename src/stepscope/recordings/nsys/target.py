@@ -115,14 +115,9 @@ def take_thread_names(builder: ProcessTraceBuilder) -> None:
 def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]:
     """The devices, by the number that the process' kernels have for them."""
     columns = (
-        "id",
-        "totalMemory",
-        "smCount",
-        "computeMajor",
-        "computeMinor",
-        "threadsPerWarp",
+        "id", "totalMemory", "smCount", "computeMajor", "computeMinor", "threadsPerWarp",
         "cuDevice",
-    )
+    )  # fmt: skip
     table = "TARGET_INFO_GPU"
     if not database.has(table, "id", "name"):
         return ()

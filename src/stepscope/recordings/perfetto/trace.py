@@ -56,15 +56,10 @@ BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 """TrackEvent.Type"""
 PACKET_FIELDS = frozenset((*range(1, 130), 2000, 3001, 3002))
 KINDS = {
-    "kernel_dispatch": Kind.KERNEL,
-    "memory_copy": Kind.MEMCPY,
-    "hip_api": Kind.RUNTIME,
-    "hsa_api": Kind.RUNTIME,
-    "rccl_api": Kind.RUNTIME,
-    "marker_api": Kind.MARK,
-    "gpu_sync": Kind.SYNC,
-    "compile": Kind.COMPILE,
-}
+    "kernel_dispatch": Kind.KERNEL, "memory_copy": Kind.MEMCPY, "hip_api": Kind.RUNTIME,
+    "hsa_api": Kind.RUNTIME, "rccl_api": Kind.RUNTIME, "marker_api": Kind.MARK,
+    "gpu_sync": Kind.SYNC, "compile": Kind.COMPILE,
+}  # fmt: skip
 AGENT_TRACK = re.compile(
     r"AGENT \[(\d{1,6})\] (?:QUEUE|THREAD|STREAM) \[(\d{1,6})\]|STREAM \[(\d{1,6})\]"
 )

@@ -21,23 +21,11 @@ MAX_SAMPLES = 1_000_000
 MAX_DEVICES = 4096
 MAX_NAME = 120
 SERIES = (
-    "busy_share",
-    "memory_busy_share",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "power_w",
-    "temperature_c",
-    "memory_used_bytes",
-    "pcie_rx_bytes_per_s",
-    "pcie_tx_bytes_per_s",
-    "nvlink_rx_bytes_per_s",
-    "nvlink_tx_bytes_per_s",
-    "engine_active_share",
-    "sm_active_share",
-    "sm_occupancy_share",
-    "tensor_active_share",
-    "dram_active_share",
-)
+    "busy_share", "memory_busy_share", "sm_clock_mhz", "memory_clock_mhz", "power_w",
+    "temperature_c", "memory_used_bytes", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s", "engine_active_share", "sm_active_share",
+    "sm_occupancy_share", "tensor_active_share", "dram_active_share",
+)  # fmt: skip
 """Fields of DeviceSeries that are spreads over all samples."""
 SHARES = frozenset(name for name in SERIES if name.endswith("_share"))
 CONSTANTS = ("max_sm_clock_mhz", "power_limit_w", "memory_total_bytes")

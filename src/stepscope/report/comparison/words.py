@@ -30,16 +30,10 @@ SOURCE_WORDS = {
     "recorded": "while profiled",
 }
 HOW_WORDS = {
-    "came": "new",
-    "went": "gone",
-    "replaced": "replaced",
-    "launcher": "launched otherwise",
-    "precision": "precision",
-    "shape": "shapes",
-    "count": "calls",
-    "kernels": "kernels",
+    "came": "new", "went": "gone", "replaced": "replaced", "launcher": "launched otherwise",
+    "precision": "precision", "shape": "shapes", "count": "calls", "kernels": "kernels",
     "time": "time alone",
-}
+}  # fmt: skip
 WORD = re.compile(r"[A-Za-z_]\w{2,}")
 NO_TELLING = frozenset(
     {"anonymous", "c10", "const", "double", "float", "lambda", "namespace", "native", "std", "void"}

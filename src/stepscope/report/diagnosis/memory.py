@@ -20,16 +20,11 @@ from stepscope.report.words import in_column, percent, plural
 
 TITLE = "Device memory"
 KIND_WORDS = {
-    "weights": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer state",
-    "activations": "activations",
-    "inputs": "inputs",
-    "temporary": "temporaries",
-    "autograd": "made by the backward pass",
-    "workspace": "libraries' workspaces",
+    "weights": "parameters", "gradients": "gradients", "optimizer": "optimizer state",
+    "activations": "activations", "inputs": "inputs", "temporary": "temporaries",
+    "autograd": "made by the backward pass", "workspace": "libraries' workspaces",
     "unknown": "not known",
-}
+}  # fmt: skip
 PHASE_WORDS = {BEFORE: "before the recorded steps"}
 BARS: dict[str, Part] = {"weights": "compute", "optimizer": "comms", "activations": "input"}
 MAX_ROWS = 6

@@ -37,18 +37,12 @@ from stepscope.report.words import (
 )
 
 PART_WORDS = {
-    "compute": "compute",
-    "comms_wait": "waiting for other ranks",
-    "comms_transfer": "exposed communication",
-    "transfer": "copies",
-    "idle_input": "waiting for input",
-    "idle_sync": "waiting in syncs",
-    "idle_launch": "launching (host-bound)",
-    "idle_allocator": "allocator",
-    "idle_compile": "compiling",
-    "idle_io": "file i/o",
-    "idle_other": "idle, cause not seen",
-}
+    "compute": "compute", "comms_wait": "waiting for other ranks",
+    "comms_transfer": "exposed communication", "transfer": "copies",
+    "idle_input": "waiting for input", "idle_sync": "waiting in syncs",
+    "idle_launch": "launching (host-bound)", "idle_allocator": "allocator",
+    "idle_compile": "compiling", "idle_io": "file i/o", "idle_other": "idle, cause not seen",
+}  # fmt: skip
 ON_HOST_WORDS = {"compute": "operators", "idle_other": "outside operators"}
 """Without a device the host's operators are the work."""
 UNSPLIT_COMMS = "communication, not hidden"

@@ -21,23 +21,13 @@ from stepscope.report.document.blocks import (
 from stepscope.report.words import NBSP, fixed, in_column, ms, number, percent, plural, shorten
 
 PART_WORDS = {
-    "start_up": "start-up",
-    "first_batch": "first batch",
-    "compile": "compiling",
-    "warm_up": "warm-up",
-    "steady": "steady steps",
-    "waits": "waiting for other ranks",
-    "saves": "saves",
-    "evaluation": "evaluation",
-    "epoch_start": "epoch starts",
-    "gc": "garbage collection",
-    "logging": "logging",
-    "stalls": "slow steps",
-    "idle": "idle",
-    "recording": "stepscope's recording",
-    "shutdown": "after the last step",
+    "start_up": "start-up", "first_batch": "first batch", "compile": "compiling",
+    "warm_up": "warm-up", "steady": "steady steps", "waits": "waiting for other ranks",
+    "saves": "saves", "evaluation": "evaluation", "epoch_start": "epoch starts",
+    "gc": "garbage collection", "logging": "logging", "stalls": "slow steps", "idle": "idle",
+    "recording": "stepscope's recording", "shutdown": "after the last step",
     "other": "cause not seen",
-}
+}  # fmt: skip
 BAR_PARTS: dict[str, Part] = {
     "steady": "compute",
     "waits": "comms",

@@ -21,16 +21,10 @@ from stepscope.report.diagnosis.out_of_memory import MAX_REPORTS, by_detail
 
 MAX_ROWS = 12
 COLOURS = {
-    "weights": "compute",
-    "gradients": "comms_transfer",
-    "optimizer": "comms_wait",
-    "activations": "idle_input",
-    "inputs": "transfer",
-    "temporary": "idle_launch",
-    "autograd": "idle_launch",
-    "workspace": "idle_io",
-    "cache": "idle_allocator",
-}
+    "weights": "compute", "gradients": "comms_transfer", "optimizer": "comms_wait",
+    "activations": "idle_input", "inputs": "transfer", "temporary": "idle_launch",
+    "autograd": "idle_launch", "workspace": "idle_io", "cache": "idle_allocator",
+}  # fmt: skip
 """As the parts of a step have them; the rest is what other time of a step is."""
 
 

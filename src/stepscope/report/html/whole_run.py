@@ -17,20 +17,11 @@ from stepscope.report.diagnosis.whole_run import (
 
 HEIGHT = 100.0
 COLOURS = {
-    "steady": "compute",
-    "waits": "comms_wait",
-    "start_up": "idle_sync",
-    "first_batch": "idle_input",
-    "epoch_start": "idle_input",
-    "compile": "idle_compile",
-    "warm_up": "idle_sync",
-    "saves": "idle_io",
-    "evaluation": "transfer",
-    "gc": "idle_allocator",
-    "logging": "idle_io",
-    "stalls": "idle_launch",
-    "idle": "idle_other",
-}
+    "steady": "compute", "waits": "comms_wait", "start_up": "idle_sync",
+    "first_batch": "idle_input", "epoch_start": "idle_input", "compile": "idle_compile",
+    "warm_up": "idle_sync", "saves": "idle_io", "evaluation": "transfer", "gc": "idle_allocator",
+    "logging": "idle_io", "stalls": "idle_launch", "idle": "idle_other",
+}  # fmt: skip
 """As the parts of a step have them; the rest is what other time of a step is."""
 
 

@@ -39,13 +39,9 @@ from stepscope.report.document.blocks import (
 from stepscope.report.words import NBSP, capital, percent, plural, short_time
 
 VERDICT_WORDS = {
-    PROVEN: "Gain proven",
-    NO_GAIN: "No gain",
-    WORSE: "Worse",
-    UNSETTLED: "Not settled",
-    DIVERGES: "Diverges",
-    REFUSED: "Refused",
-}
+    PROVEN: "Gain proven", NO_GAIN: "No gain", WORSE: "Worse", UNSETTLED: "Not settled",
+    DIVERGES: "Diverges", REFUSED: "Refused",
+}  # fmt: skip
 TONES: dict[str, Tone] = {PROVEN: "good", WORSE: "bad", DIVERGES: "bad", REFUSED: "bad"}
 MAX_TAIL_LINES = 12
 MAX_SHOWN = 3.0

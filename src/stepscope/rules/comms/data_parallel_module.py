@@ -41,14 +41,9 @@ FORWARD = "DataParallel.forward"
 
 class Policy(Struct, frozen=True, kw_only=True):
     ranges: tuple[str, ...] = (
-        "Broadcast",
-        "Scatter",
-        "Gather",
-        "BroadcastBackward",
-        "ScatterBackward",
-        "GatherBackward",
+        "Broadcast", "Scatter", "Gather", "BroadcastBackward", "ScatterBackward", "GatherBackward",
         "ReduceAddCoalesced",
-    )
+    )  # fmt: skip
     """The autograd functions of torch.nn.parallel; their work is DataParallel's own."""
     kept: float = 0.5
     """Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the

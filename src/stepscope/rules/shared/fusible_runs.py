@@ -29,16 +29,8 @@ BATCH_NORM_KERNELS = 3
 convolution's layout."""
 
 FUSIBLE = (
-    "pointwise",
-    "norm",
-    "softmax",
-    "reduction",
-    "copy",
-    "dropout",
-    "loss",
-    "index",
-    "random",
-)
+    "pointwise", "norm", "softmax", "reduction", "copy", "dropout", "loss", "index", "random",
+)  # fmt: skip
 OPAQUE = re.compile(
     r"triton|_foreach|_fused_|embedding|scatter|gather|index_put|nll_loss|cat$|sort|topk|cumsum|_amp_"
 )

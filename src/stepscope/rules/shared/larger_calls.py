@@ -17,13 +17,9 @@ Shape = tuple[int, ...]
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
 """Where the first of the two matrices is."""
 BATCH_FIRST = {
-    "aten::convolution": (0,),
-    "aten::convolution_backward": (0, 1),
-    "batch_norm": (0,),
-    "batch_norm_backward": (0,),
-    "attention": (0, 1, 2),
-    "attention_backward": (0, 1, 2),
-}
+    "aten::convolution": (0,), "aten::convolution_backward": (0, 1), "batch_norm": (0,),
+    "batch_norm_backward": (0,), "attention": (0, 1, 2), "attention_backward": (0, 1, 2),
+}  # fmt: skip
 
 
 def larger_call(call: OperatorCall, weights: Collection[Shape], times: int) -> OperatorCall | None:

@@ -15,16 +15,11 @@ from stepscope.rules.job_case import JobCase, with_rank
 
 BISECTIONS = 8
 PART_WORDS = {
-    "input": "in its loader",
-    "allocator": "in the allocator",
-    "compile": "compiling",
-    "io": "saving or loading",
-    "gc": "collecting garbage",
-    "transfer": "feeding copies",
-    "comms": "in collectives of the host",
-    "operators": "in its operators",
+    "input": "in its loader", "allocator": "in the allocator", "compile": "compiling",
+    "io": "saving or loading", "gc": "collecting garbage", "transfer": "feeding copies",
+    "comms": "in collectives of the host", "operators": "in its operators",
     "work": "in its own host work",
-}
+}  # fmt: skip
 
 
 class RankSpeeds(Struct, frozen=True, kw_only=True):

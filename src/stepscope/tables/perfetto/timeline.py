@@ -57,19 +57,11 @@ def nest(start_ns: Int64, end_ns: Int64) -> Nested:
 
 
 CATEGORIES = {
-    Kind.OP: "cpu_op",
-    Kind.MARK: "user_annotation",
-    Kind.PYTHON: "python_function",
-    Kind.RUNTIME: "runtime",
-    Kind.KERNEL: "kernel",
-    Kind.MEMCPY: "gpu_memcpy",
-    Kind.MEMSET: "gpu_memset",
-    Kind.SYNC: "gpu_sync",
-    Kind.DEVICE_MARK: "gpu_user_annotation",
-    Kind.OVERHEAD: "overhead",
-    Kind.COMPILE: "compile",
-    Kind.OTHER: "other",
-}
+    Kind.OP: "cpu_op", Kind.MARK: "user_annotation", Kind.PYTHON: "python_function",
+    Kind.RUNTIME: "runtime", Kind.KERNEL: "kernel", Kind.MEMCPY: "gpu_memcpy",
+    Kind.MEMSET: "gpu_memset", Kind.SYNC: "gpu_sync", Kind.DEVICE_MARK: "gpu_user_annotation",
+    Kind.OVERHEAD: "overhead", Kind.COMPILE: "compile", Kind.OTHER: "other",
+}  # fmt: skip
 ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC, Kind.DEVICE_MARK)
 BESIDE = {Kind.DEVICE_MARK: " marks", Kind.SYNC: " waits"}
 """Kinds that lie across the work of a stream: on a track of their own, so that they do not push

@@ -18,17 +18,9 @@ MAX_SERIES = 200
 OWN = frozenset({"at_ns", "step", "sample_wall_s", "sample_cpu_s", "device"})
 """What a sample says of itself."""
 UNITS = (
-    ("_bytes_s", "bytes/s"),
-    ("_bytes", "bytes"),
-    ("_percent", "%"),
-    ("_mhz", "MHz"),
-    ("_w", "W"),
-    ("_c", "degrees C"),
-    ("_cores", "cores"),
-    ("_s_per_s", "s/s"),
-    ("_per_s", "1/s"),
-    ("_s", "s"),
-)
+    ("_bytes_s", "bytes/s"), ("_bytes", "bytes"), ("_percent", "%"), ("_mhz", "MHz"), ("_w", "W"),
+    ("_c", "degrees C"), ("_cores", "cores"), ("_s_per_s", "s/s"), ("_per_s", "1/s"), ("_s", "s"),
+)  # fmt: skip
 """By how a counter's name ends."""
 
 

@@ -16,13 +16,9 @@ MAX_CASES = 64
 SHAPE = re.compile(r"\d{1,10}(x\d{1,10})*")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 SHORT = {
-    "fp32": "float32",
-    "f32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "f16": "float16",
+    "fp32": "float32", "f32": "float32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16",
     "fp64": "float64",
-}
+}  # fmt: skip
 ODD = (13, 7, 29, 3, 5, 11, 17, 19)
 """Sizes for edge cases: no multiple of any block, and not equal to each other."""
 
