@@ -43,6 +43,9 @@ from stepscope.replay.resources import TaskKinds
 from stepscope.replay.simulate import bisect, play
 
 SCALE_RANGE = (0.02, 50.0)
+MIN_HOLD_UP_NS = 500_000
+"""Another thread that gets the core keeps it about as long at least (Linux: 0.7 ms and more, for
+threads alike)."""
 SPLIT = ("compile", "allocator", "input", "io", "gc", "comms")
 
 
@@ -109,6 +112,38 @@ def _parts(host: HostActivity, work: Intervals, end: Int64) -> dict[str, Float64
         left = left - parts[part]
     parts["work"] = np.maximum(left, 0.0)
     return parts
+
+
+def without_hold_ups(graph: Graph, name: Int64) -> Graph:
+    """Of a busy machine's steps, what recurs: whoever takes the core away does so anywhere. Of the
+    operators of one name, and of the host's work between two of the same names, the longest of one
+    step is compared with the longest of the others, and so on, and takes what it does in all of
+    them. `name`: of each task."""
+    work = graph.call_parts["work"]
+    following = np.append(name[1:], NONE)
+    both = name * (int(name.max(initial=0)) + 2) + following
+    return replace(
+        graph,
+        task_ns=_recurring(graph.task_ns, name, graph.task_step),
+        call_parts=graph.call_parts | {"work": _recurring(work, both, graph.call_step)},
+    )
+
+
+def _recurring(ns: Float64, name: Int64, step: Int64) -> Float64:
+    order = np.lexsort((-ns, step, name))
+    is_new = np.diff(name[order], prepend=NONE) != 0
+    is_first = is_new | (np.diff(step[order], prepend=NONE) != 0)
+    place = np.arange(len(ns))
+    rank = place - np.maximum.accumulate(np.where(is_first, place, 0))
+    _, alike = np.unique(np.stack((name[order], rank)), axis=1, return_inverse=True)
+    alike = alike.reshape(-1)
+    least = np.full(len(ns), np.inf)
+    np.minimum.at(least, alike, ns[order])
+    is_in_all = np.bincount(alike, minlength=len(ns)) == len(distinct(step))
+    sure = np.where(is_in_all, least, np.inf)[alike]
+    kept: Float64 = ns.copy()
+    kept[order] = np.where(ns[order] - sure > MIN_HOLD_UP_NS, sure, ns[order])
+    return kept
 
 
 def fit_on_host(graph: Graph, step_ns: float | None, measured: Mapping[str, float]) -> Fitted:

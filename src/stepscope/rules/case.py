@@ -21,7 +21,12 @@ from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph, blocking_launches, build
-from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
+from stepscope.replay.host_graph import (
+    build_on_host,
+    fit_on_host,
+    with_measured,
+    without_hold_ups,
+)
 from stepscope.replay.profiler_cost import (
     USUAL_COST_NS,
     fit,
@@ -31,6 +36,7 @@ from stepscope.replay.profiler_cost import (
 )
 from stepscope.replay.resources import TaskKinds, shares, task_kinds
 from stepscope.replay.simulate import play
+from stepscope.rules.accuracy import POLICY as RANGES
 from stepscope.rules.partition_verdict import is_blind
 from stepscope.rules.task_table import TaskTable, task_table
 
@@ -210,7 +216,11 @@ def case_of(
             wait_probability = loader_probability(graph, step_ns, step_interval, kinds.transfer)
     starved = starved or waits
     if graph.on_host:
-        fitted = fit_on_host(graph, step_ns, measured)
+        held_up = 0.0 if metadata is None else metadata.held_up_share or 0.0
+        usual = graph
+        if held_up >= RANGES.least_held_up:
+            usual = without_hold_ups(graph, context.trace.name[graph.task_event].astype(np.int64))
+        fitted = fit_on_host(usual, step_ns, measured)
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns
         fitted = fit(

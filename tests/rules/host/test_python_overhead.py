@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from stepscope.analyses.rank_context import build_context
@@ -96,9 +94,9 @@ def test_one_long_pause_a_step_is_named_however_busy_the_host_is() -> None:
     assert said.evidence[0].startswith("1 gap a step")
 
 
-def held_up(*, recurring_ms: float, taken_ms: float) -> Case:
+def held_up(*, recurring_ms: float, taken_ms: float, inside_ms: float = 0.0) -> Case:
     """Steps of 20 operators on a host that had no core for half of the time: it stands still before
-    one operator in each step, and in each step before another one as well."""
+    one operator in each step, and in each step before another one as well, or inside one."""
     events: list[Event] = []
     now = 0
     for step in range(4):
@@ -108,12 +106,13 @@ def held_up(*, recurring_ms: float, taken_ms: float) -> Case:
                 now += round(recurring_ms * MS)
             if number == 5 + 3 * step:
                 now += round(taken_ms * MS)
-            events.append(op(f"aten::op{number}", now, now + MS // 2))
-            now += MS // 2 + 5_000
+            took = MS // 2 + (round(inside_ms * MS) if number == 5 + 3 * step else 0)
+            events.append(op(f"aten::op{number}", now, now + took))
+            now += took + 5_000
         events.append(mark(f"ProfilerStep#{step}", began, now))
         now += 1_000
-    found = case_of(build_context(trace_of(*events), None), 0, None)
-    return replace(found, metadata=RankMetadata(rank=0, queued_share=0.5))
+    busy = RankMetadata(rank=0, queued_share=0.5)
+    return case_of(build_context(trace_of(*events), None), 0, None, busy)
 
 
 def test_what_others_take_on_a_busy_machine_is_not_the_hosts() -> None:
@@ -123,3 +122,8 @@ def test_what_others_take_on_a_busy_machine_is_not_the_hosts() -> None:
 def test_what_recurs_is_the_hosts_on_a_busy_machine_too() -> None:
     case = held_up(recurring_ms=20, taken_ms=8)
     assert gain(case, python_overhead.propose(case)) == pytest.approx(38 / 10, rel=0.35)
+
+
+def test_an_operator_that_stood_still_in_one_step_is_no_part_of_all() -> None:
+    case = held_up(recurring_ms=20, taken_ms=0, inside_ms=40)
+    assert gain(case, python_overhead.propose(case)) == pytest.approx(30 / 10, rel=0.15)

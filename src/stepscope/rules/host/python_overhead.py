@@ -36,7 +36,6 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.recorders import capitalized
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
-from stepscope.rules.accuracy import POLICY as RANGES
 from stepscope.rules.case import Case
 from stepscope.rules.host.gc_pause import pauses_of, possible_collections
 from stepscope.rules.proposal import Proposal
@@ -46,7 +45,6 @@ from stepscope.rules.shared.between_operators import (
     long_gaps,
     per_step_ns,
     ranges_of,
-    recurring_share,
     without_work_in,
     work_ns_in,
 )
@@ -65,9 +63,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of the host's work in such gaps, from which they are worth a word by themselves."""
     cautious_share: float = 0.5
     """Of the gaps that goes when only part of them can leave the step."""
-
-    most_held_up: float = 0.9
-    """Of the time, by which what recurs is scaled up."""
 
 
 POLICY = Policy()
@@ -89,8 +84,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     long = every.only(every.own_ns >= POLICY.pause_ns)
     for gaps, least_share in ((every, POLICY.least_share), (long, POLICY.least_paused)):
         excess = subtract(ranges_of(case, gaps, whole=False), pauses)
-        sure = _own_share(case, gaps)
-        spent = sure * work_ns_in(case, graph, excess)
+        spent = work_ns_in(case, graph, excess)
         if len(gaps) and spent >= least_share * work:
             break
     else:
@@ -105,20 +99,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
         if case.stacks is None or not case.has_lines
         else frames_at(case.stacks, gaps.middle_ns, case.context.host.driving),
         events_ns=gaps.own_ns.astype(np.float64),
-        change=lambda before: without_work_in(case, before, excess, sure),
-        cautious=lambda before: without_work_in(case, before, excess, sure * POLICY.cautious_share),
+        change=lambda before: without_work_in(case, before, excess),
+        cautious=lambda before: without_work_in(case, before, excess, POLICY.cautious_share),
         hopeful=lambda before: without_work_in(case, before, whole),
     )
-
-
-def _own_share(case: Case, gaps: HostGaps) -> float:
-    """Of the gaps' time, the host's own where others had its core for part of the time. Of what
-    recurs nothing is theirs; a step without them is that much shorter, and what recurs that much
-    more of it."""
-    held_up = None if case.metadata is None else case.metadata.held_up_share
-    if held_up is None or held_up < RANGES.least_held_up:
-        return 1.0
-    return min(recurring_share(case, gaps) / (1.0 - min(held_up, POLICY.most_held_up)), 1.0)
 
 
 def _action(case: Case) -> str:

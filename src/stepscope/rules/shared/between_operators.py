@@ -1,4 +1,6 @@
-"""The host's time between operators and runtime calls, for the rules about Python."""
+"""The host's time between operators and runtime calls, for the rules about Python. Gaps are as they
+were recorded; what they cost is of the graph, where what others took of a busy machine's core is
+left out (`replay/host_graph.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from stepscope.analyses.grouping import matching, median
 from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
-from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
+from stepscope.core.trace import Bool, Float64, Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.host_ranges import waiting_of
@@ -64,41 +66,6 @@ def ranges_of(case: Case, gaps: HostGaps, *, whole: bool) -> Intervals:
     """When: all of each, or without what it takes anyway."""
     start = gaps.start if whole else gaps.start + gaps.usual_ns
     return subtract(union(start, gaps.end), elsewhere(case))
-
-
-def recurring_share(case: Case, gaps: HostGaps) -> float:
-    """Of the gaps' time, what every step spends at their place, which is before an operator of the
-    same name: whoever takes the core away does so anywhere. The longest of one step is compared
-    with the longest of the others, and so on."""
-    steps, every = case.graph.num_steps, long_gaps(case)
-    if steps < 2 or not len(gaps):
-        return 1.0
-    lengths: dict[int, list[list[int]]] = {}
-    for place, step, own_ns in _placed(case, every):
-        lengths.setdefault(place, [[] for _ in range(steps)])[step].append(own_ns)
-    sure: dict[int, list[int]] = {}
-    for place, of_steps in lengths.items():
-        ordered = [sorted(each, reverse=True) for each in of_steps]
-        sure[place] = [min(same) for same in zip(*ordered, strict=False)]
-    chosen: dict[int, int] = {}
-    total = 0
-    for place, _, own_ns in _placed(case, gaps):
-        chosen[place] = chosen.get(place, 0) + 1
-        total += own_ns
-    recurring = sum(sum(sure[place][: -(-num // steps)]) * steps for place, num in chosen.items())
-    return min(recurring / max(total, 1), 1.0)
-
-
-def _placed(case: Case, gaps: HostGaps) -> list[tuple[int, int, int]]:
-    """Per gap the name of the operator that ends it, its step and its length."""
-    trace, cut = case.replayed, case.context.cut
-    driving = case.context.host.driving[: len(trace)]
-    recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & driving)
-    at = np.searchsorted(trace.start_ns[recorded], gaps.end)
-    place = np.append(trace.name[recorded], NONE)[at]
-    step = np.searchsorted(cut.host_start, gaps.start, side="right") - 1
-    inside = np.clip(step, 0, case.graph.num_steps - 1)
-    return list(zip(place.tolist(), inside.tolist(), gaps.own_ns.tolist(), strict=True))
 
 
 def without_work_in(case: Case, graph: Graph, ranges: Intervals, share: float = 1.0) -> Graph:
