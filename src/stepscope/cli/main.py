@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     commands = commands_for(words[0])
     words = _with_command(words, commands)
-    arguments = build_parser(words, commands).parse_args(words)
+    named = [command for command in commands if command.name == words[0]]
+    arguments = build_parser(words, named or commands).parse_args(words)
     if words[0] in READS_AT_ONCE:
         _import_numpy()
     try:

@@ -57,6 +57,15 @@ def find_model(word: str) -> Model:
 
     A word without a slash is a name first: write ./gpt2 for a folder that has a model's name.
     """
+    model = known_model(word)
+    if model is None:
+        nearest = _nearest(_plain(word))
+        raise UsageError(f"no model is named {shown(word)}; {nearest}, or give a config.json")
+    return model
+
+
+def known_model(word: str) -> Model | None:
+    """The model that `find_model` finds, if any."""
     path, plain = Path(word), _plain(word)
     entry = _by_plain_name().get(plain)
     if path.suffix == ".json" or ((entry is None or "/" in word) and _is_path(path)):
@@ -68,7 +77,7 @@ def find_model(word: str) -> Model:
         raise UsageError(f"{name} is not supported: {why}")
     if (num_params := _size(word)) is not None:
         return scaled_model(num_params)
-    raise UsageError(f"no model is named {shown(word)}; {_nearest(plain)}, or give a config.json")
+    return None
 
 
 def model_names() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import ValidationError, convert
 
 from stepscope.errors import StepscopeError
-from stepscope.plan.catalog import find_model
+from stepscope.plan.catalog import find_model, known_model
 from stepscope.plan.cluster import Cluster
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.framework import (
@@ -163,7 +163,7 @@ def _bridge(row: dict[str, Any], version: str) -> Framework:
 
 def _in_catalog(name: str) -> Model | None:
     try:
-        return find_model(name)
+        return known_model(name)
     except StepscopeError:
         return None
 
