@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from stepscope.errors import StepscopeError
 from stepscope.pipeline import workers as tasks_module
 from stepscope.pipeline import workers as workers_module
 from stepscope.pipeline.workers import DiedError, cluster_workers, run_tasks
-from tests.builders import tar_bytes, trace_text, write
+from tests.builders import tar_bytes
 from tests.installed import need
 from tests.shared_data import DEMO
 from tests.tasks import die_always, die_once, wait_for
@@ -31,11 +29,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories:Use
 
 
 def local_cluster(num_workers: int) -> Any:
+    import dask
     import distributed
 
-    return distributed.LocalCluster(
-        n_workers=num_workers, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1"
-    )
+    # One process imports Dask, and its workers are copies of that one.
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        return distributed.LocalCluster(
+            n_workers=num_workers, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1"
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +60,9 @@ def cluster(shared_cluster: Any) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for rank in range(3):
+    for rank in range(2):
         shutil.copy(DEMO, tmp_path / f"rank{rank}.json.gz")
-    (tmp_path / "rank3.json.gz").write_bytes(b"")
+    (tmp_path / "rank2.json.gz").write_bytes(b"")
     return tmp_path
 
 
@@ -76,8 +77,8 @@ def test_a_local_cluster_gives_what_this_machine_gives(
 ) -> None:
     far = diagnosed(capsys, str(folder), "--cluster", cluster.scheduler_address)
     assert far == diagnosed(capsys, str(folder), "--jobs", "1")
-    assert [rank["rank"] for rank in far["ranks"]] == [0, 1, 2]
-    assert any("rank3.json.gz" in note for note in far["notes"])
+    assert [rank["rank"] for rank in far["ranks"]] == [0, 1]
+    assert any("rank2.json.gz" in note for note in far["notes"])
 
 
 def test_a_worker_of_the_cluster_killed_midway_costs_a_retry(cluster: Any, tmp_path: Path) -> None:
@@ -100,53 +101,6 @@ def test_a_task_that_always_kills_is_given_up_by_the_cluster(
         results = dict(run_tasks(workers, die_always, ["a", "poison"]))
     assert results[0] == "a"
     assert isinstance(results[1], DiedError)
-
-
-@contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program of Dask, ended with the test."""
-    command = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_" + arguments[0],
-        *arguments[1:],
-        "--no-dashboard",
-    ]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield child
-    finally:
-        child.terminate()
-        child.wait(LONGEST_S)
-
-
-def address_in(file: Path) -> str:
-    found: list[str] = []
-
-    def is_told() -> bool:
-        if file.exists() and (text := file.read_text()).rstrip().endswith("}"):
-            found.append(str(json.loads(text)["address"]))
-        return bool(found)
-
-    until(is_told)
-    return found[0]
-
-
-def test_a_scheduler_and_a_worker_started_as_processes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, file = tmp_path / "job", tmp_path / "scheduler.info"
-    folder.mkdir()
-    for rank in range(2):
-        write(folder / f"rank{rank}.json.gz", trace_text(header={}))
-    with process("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)):
-        address = address_in(file)
-        # The clusters of the other tests have nannies.
-        alone = ("--no-nanny", "--nthreads", "1", "--local-directory", str(tmp_path / ".dask"))
-        with process("worker", address, *alone):
-            far = diagnosed(capsys, str(folder), "--cluster", address)
-    assert far == diagnosed(capsys, str(folder), "--jobs", "1")
-    assert [rank["rank"] for rank in far["ranks"]] == [0, 1]
 
 
 def test_a_cluster_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_the_best_setting_is_found_named_and_proven() -> None:
 
 def test_importance_is_told_where_enough_was_measured() -> None:
     where = space("num_workers=0..8", "num_threads=1..4")
-    result = proven(searched(where, Clocked(loader_clock), num_trials=16, prune=False), skip=True)
+    result = proven(searched(where, Clocked(loader_clock), num_trials=8, prune=False), skip=True)
     assert result.importance is not None
     assert sum(result.importance.values()) == pytest.approx(1)
     assert result.importance["num_workers"] > 0
@@ -171,7 +171,10 @@ def test_the_diagnosis_goes_first() -> None:
         ["looped-optimizer", "unheard-of", "thread-oversubscription"], num_ranks=1
     )
     search = searched(
-        space("fused_optimizer=on,off", "num_workers=0..3"), measure, starts=tuple(starts)
+        space("fused_optimizer=on,off", "num_workers=0..3"),
+        measure,
+        num_trials=2,
+        starts=tuple(starts),
     )
     assert measure.changes[1].knobs == {"fused_optimizer": True, "num_workers": 0}
     assert search.study is not None
@@ -368,7 +371,7 @@ def test_a_storage_that_cannot_be_used_is_said_without_its_password(tmp_path: Pa
 
 
 def test_the_cache_is_a_place_to_start_and_never_an_answer(tmp_path: Path) -> None:
-    where, cache = space("num_workers=0..8"), TuningCache(tmp_path / "tuned.jsonl")
+    where, cache = space("num_workers=3..6"), TuningCache(tmp_path / "tuned.jsonl")
     result = proven(searched(where, Clocked(loader_clock)))
     old = key_of("train.py", where.knobs, Setup(device="cpu", versions={"torch": "2.7"}))
     new = key_of("train.py", where.knobs, Setup(device="cpu", versions={"torch": "2.8"}))
@@ -378,7 +381,7 @@ def test_the_cache_is_a_place_to_start_and_never_an_answer(tmp_path: Path) -> No
     assert "torch 2.7, here 2.8" in earlier.notes[0]
     assert "not taken over" in earlier.notes[0]
     measure = Clocked(loader_clock)
-    searched(where, measure, starts=earlier.starts)
+    searched(where, measure, num_trials=2, starts=earlier.starts)
     assert measure.changes[0].is_none
     assert measure.changes[1].knobs == {"num_workers": 5}
 
@@ -414,7 +417,7 @@ def test_a_fifth_of_the_trials_comes_within_5_percent_of_exhaustive_search() -> 
     where = space(
         "num_workers=0..3", "num_threads=1..4", "prefetch_factor=1,4", "fused_optimizer=off,on"
     )
-    regrets, num = [], 10 if os.environ.get("STEPSCOPE_EVERY") else 5
+    regrets, num = [], 10 if os.environ.get("STEPSCOPE_EVERY") else 3
     for seed in range(num):
         clock = landscape(seed)
         search = searched(where, Clocked(clock), num_trials=13)

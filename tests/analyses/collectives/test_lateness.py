@@ -44,7 +44,7 @@ def collective_records(
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(shift=st.integers(-50 * MS, 50 * MS), who=st.integers(0, 2))
 def test_late_rank_is_last_whatever_its_clock_says(shift: int, who: int) -> None:
     made = [
@@ -59,7 +59,7 @@ def test_late_rank_is_last_whatever_its_clock_says(shift: int, who: int) -> None
     assert len(found[who].per_step_ns) == 4
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(shift=st.integers(-50 * MS, 50 * MS))
 def test_clock_offset_makes_no_straggler(shift: int) -> None:
     made = [collective_records(rank, 0, shift if rank == 2 else 0) for rank in range(3)]

@@ -307,13 +307,11 @@ def test_tracks_of_large_numbers_and_packed_categories_are_read(tmp_path: Path) 
 def test_compressed_packets_are_opened(tmp_path: Path) -> None:
     plain, squeezed = sdk_file(), packet(field(50, zlib.compress(sdk_file())))
     assert bag(read(tmp_path / "a", squeezed)) == bag(read(tmp_path / "b", plain))
-    bomb = b"".join(
-        packet(field(50, zlib.compress(field(2, bytes(15 << 20)), 9))) for _ in range(6)
-    )
-    stopped = read(tmp_path / "c", plain + bomb)
+    bomb = packet(field(50, zlib.compress(field(2, bytes(15 << 20)))))
+    stopped = read(tmp_path / "c", plain + 6 * bomb)
     assert len(stopped) == 3
     assert any_mentions(stopped.notes, "expand", "200 times")
-    for rubbish in (bytes(1 << 20), b"\x08\x01" * (1 << 20)):
+    for rubbish in (bytes(1 << 16), b"\x08\x01" * (1 << 16)):
         with pytest.raises(InputError, match=r"x\.pftrace"):
             read(tmp_path / "e", packet(field(50, zlib.compress(rubbish))))
     damaged = read(tmp_path / "d", plain + packet(field(50, b"no zlib at all")))
@@ -322,7 +320,7 @@ def test_compressed_packets_are_opened(tmp_path: Path) -> None:
 
 def test_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None:
     data, counts = sdk_file(), []
-    for end in range(len(data)):
+    for end in range(0, len(data), 3):
         try:
             counts.append(len(read(tmp_path / "a", data[:end])))
         except InputError:
@@ -335,7 +333,7 @@ def test_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None:
 def test_random_damage_never_raises_anything_else(tmp_path: Path) -> None:
     data, rng = sdk_file(), np.random.default_rng(5)
     num_read = 0
-    for _ in range(300):
+    for _ in range(100):
         damaged = bytearray(data)
         for at in rng.integers(0, len(data), 3).tolist():
             damaged[at] = int(rng.integers(0, 256))
@@ -343,7 +341,7 @@ def test_random_damage_never_raises_anything_else(tmp_path: Path) -> None:
             num_read += len(read(tmp_path / "a", bytes(damaged))) > 0
         except InputError:
             continue
-    assert num_read > 50
+    assert num_read > 15
 
 
 def rank_packets(pid: int, kernel_ns: int, *, name: str = "python", track: int = 0) -> list[bytes]:
