@@ -166,9 +166,10 @@ def test_launches_of_work_that_stands_nowhere_are_said() -> None:
     assert mentions(notes(trace_of(*left[1])), "events are missing", "3 of 40", "launched")
 
 
-def test_a_mark_that_is_missing_between_others_is_said() -> None:
-    left = [each for each in run().events if each.name != "ProfilerStep#2"]
-    assert mentions(notes(trace_of(*left)), "1 steps", "no mark")
+@pytest.mark.parametrize(("number", "said"), [(2, "1 steps between"), (3, "after the last step")])
+def test_a_mark_that_is_missing_is_said(number: int, said: str) -> None:
+    left = [each for each in run().events if each.name != f"ProfilerStep#{number}"]
+    assert mentions(notes(trace_of(*left)), "events are missing", said, "no mark")
 
 
 def test_a_device_that_stands_still_with_work_to_do_is_said() -> None:

@@ -310,15 +310,20 @@ def _longest_of_name(trace: Trace, windows: Sequence[tuple[int, int]]) -> Iterat
 
 
 def number_note(trace: Trace, cut: StepCut) -> tuple[str, ...]:
-    """Steps whose marks are missing between others: two steps are taken for one."""
+    """Steps whose marks are missing: between others two steps are taken for one, and so they are
+    where the last has none."""
     numbers = step_numbers(trace, cut)[:-1]
     numbers = numbers[numbers != NONE]
-    lacking = int((np.diff(numbers) - 1).clip(0).sum()) if len(numbers) > 1 else 0
-    if len(numbers) > 1 and (np.diff(numbers) > MAX_STRIDE).any():
+    if not len(numbers) or (np.diff(numbers) > MAX_STRIDE).any():
         return ()
-    if not lacking:
+    lacking = int((np.diff(numbers) - 1).clip(0).sum())
+    if lacking:
+        return (f"{EVENTS_MISSING}: {lacking} steps between the others have no mark",)
+    edges = int(cut.host_start[0]), int(cut.host_end.max())
+    low, high = np.searchsorted(ops := trace.start_ns[trace.is_kind(Kind.OP)], edges)
+    if len(ops) - high <= MISSING * (high - low) / len(numbers):
         return ()
-    return (f"{EVENTS_MISSING}: {lacking} steps between the others have no mark",)
+    return (f"{EVENTS_MISSING}: {len(ops) - high} operators after the last step have no mark",)
 
 
 def end_note(trace: Trace, cut: StepCut) -> tuple[str, ...]:
