@@ -16,6 +16,7 @@ import threading
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,14 @@ def train_own() -> Any:
             return super().step(closure)
 
     return Warns([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+
+def test_objects_of_the_job_are_known_by_weak_references_alone(session: Session) -> None:
+    optimizer = train()
+    assert session.made_at.line_of(optimizer)
+    (known,) = weakref.getweakrefs(optimizer)
+    del optimizer
+    assert known() is None
 
 
 def test_warnings_tracebacks_and_callers_have_no_frame_of_ours(tmp_path: Path) -> None:
