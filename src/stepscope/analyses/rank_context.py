@@ -105,7 +105,7 @@ def _on_one_clock(trace: Trace) -> tuple[Trace, Links, StepCut]:
     cut = cut_steps(trace, links)
     notes = clock_notes(trace, links)
     if not notes:
-        even, notes = without_stretches(trace, cut)
+        even, notes = without_stretches(trace, links, cut)
         if even is not trace:
             trace, links = even, link(even)
             cut = cut_steps(trace, links)

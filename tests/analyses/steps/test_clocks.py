@@ -184,6 +184,31 @@ def test_a_device_that_stands_still_with_work_to_do_is_said() -> None:
     assert mentions(notes(late), "stood still", "clock jumped")
 
 
+def steps_of(kernel_us: float, host_us: float, pause_us: float = 0.0) -> Recorder:
+    recorder = Recorder()
+    for number in range(4):
+        start = recorder.now
+        recorder.work(pause_us)
+        for _ in range(10):
+            recorder.launch("aten::mm", kernel_us=kernel_us, host_us=host_us)
+        recorder.step(number, start)
+    return recorder
+
+
+def test_a_device_whose_work_all_begins_late_has_a_clock_that_is_behind() -> None:
+    """As where it jumps before the first step: no step is unlike the others."""
+    late = moved(steps_of(20, 20, 600).events, lambda each: each.stream == 7, 400)
+    assert mentions(notes(late), "clocks", "disagree", "0.4 ms or more after its launch")
+    assert "disagree" not in notes(steps_of(400, 20).trace), "it has other work to do"
+
+
+def test_a_silence_of_a_device_that_has_work_is_said_before_the_first_whole_step_too() -> None:
+    recorder = steps_of(400, 20)
+    second = next(each.start for each in recorder.events if each.name.endswith("Step#1"))
+    jumped = moved(recorder.events, lambda each: each.start >= second, 2_000)
+    assert mentions(notes(jumped), "clock jumped", "before the first whole step")
+
+
 def test_steps_of_other_lengths_are_said_where_one_takes_ten_times_as_long() -> None:
     recorder = Recorder()
     for number, kernels in enumerate((10, 10, 10, 300)):

@@ -202,22 +202,24 @@ def _ends_before(trace: Trace, work: Int64, launch: Int64, waits: Int64) -> Int6
     return ends
 
 
-def without_stretches(trace: Trace, cut: StepCut) -> tuple[Trace, tuple[str, ...]]:
+def without_stretches(trace: Trace, links: Links, cut: StepCut) -> tuple[Trace, tuple[str, ...]]:
     """The recording without silences that make one step unlike the others, as if that time had not
     passed; and what to say of it, and of steps that are unlike each other still."""
     notes: list[str] = []
-    for stretch in sorted(_stretches(trace, cut), key=lambda each: -each.start_ns):
+    for stretch in sorted(_stretches(trace, links, cut), key=lambda each: -each.start_ns):
         over = f"{_ms(stretch.over_ns)} in which nothing began"
-        where = f"one of {len(cut.steps.windows)} steps"
+        where = f"one of {len(cut.steps.windows)} steps has"
+        if stretch.window == NONE:
+            where = "the time before the first whole step has"
         if _lacks_events(trace, cut, stretch):
             notes.append(
-                f"{EVENTS_MISSING}: {where} has {over}, and fewer events than the others: what "
+                f"{EVENTS_MISSING}: {where} {over}, and fewer events than the others: what "
                 "it did then is not known"
             )
         elif _is_longer(cut, stretch):
             trace = _without(trace, stretch)
             notes.append(
-                f"{CLOCK_JUMPED} or the run stood still: {where} has {over}, on host or device, as "
+                f"{CLOCK_JUMPED} or the run stood still: {where} {over}, on host or device, as "
                 "no other has: it is left out of step time and gains"
             )
     return trace, tuple(reversed(notes))
@@ -260,17 +262,22 @@ def _ms(ns: int) -> str:
 
 def device_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:
     """A device that stood still in one step with work to do, or a kernel that took that much longer
-    than all others of its name: as if its own clock had jumped."""
+    than all others of its name: as if its own clock had jumped. Or one that does so in all steps
+    with all work: its clock is behind."""
     windows = cut.steps.windows
     intervals = cut.steps.step_intervals
     if not cut.steps.is_step_interval or len(windows) < 2 or cut.steps.where != "device":
         return ()
+    idle = _idle_with_work_ns(trace, links, windows)
+    soonest = _soonest_ns(trace, links, windows)
+    if all(STEADY_NS < least <= most for least, most in zip(soonest, idle, strict=True)):
+        after = f"{_ms(min(soonest))} or more after its launch"
+        return (f"{CLOCKS_DIFFER}: work begins {after}, on a device that had nothing else to do",)
     longest = int(np.argmax(intervals))
     usual = sorted(np.delete(intervals, longest).tolist())[(len(windows) - 2) // 2]
     over = intervals[longest] - usual
     if over < MIN_STRETCH * usual:
         return ()
-    idle = _idle_with_work_ns(trace, links, windows)
     kernels = _longest_of_name(trace, windows)
     for found in (np.array(idle), *kernels):
         alone = int(found[longest] - np.delete(found, longest).max())
@@ -278,6 +285,14 @@ def device_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:
             longer = f"one of {len(windows)} steps is {_ms(over)} longer than the others"
             return (f"{CLOCK_STOOD}: {longer}, for one silence or one kernel",)
     return ()
+
+
+def _soonest_ns(trace: Trace, links: Links, windows: Sequence[tuple[int, int]]) -> list[int]:
+    """The shortest time from a launch to its work in each window; 0 where none is known."""
+    work = np.flatnonzero(trace.device_work & (links.launch != NONE))
+    after = trace.start_ns[work] - trace.start_ns[links.launch[work]]
+    bounds = np.searchsorted(trace.start_ns[work], np.array(windows))
+    return [int(after[low:high].min()) if low < high else 0 for low, high in bounds.tolist()]
 
 
 def _idle_with_work_ns(trace: Trace, links: Links, windows: Sequence[tuple[int, int]]) -> list[int]:
@@ -340,7 +355,7 @@ def end_note(trace: Trace, cut: StepCut) -> tuple[str, ...]:
     return (f"{EVENTS_MISSING}: the last step goes on for {_ms(end - last)} after the last event",)
 
 
-def _stretches(trace: Trace, cut: StepCut) -> Iterator[Stretch]:
+def _stretches(trace: Trace, links: Links, cut: StepCut) -> Iterator[Stretch]:
     """Silences of one window that no other window has: few are long enough to look at."""
     windows = cut.steps.windows
     if not cut.steps.is_step_interval or len(windows) < 2:
@@ -355,7 +370,9 @@ def _stretches(trace: Trace, cut: StepCut) -> Iterator[Stretch]:
         elsewhere = max(ns for index, ns in enumerate(lengths[:-1]) if index != window)
         is_head = window == len(windows)
         for start, end in found:
-            least = FIRST_STRETCH if is_head else MIN_STRETCH
+            least = MIN_STRETCH
+            if is_head and not _has_work(trace, links, start, end):
+                least = FIRST_STRETCH
             if is_head and not (~trace.device_work & (trace.start_ns >= end)).any():
                 # The host is done: a device that is behind begins when it has done what it had.
                 continue
@@ -371,6 +388,14 @@ def _stretches(trace: Trace, cut: StepCut) -> Iterator[Stretch]:
                     window=NONE if is_head else window,
                     usual_ns=usual,
                 )
+
+
+def _has_work(trace: Trace, links: Links, start_ns: int, end_ns: int) -> bool:
+    """Whether the device had begun work before the gap, and had more to do that was launched."""
+    work = np.flatnonzero(trace.device_work)
+    launch = links.launch[work[trace.start_ns[work] >= end_ns]]
+    is_launched = trace.start_ns[launch[launch != NONE]] < start_ns
+    return bool(is_launched.any() and len(work) and trace.start_ns[work[0]] <= start_ns)
 
 
 def _longest_gaps(trace: Trace, low: int, high: int) -> list[tuple[int, int]]:
