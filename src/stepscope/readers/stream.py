@@ -31,6 +31,7 @@ PACKED_BYTES = 128 << 10
 """Read at once of a compressed file: the expansion is judged by what was read."""
 MAX_EXPANSION = 200
 """A trace compresses 15 to 40 times; text made to hurt, a thousand times and more."""
+MIN_AHEAD_BYTES = 1 << 20
 EXPANSION_FREE_BYTES = 64 << 20
 """Below this much output the ratio is not looked at."""
 MAX_ZERO_BYTES = 64 << 20
@@ -232,7 +233,15 @@ class _Blocks:
 
 
 def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, each made in a thread while the one before is worked on."""
+    """The same blocks; past the first megabyte each is made in a thread while the one before is
+    worked on. A small file would wait longer for the thread than for its bytes."""
+    num_bytes = 0
+    while num_bytes < MIN_AHEAD_BYTES:
+        block = next(blocks, b"")
+        if not block:
+            return
+        num_bytes += len(block)
+        yield block
     with ThreadPoolExecutor(1, thread_name_prefix="stepscope-decompress") as pool:
         following = pool.submit(next, blocks, b"")
         while block := following.result():
