@@ -8,7 +8,6 @@ from math import log2
 
 from stepscope.core.calibrated import (
     Calibrated,
-    CollectiveFit,
     CollectivePoint,
     GemmPoint,
     best_flops,
@@ -168,17 +167,13 @@ def _links(calibrated: Calibrated) -> Section | None:
             worst = f"{fit.worst_misfit:.2f}x at {size}"
             mean = "-" if fit.mean_misfit is None else f"{fit.mean_misfit:.2f}x"
             fitness = (f"{fit.r2:.3f}", mean, worst) if index == 0 else ("", "", "")
-            name = _group(fit) if index == 0 else ""
+            name = f"{fit.kind}, {fit.group_size} ranks, {fit.tier}" if index == 0 else ""
             rows.append((name, until, region.name, time_text(region.alpha_s), beta, *fitness))
     if not rows:
         return None
     figures = numbers("sizes", "region", "alpha", "beta (bus)", "R2", "misfit")
     columns = (Column(), *figures, Column(title="worst", right=True, fit="wrap"))
     return Section(title="Collectives", blocks=(Table(columns=columns, rows=tuple(rows)),))
-
-
-def _group(fit: CollectiveFit) -> str:
-    return f"{fit.kind}, {fit.group_size} ranks, {fit.tier}"
 
 
 def _plot(calibrated: Calibrated) -> Section:

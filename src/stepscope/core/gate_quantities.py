@@ -60,7 +60,8 @@ def read_quantities(
     rank = median_rank(sorted(diagnosis.ranks, key=lambda rank: rank.rank))
     values |= {} if rank is None else _of_rank(rank)
     values |= _of_memory(() if diagnosis.memory is UNSET else diagnosis.memory)
-    abstained = _abstained(diagnosis.abstentions)
+    # The findings that were not judged, each with what it lacked.
+    abstained = {f"finding.{each.code}": _abstained_words(each) for each in diagnosis.abstentions}
     values |= _of_findings(diagnosis, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
@@ -128,11 +129,6 @@ def _of_memory(memory: Sequence[MemoryUse]) -> dict[str, float | None]:
         "peak_memory_gb": max((use.peak_bytes / 1e9 for use in memory), default=None),
         "memory_share": max(shares, default=None),
     }
-
-
-def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:
-    """The findings that were not judged, each with what it lacked."""
-    return {f"finding.{each.code}": _abstained_words(each) for each in abstentions}
 
 
 def _abstained_words(each: Abstention) -> str:

@@ -117,7 +117,7 @@ def kernel_name(name: str) -> str:
     text = _ANONYMOUS.sub("", _SUFFIX.sub("", name[:MAX_CHARS]))
     if not _LOOKS_CPP.search(text):
         return text
-    head = _upto(text, "(").strip()
+    head = next((text[:i] for i, char in _outside(text) if char == "("), text).strip()
     start = max(_last_outside(head, " "), _last_outside(head, ":")) + 1
     base, _, rest = head[start:].partition("<")
     if not base:
@@ -138,10 +138,6 @@ def _outside(text: str) -> list[tuple[int, str]]:
         elif char in ")}]" or (char == ">" and text[i - 1 : i] != "-"):
             depth = max(0, depth - 1)
     return characters
-
-
-def _upto(text: str, stop: str) -> str:
-    return next((text[:i] for i, char in _outside(text) if char == stop), text)
 
 
 def _last_outside(text: str, wanted: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from msgspec import Struct, field
@@ -160,7 +160,8 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
     median = facts.ranks.index(facts.median_rank)
     judgements: dict[int, Judgement] = {}
     replayed: dict[int, Replayed | None] = {}
-    chosen = _spread(len(facts.ranks), median)
+    # The median rank, then others.
+    chosen = list(dict.fromkeys((median, *_strides(len(facts.ranks)))))[:MOST_RANKS]
     for index in counted("ranks to judge", chosen, len(chosen)):
         case = cases.of(index, facts.given_step_ns)
         if case is not None:
@@ -253,8 +254,3 @@ def _strides(num: int) -> list[int]:
         np.linspace(0, num - 1, min(num, MOST_RANKS)).round().astype(int)
     ).tolist()
     return indices
-
-
-def _spread(num: int, median: int) -> Sequence[int]:
-    """The median rank, then others."""
-    return list(dict.fromkeys((median, *_strides(num))))[:MOST_RANKS]

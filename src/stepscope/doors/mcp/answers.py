@@ -18,7 +18,7 @@ def fitted(make: Callable[[int], dict[str, Any]], most: int) -> str:
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if _size(make(middle)) <= ANSWER_BYTES:
+        if len(_text(make(middle)).encode("utf-8", "replace")) <= ANSWER_BYTES:
             low = middle
         else:
             high = middle - 1
@@ -200,7 +200,3 @@ def _rounded(value: float | None) -> float | None:
 
 def _text(answer: Any) -> str:
     return json_text(answer, separators=(",", ":"), ensure_ascii=False)
-
-
-def _size(answer: dict[str, Any]) -> int:
-    return len(_text(answer).encode("utf-8", "replace"))

@@ -195,7 +195,11 @@ def _changed(paired: Pair, before: Pieces, after: Pieces) -> Changed:
         _work(shares, pieces, by_kernel=is_by_kernel)
         for shares, pieces in ((paired.before, before), (paired.after, after))
     )
-    sorts = _sorts(paired, before, after)
+    # Those of both sides.
+    sorts = [
+        *(before.sorts[sort] for sort in paired.before),
+        *(after.sorts[sort] for sort in paired.after),
+    ]
     phases, modules = {sort.phase for sort in sorts}, {sort.module for sort in sorts}
     how = _how(paired, first, second, before, after)
     return Changed(
@@ -213,14 +217,6 @@ def _only(phases: set[str | None]) -> str | None:
     """The one phase; a graph's kernels do not tell theirs."""
     stated = phases - {None}
     return stated.pop() if len(stated) == 1 else None
-
-
-def _sorts(paired: Pair, before: Pieces, after: Pieces) -> list[WorkKey]:
-    """Those of both sides."""
-    return [
-        *(before.sorts[sort] for sort in paired.before),
-        *(after.sorts[sort] for sort in paired.after),
-    ]
 
 
 def _launched_name(sorts: Sequence[WorkKey]) -> str:

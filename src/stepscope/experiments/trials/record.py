@@ -165,7 +165,7 @@ def _length(row: Row) -> int | None:
 def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     if first is None:
         return Setup()
-    recorded, equal = first.metadata, _object(first.folder / EQUAL_FILE)
+    recorded, equal = first.metadata, sound_object(read_json_object(first.folder / EQUAL_FILE))[0]
     loaders = objects_at(recorded, "loaders")
     # A DataLoader that nobody keeps is gone once its iterator is made: that tells the same.
     alone = loaders[0] if len(loaders) == 1 else as_object(recorded.get("loader_iter"))
@@ -269,10 +269,6 @@ def _tail(path: Path) -> str:
     except OSError:
         return ""
     return "".join(char for char in text if char == "\n" or char.isprintable()).strip()
-
-
-def _object(path: Path) -> dict[str, Any]:
-    return sound_object(read_json_object(path))[0]
 
 
 def _int(value: Any) -> int | None:

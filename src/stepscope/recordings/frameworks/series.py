@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -186,7 +185,8 @@ class Phases:
         """The longest first; `micro` is how the name of a micro-batch's timer ends."""
         phases = []
         for name, kept in self.samples.items():
-            settled = _settled(kept)
+            # Without the first, where there are others.
+            settled = list(kept)[1:] if len(kept) > 1 else list(kept)
             least = [ns for _, ns in settled if ns is not None]
             phases.append(
                 Phase(
@@ -197,11 +197,6 @@ class Phases:
                 )
             )
         return tuple(sorted(phases, key=lambda phase: (phase.is_micro, -phase.ns, phase.name)))
-
-
-def _settled(kept: Sequence[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
-    """Without the first, where there are others."""
-    return list(kept)[1:] if len(kept) > 1 else list(kept)
 
 
 @dataclass(slots=True)

@@ -51,16 +51,12 @@ NATIVE_NOTE = (
 )
 
 
-def is_viztracer(head: bytes) -> bool:
-    """Whether a file that begins like a trace of torch.profiler is viztracer's."""
-    return VIZTRACER.search(head) is not None
-
-
 def is_mine(head: bytes, _name: str) -> bool:
     if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{":
-        return any(
-            pattern.match(head) is not None for pattern in (SPEEDSCOPE, PYINSTRUMENT)
-        ) or is_viztracer(head)
+        # Whether a file that begins like a trace of torch.profiler is viztracer's.
+        return any(pattern.match(head) is not None for pattern in (SPEEDSCOPE, PYINSTRUMENT)) or (
+            VIZTRACER.search(head) is not None
+        )
     return _is_collapsed(head)
 
 

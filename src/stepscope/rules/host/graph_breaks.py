@@ -74,7 +74,10 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     regions = _regions(case, graph)
     if len(regions) == 0:
         return None
-    outer = _outermost(case, regions)
+    # For each region the outermost one it is in, itself when there is none.
+    outer = ancestor_with(
+        case.context.links.parent, regions, matching(case.replayed, REGION), outermost=True
+    )
     resumed = regions[outer != regions]
     if len(resumed) == 0:
         return _in_a_row(case, graph, regions)
@@ -102,13 +105,6 @@ def _regions(case: Case, graph: Graph) -> Int64:
         (start >= case.context.cut.host_start[0]) & (start < graph.call_end_ns[-1])
     ]
     return inside
-
-
-def _outermost(case: Case, regions: Int64) -> Int64:
-    """For each region the outermost one it is in, itself when there is none."""
-    return ancestor_with(
-        case.context.links.parent, regions, matching(case.replayed, REGION), outermost=True
-    )
 
 
 def _between(case: Case, outer: Int64) -> Intervals:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
@@ -51,7 +50,8 @@ def propose(case: Case) -> Proposal | None:
         # Without the device's peaks nobody can say what compiling gives, which does this and more.
         return None
     table = case.table
-    copies = _copies(table)
+    # Tasks of `copy_` between two orders of one shape and type.
+    copies = table.where(lambda op: bool(_dims(table, op))) & ~table.optimizer
     spent_ms, steps = per_step_ms(graph, copies), max(graph.num_steps, 1)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
@@ -69,11 +69,6 @@ def propose(case: Case) -> Proposal | None:
         cautious=lambda before: before,
         alternative_to=("unfused-pointwise", "nchw-layout"),
     )
-
-
-def _copies(table: TaskTable) -> Bool:
-    """Tasks of `copy_` between two orders of one shape and type."""
-    return table.where(lambda op: bool(_dims(table, op))) & ~table.optimizer
 
 
 def _dims(table: TaskTable, op: int) -> tuple[int, ...]:
