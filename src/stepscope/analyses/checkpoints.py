@@ -54,7 +54,11 @@ def checkpoint_saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
         or int(trace.size_bytes[sent].sum()) > POLICY.most_back * total
     ):
         return empty()
-    top = _busy(trace, links, driving)
+    # The outermost operators and calls of the driving threads, by their start.
+    works = driving & trace.is_kind(Kind.OP, Kind.RUNTIME)
+    parent = links.parent
+    outermost = np.flatnonzero(works & ~((parent != NONE) & works[np.maximum(parent, 0)]))
+    top: Int64 = outermost[np.argsort(trace.start_ns[outermost], kind="stable")]
     stretches = [_stretch(trace, series, top) for series in _series(trace, links, fetched)]
     return union(*bounds([stretch for stretch in stretches if stretch is not None]))
 
@@ -74,15 +78,6 @@ def _series(trace: Trace, links: Links, fetched: Int64) -> list[Int64]:
         for s in series
         if len(s) >= POLICY.least_copies and int(size[s].sum()) >= POLICY.least_bytes
     ]
-
-
-def _busy(trace: Trace, links: Links, driving: Bool) -> Int64:
-    """The outermost operators and calls of the driving threads, by their start."""
-    works = driving & trace.is_kind(Kind.OP, Kind.RUNTIME)
-    parent = links.parent
-    outermost = np.flatnonzero(works & ~((parent != NONE) & works[np.maximum(parent, 0)]))
-    ordered: Int64 = outermost[np.argsort(trace.start_ns[outermost], kind="stable")]
-    return ordered
 
 
 def _stretch(trace: Trace, series: Int64, top: Int64) -> tuple[int, int] | None:

@@ -54,7 +54,9 @@ def _measure(
         sharing = max(len(node) for node in world.nodes)
     room = world.smallest(world.device.free_bytes() / sharing / 4)
     for wanted_size in counted(kind, sweep.collectives, len(sweep.collectives)):
-        size = _whole(wanted_size, len(group.ranks))
+        # The size that splits evenly among the ranks, at least one element each.
+        unit = ELEMENT_BYTES * len(group.ranks)
+        size = max(wanted_size // unit, 1) * unit
         if size > room:
             note(f"{what}: sizes from {size} bytes on left out, not enough free memory")
             break
@@ -175,12 +177,6 @@ def _rotating_broadcast(world: World, group: Group, whole: Any) -> Callable[[], 
         )
 
     return call
-
-
-def _whole(size: int, num_ranks: int) -> int:
-    """The size that splits evenly among the ranks, at least one element each."""
-    unit = ELEMENT_BYTES * num_ranks
-    return max(size // unit, 1) * unit
 
 
 def _least_s(last: CollectivePoint, size: int) -> float:

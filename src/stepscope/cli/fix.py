@@ -194,7 +194,10 @@ def _plan_words(
     predicted = f"{first.predicted.value:.2f}x predicted"
     others = f"; then {plural(len(tried) - 1, 'finding')} more" if len(tried) > 1 else ""
     yield f"first {first.code}: {words_of(first)}, {predicted}{others}"
-    start_s = _start_s(diagnosis)
+    # What the recorded run took to its first step.
+    whole = diagnosis.facts.whole_run
+    parts = () if whole is None else whole.parts
+    start_s = next((part.seconds for part in parts if part.what == "start_up"), None)
     if start_s is None or step_ms is None:
         return
     steps = measuring.steps or rehearsed_steps(step_ms / 1e3, measuring.most_steps)
@@ -206,13 +209,6 @@ def _plan_words(
         f"({start_s:.0f} s to start, {steps} steps): about "
         f"{num_runs * run_s:.0f} s, less with a large gain"
     )
-
-
-def _start_s(diagnosis: Diagnosis) -> float | None:
-    """What the recorded run took to its first step."""
-    whole = diagnosis.facts.whole_run
-    parts = () if whole is None else whole.parts
-    return next((part.seconds for part in parts if part.what == "start_up"), None)
 
 
 def _reading_of(options: Options) -> ReadingOptions:

@@ -315,15 +315,6 @@ def _first(rows: _Rows, num: int) -> _Rows:
     return rows.take(np.argpartition(rows.step_s, num)[:num])
 
 
-def _work_keys(layouts: Layouts) -> Floats:
-    """One number for those whose devices have the same work.
-
-    Half a sequence of two is one whole sequence.
-    """
-    _, sequences = np.unique(layouts.micro_batch / layouts.cp, return_inverse=True)
-    return mixed_key(layouts.tp, layouts.pp, layouts.ep, layouts.dp * layouts.cp, sequences)
-
-
 def _of_cuts(rows: _Rows) -> _Rows:
     """The fastest of each cut, whose layouts stand together."""
     if not len(rows.step_s):
@@ -396,7 +387,10 @@ def _bends(front: _Rows) -> list[int]:
 def _shown(rows: _Rows, top: int) -> list[int]:
     """Indices of the layouts to show: of variants the plainest, and few of one cut."""
     layouts = rows.layouts
-    keys = _work_keys(layouts)
+    # One number for those whose devices have the same work. Half a sequence of two is one whole
+    # sequence.
+    _, sequences = np.unique(layouts.micro_batch / layouts.cp, return_inverse=True)
+    keys = mixed_key(layouts.tp, layouts.pp, layouts.ep, layouts.dp * layouts.cp, sequences)
     variants: list[list[int]] = []
     of_cut: dict[int, list[list[int]]] = {}
     of_devices: dict[tuple[int, ...], int] = {}

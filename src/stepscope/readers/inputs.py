@@ -130,7 +130,11 @@ def _of_path(
             return _of_url(path, notes, held)
         if path.is_dir():
             return _of_folder(path, notes, runs)
-        return _of_readable(path, notes, held)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(
+                f"{path} is not a regular file (a pipe or a device?). Write it to a file first."
+            )
+        return _of_file(path, notes, held)
     except FileNotFoundError:
         raise InputError(f"{shown(str(path))} does not exist. {WANTED}") from None
     except (OSError, ValueError) as problem:
@@ -167,14 +171,6 @@ def _of_folder(path: Path, notes: list[str], runs: list[RunRecord]) -> list[Sour
     if not folders:
         return _in_folder(path, [(file, str(file.relative_to(path))) for file in files], notes)
     return sources + _sources_in(path, [file for file in files if _may_be_recording(file)], notes)
-
-
-def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise InputError(
-            f"{path} is not a regular file (a pipe or a device?). Write it to a file first."
-        )
-    return _of_file(path, notes, held)
 
 
 def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:

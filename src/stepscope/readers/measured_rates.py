@@ -86,7 +86,10 @@ def read_roofs(path: Path) -> DeviceRates:
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
     if len(text) > MAX_BYTES or is_hardware(text):
-        return _calibrated_roofs(path)
+        roofs = read_hardware(path).roofs(f"measured, {path.name}")
+        if roofs is None:
+            raise _no_roofs(str(path))
+        return roofs
     rates = _object(text)
     if rates is None:
         raise _none(str(path))
@@ -117,13 +120,6 @@ def _roofs(rates: Mapping[str, Any], where: str, name: str) -> DeviceRates:
         peak_flops=peaks,
         bandwidth_bytes_per_s=copy * 1e12,
     )
-
-
-def _calibrated_roofs(path: Path) -> DeviceRates:
-    roofs = read_hardware(path).roofs(f"measured, {path.name}")
-    if roofs is None:
-        raise _no_roofs(str(path))
-    return roofs
 
 
 def _none(where: str) -> InputError:

@@ -331,7 +331,14 @@ def _host_parts(
     """The host's time from each call to the next, by part,
     without what it spent waiting for the device."""
     queue = _queue(trace, links, calls, tasks)
-    taken = _waiting_time(trace, calls, queue, tasks)
+    # When the host stood still for the device: in waits until their target ended, and in launches
+    # that found the queue full.
+    waits = np.flatnonzero(calls.wait != NONE)
+    began = calls.start[waits]
+    target = np.maximum(trace.end_ns[tasks[calls.wait[waits]]], began)
+    stuck = calls.calls[queue.full]
+    stood = trace.start_ns[stuck] + queue.usual_ns
+    taken = union(np.concatenate([began, stood]), np.concatenate([target, trace.end_ns[stuck]]))
     waited = lengths_in(calls.start, calls.end, taken)
     feeding = _feeding_time(trace, links, calls, queue.full, tasks)
     parts: dict[str, Float64] = {}
@@ -398,17 +405,6 @@ def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches
     with_room = dur[launches & ~crowded & (calls.wait == NONE)]
     usual = int(median(with_room)) if len(with_room) > len(dur) // 20 else USUAL_LAUNCH_NS
     return _Launches(full=crowded & (dur > LONG_LAUNCH * usual), usual_ns=usual)
-
-
-def _waiting_time(trace: Trace, calls: _Calls, queue: _Launches, tasks: Int64) -> Intervals:
-    """When the host stood still for the device:
-    in waits until their target ended, and in launches that found the queue full."""
-    waits = np.flatnonzero(calls.wait != NONE)
-    began = calls.start[waits]
-    target = np.maximum(trace.end_ns[tasks[calls.wait[waits]]], began)
-    stuck = calls.calls[queue.full]
-    stood = trace.start_ns[stuck] + queue.usual_ns
-    return union(np.concatenate([began, stood]), np.concatenate([target, trace.end_ns[stuck]]))
 
 
 def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: Int64) -> Intervals:

@@ -69,7 +69,12 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     advice: tuple[Advice, ...] = ()
     if facts.auxiliary is not None or facts.run is not None:
-        findings, advice = _with_advice(findings, facts)
+        # What other recordings show, and the run's own clocks: as evidence of findings, or alone.
+        from stepscope.rules.advice import advise, advise_run, joined, weighed
+
+        of_tools = () if facts.auxiliary is None else advise(weighed(facts.auxiliary, facts))
+        of_run = () if facts.run is None else advise_run(facts.run)
+        findings, advice = joined(findings, (*of_run, *of_tools))
     worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
     is_judged = unjudged_fixes(judgement.abstentions) is None
     # What recordings show is of the step, too.
@@ -105,17 +110,6 @@ def _explained(
         return judgement.abstentions
     lacking = _lacking(rank) if rank.replayed is None else None
     return (*judgement.abstentions, *unanswered(rank, verdict.shares, judgement, lacking, recorder))
-
-
-def _with_advice(
-    findings: tuple[Finding, ...], facts: Facts
-) -> tuple[tuple[Finding, ...], tuple[Advice, ...]]:
-    """What other recordings show, and the run's own clocks: as evidence of findings, or alone."""
-    from stepscope.rules.advice import advise, advise_run, joined, weighed
-
-    of_tools = () if facts.auxiliary is None else advise(weighed(facts.auxiliary, facts))
-    of_run = () if facts.run is None else advise_run(facts.run)
-    return joined(findings, (*of_run, *of_tools))
 
 
 def _verdict(

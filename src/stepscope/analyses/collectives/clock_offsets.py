@@ -174,7 +174,11 @@ def nearest(
     if not len(key) or not len(in_key):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     time, in_time, span = _squeezed(time, in_time, window)
-    flat, in_flat = _flat(key, time, in_key, in_time, span)
+    # Key and time in one number, so that one search serves all keys.
+    names, number = np.unique(np.concatenate((key, in_key)), return_inverse=True)
+    number = number.reshape(-1).astype(np.int64) * span
+    assert len(names) * span < 2**62
+    flat, in_flat = number[: len(key)] + time, number[len(key) :] + in_time
     right = np.searchsorted(in_flat, flat)
     left = np.clip(right - 1, 0, len(in_flat) - 1)
     right = np.clip(right, 0, len(in_flat) - 1)
@@ -186,14 +190,6 @@ def nearest(
     taken = order[first & (off[order] <= window)]
     taken.sort()
     return taken, pick[taken]
-
-
-def _flat(key: Int64, time: Int64, in_key: Int64, in_time: Int64, span: int) -> tuple[Int64, Int64]:
-    """Key and time in one number, so that one search serves all keys."""
-    names, number = np.unique(np.concatenate((key, in_key)), return_inverse=True)
-    number = number.reshape(-1).astype(np.int64) * span
-    assert len(names) * span < 2**62
-    return number[: len(key)] + time, number[len(key) :] + in_time
 
 
 def _squeezed(time: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64, int]:

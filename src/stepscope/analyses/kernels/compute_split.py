@@ -226,7 +226,10 @@ def _in_window(
     """What of each part lies in the window, in whole nanoseconds that sum to its compute; and the
     time of kernels that arithmetic limits."""
     low, high = window
-    inside = _overlapping(work, low, high)
+    # The kernels that run in the window.
+    running = _running(work, low, high)
+    chosen = np.arange(running.start, running.stop)
+    inside = chosen[(work.end_ns[chosen] > low) & (work.dur_ns[chosen] > 0)]
     if not len(inside):
         return np.zeros(len(COMPUTE_PARTS), np.int64), 0
     start = np.maximum(work.start_ns[inside], low)
@@ -250,13 +253,6 @@ def _running(work: _Kernels, low: int, high: int) -> slice:
     """From the first kernel that ends after `low` to the last that begins before `high`."""
     begin = int(np.searchsorted(work.reach_ns, low, side="right"))
     return slice(begin, max(begin, int(np.searchsorted(work.start_ns, high))))
-
-
-def _overlapping(work: _Kernels, low: int, high: int) -> Int64:
-    """The kernels that run in the window."""
-    running = _running(work, low, high)
-    chosen = np.arange(running.start, running.stop)
-    return chosen[(work.end_ns[chosen] > low) & (work.dur_ns[chosen] > 0)]
 
 
 def _filled(context: RankContext, work: _Kernels, roofs: DevicePeaks) -> Float64:

@@ -64,7 +64,8 @@ class Allocator:
         """Its neighbours that are free are joined with it."""
         for other in (block.before, block.after):
             if other is not None and other.is_free:
-                self._take_off(other)
+                free = self._free[other.is_small]
+                del free[bisect_left(free, (other.size, other.number))]
                 if other is block.before:
                     block.before = other.before
                     if other.before is not None:
@@ -103,10 +104,6 @@ class Allocator:
             block.after.before = rest
         block.after = rest
         insort(self._free[rest.is_small], (rest.size, rest.number))
-
-    def _take_off(self, block: _Block) -> None:
-        free = self._free[block.is_small]
-        del free[bisect_left(free, (block.size, block.number))]
 
     def _give_back(self) -> None:
         for is_small, free in self._free.items():

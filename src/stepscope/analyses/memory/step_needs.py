@@ -113,7 +113,9 @@ def _pass(
         return _past_pass(failure, kinds, states)
     now = failed_moment(kinds, asked_bytes, failure.phase).kinds
     held, beside = kinds.get(ACTIVATIONS, 0), now.get(TEMPORARY, 0)
-    head = _head_bytes(failure)
+    # Of the output layer's result and its copies, for as many rows as blocks are given.
+    rows, width = failure.num_rows or 0, failure.head_features or 0
+    head = HEAD_COPIES * rows * width * (failure.element_bytes or 0)
     if is_of_loss(failure.operator):
         # Beside the output layer's result: its softmax is asked for, and a gradient will be.
         head = HEAD_COPIES * asked_bytes
@@ -165,12 +167,6 @@ def chunked_loss_longer(head_share: float, num_rows: int, num_chunks: int = LOSS
 def is_of_loss(name: str | None) -> bool:
     """By a function of torch's, or a node of autograd's."""
     return name is not None and LOSS.search(name) is not None
-
-
-def _head_bytes(failure: RecordedFailure) -> int:
-    """Of the output layer's result and its copies, for as many rows as blocks are given."""
-    rows, width = failure.num_rows or 0, failure.head_features or 0
-    return HEAD_COPIES * rows * width * (failure.element_bytes or 0)
 
 
 def _past_pass(failure: RecordedFailure, kinds: Mapping[str, int], states: int) -> Moment | None:

@@ -266,7 +266,10 @@ def _over_ns(row: Row, dur_ns: int, usual: Usual, extra: Extra) -> int:
     """What it takes longer than the usual one. Of a slow step only the parts that hold it: on a
     machine that others use, a thread that has just slept gets its core sooner than usual, and the
     rest of the step is shorter."""
-    usual_ns = _usual_ns(row, usual)
+    # What it takes where it is usual: with more backward passes it is longer. Where a second
+    # training loop has an optimizer of its own, its first steps stand as one.
+    times = (row["num_backwards"] or 0) / (usual.num_backwards or 1.0)
+    usual_ns = round(usual.step_ns * max(times, 1.0))
     over_ns = max(dur_ns - usual_ns - extra.lead_ns, 0)
     is_slow = over_ns + usual.step_ns > usual.slow_ns or _has_evaluated(row, usual)
     if not is_slow or usual.is_on_device or usual_ns > usual.step_ns or dur_ns != row["dur_ns"]:
@@ -283,13 +286,6 @@ def _over_ns(row: Row, dur_ns: int, usual: Usual, extra: Extra) -> int:
         ns for name, ns in more.items() if name in QUIET_PARTS or ns >= MIN_HELD * over_ns
     )
     return max(min(round(held_ns), dur_ns), 0) or over_ns
-
-
-def _usual_ns(row: Row, usual: Usual) -> int:
-    """What it takes where it is usual: with more backward passes it is longer. Where a second
-    training loop has an optimizer of its own, its first steps stand as one."""
-    times = (row["num_backwards"] or 0) / (usual.num_backwards or 1.0)
-    return round(usual.step_ns * max(times, 1.0))
 
 
 def _tail(record: RankRecord, last_ns: int, ends: RunEnds, turn: Turn | None) -> Span:

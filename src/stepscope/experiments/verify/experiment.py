@@ -236,7 +236,12 @@ class _Experiment:
         except SpentError as spent:
             if not self.runs:
                 raise
-            self._end_spent(str(spent))
+            # Whole rounds that were not looked at yet are: what ends it is the clock, which knows
+            # nothing of the result.
+            if self.evidence.num_rounds > self.looked_at:
+                self._look(is_last=True)
+            else:
+                self._end_early(str(spent))
 
     def _interrupted_words(self) -> str:
         num = self.evidence.num_rounds
@@ -251,14 +256,6 @@ class _Experiment:
         if self.interval is None:
             early = f", before the evidence was looked at; {so_far_words(self.runs)}"
         self.verdict, self.doubt = UNSETTLED, f"{why}{early}"
-
-    def _end_spent(self, why: str) -> None:
-        """Whole rounds that were not looked at yet are: what ends it is the clock, which knows
-        nothing of the result."""
-        if self.evidence.num_rounds > self.looked_at:
-            self._look(is_last=True)
-        else:
-            self._end_early(why)
 
     def _rehearse(self) -> None:
         """Each side as often as was asked, less those that were run before."""

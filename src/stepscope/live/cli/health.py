@@ -28,7 +28,6 @@ from stepscope.protocol.options import Options as RecordingOptions
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Finding
     from stepscope.live.judge_health import Outcome
-    from stepscope.live.shapes.triage import Health
     from stepscope.readers.run_folder.tail import RunTail
 
 NUM_STEPS = 10
@@ -62,7 +61,9 @@ def run(options: Options) -> int:
     refuse_unrunnable(command)
     with _folder(options.out) as folder:
         answer = health(_try(folder, command, options.timeout_s))
-    _print(answer)
+    from stepscope.live.report.health import health_document
+
+    print_document(health_document(answer))
     return CODES[answer.state]
 
 
@@ -190,9 +191,3 @@ def _folder(out: Path | None) -> Iterator[Path]:
             yield Path(name)
         return
     yield new_folder(out)
-
-
-def _print(answer: Health) -> None:
-    from stepscope.live.report.health import health_document
-
-    print_document(health_document(answer))

@@ -169,7 +169,9 @@ def is_deepspeed(config: Mapping[str, Any]) -> bool:
 
 def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
     """What it says; "auto" is what the trainer fills in, so not said here."""
-    zero = _zero_given(config)
+    given = config.get("zero_optimization")
+    # As it was written before stages had numbers.
+    zero = {"stage": 1} if given is True else as_object(given)
     stage = whole(zero.get("stage"), 0, 3) or 0
     notes = [
         f"{key} is auto: the trainer fills it in" for key in KEYS[:3] if config.get(key) == "auto"
@@ -201,12 +203,6 @@ def read_deepspeed(config: Mapping[str, Any], where: str) -> Settings:
         refused=tuple(_refused(config, zero)),
         notes=tuple(notes),
     )
-
-
-def _zero_given(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    given = config.get("zero_optimization")
-    # As it was written before stages had numbers.
-    return {"stage": 1} if given is True else as_object(given)
 
 
 def _refused(config: Mapping[str, Any], zero: Mapping[str, Any]) -> list[str]:

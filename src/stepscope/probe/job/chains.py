@@ -9,7 +9,7 @@ without reading it is made in the chain, as the training script's own operators 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -62,7 +62,11 @@ class Chain:
         name = part["op"].removeprefix("aten::")
         pairs = [self._argument(part, index) for index in range(len(part["dims"]))]
         if name == NORM_BACKWARD:
-            pairs[RESERVED] = self._reserved(pairs)
+            # What cuDNN keeps of a forward pass for the backward one.
+            image, weight = pairs[0][1], pairs[2][1]
+            run = self.torch.ops.aten.cudnn_batch_norm.default
+            kept = run(image, weight, self.torch.zeros_like(weight), None, None, True, 0.1, 1e-5)
+            pairs[RESERVED] = self._input(kept[3])
         values = [value for _, value in pairs]
         function, plain, named, made = overload_of(self.torch, name, values)
         schema = function._schema.arguments  # noqa: SLF001 - torch says nowhere else what an overload takes
@@ -117,13 +121,6 @@ class Chain:
             self._numbers[text] = len(self.given)
         self.given.append(tensor)
         return (GIVEN, len(self.given) - 1, tuple(tensor.shape), ()), tensor
-
-    def _reserved(self, pairs: Sequence[tuple[Source, Any]]) -> tuple[Source, Any]:
-        """What cuDNN keeps of a forward pass for the backward one."""
-        image, weight = pairs[0][1], pairs[2][1]
-        run = self.torch.ops.aten.cudnn_batch_norm.default
-        kept = run(image, weight, self.torch.zeros_like(weight), None, None, True, 0.1, 1e-5)
-        return self._input(kept[3])
 
     def _empty(self, dims: tuple[int, ...], strides: tuple[int, ...], kind: Any) -> Any:
         if not strides:

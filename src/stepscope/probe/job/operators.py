@@ -55,12 +55,8 @@ def make_call(maker: Maker, call: dict[str, Any], way: Way) -> Call:
     arguments = maker.arguments(call, way.precision)
     if way.nhwc:
         arguments = [_nhwc(maker.torch, each) for each in arguments]
-    return _of_aten(maker.torch, name, arguments)
-
-
-def _of_aten(torch: Any, name: str, arguments: list[Any]) -> Call:
-    """A call of the overload whose schema takes these arguments."""
-    function, plain, named, _ = overload_of(torch, name, arguments)
+    # A call of the overload whose schema takes these arguments.
+    function, plain, named, _ = overload_of(maker.torch, name, arguments)
     return lambda: function(*plain, **named)
 
 

@@ -214,7 +214,9 @@ def _walk(page: bytes, scanner: Scanner, events: list[bytes], *, final: bool) ->
             upto = scalars.end() if final or scalars.end() < len(text) else text.rfind(",", at) + 1
             if upto <= at:
                 return at, False
-            _count_scalars(text[at:upto], scanner)
+            _count_malformed(
+                sum(bool(entry.strip(" \t\r\n\x00")) for entry in text[at:upto].split(",")), scanner
+            )
             at = upto
             continue
         end, event = _one_event(text, page, at, final)
@@ -229,10 +231,6 @@ def _walk(page: bytes, scanner: Scanner, events: list[bytes], *, final: bool) ->
             scanner.tally.raw_events += 1
         else:
             events.append(encoded)
-
-
-def _count_scalars(text: str, scanner: Scanner) -> None:
-    _count_malformed(sum(bool(entry.strip(" \t\r\n\x00")) for entry in text.split(",")), scanner)
 
 
 def _count_malformed(num: int, scanner: Scanner) -> None:

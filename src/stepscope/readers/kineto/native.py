@@ -282,7 +282,11 @@ class NativeScanner(Scanner):
         engines = self._engines[: len(parts)]
         for part, engine in zip(parts, engines, strict=True):
             self._take_counts(engine)
-            self._take_labels(engine, part.data)
+            for label in engine.labels():
+                pid, tid, name = (bytes(part.data[at : at + n]) for at, n in _pairs(label))
+                string = string_of(name)
+                if string is not None:
+                    self.thread_names[str(_place(pid)), str(_place(tid))] = string
         return self._native_columns(engines)
 
     def _parts(self, chunk: bytes | memoryview) -> list[NDArray[np.uint8]]:
@@ -335,33 +339,25 @@ class NativeScanner(Scanner):
             if result.phases[ord(phase)]:
                 tally.count_unknown(phase_label(phase), result.phases[ord(phase)])
 
-    def _take_labels(self, engine: Engine, text: memoryview) -> None:
-        for label in engine.labels():
-            pid, tid, name = (bytes(text[at : at + n]) for at, n in _pairs(label))
-            string = string_of(name)
-            if string is not None:
-                self.thread_names[str(_place(pid)), str(_place(tid))] = string
-
     def _native_columns(self, engines: Sequence[Engine]) -> list[Columns]:
         for numbers in self._numbers.values():
             numbers.update(engines)
         pieces = []
         for i, engine in enumerate(engines):
-            self._count_others(engine)
+            is_other = engine.column("kind") == int(Kind.OTHER)
+            if is_other.any():
+                names = engine.new_keys(CATEGORIES, 0)
+                categories, counts = np.unique(
+                    engine.column("category")[is_other], return_counts=True
+                )
+                for number, count in zip(categories.tolist(), counts.tolist(), strict=True):
+                    self.tally.count_unknown(names[number].decode() or UNNAMED, count)
             columns = {name: engine.column(name) for name in Trace.COLUMNS}
             for name, numbers in self._numbers.items():
                 columns[name] = numbers.translated(i, columns[name])
             has_memory = engine.result.num_memory_seen
             pieces.append(Columns(**columns, memory=engine.memory().copy() if has_memory else None))
         return pieces
-
-    def _count_others(self, engine: Engine) -> None:
-        is_other = engine.column("kind") == int(Kind.OTHER)
-        if is_other.any():
-            names = engine.new_keys(CATEGORIES, 0)
-            categories, counts = np.unique(engine.column("category")[is_other], return_counts=True)
-            for number, count in zip(categories.tolist(), counts.tolist(), strict=True):
-                self.tally.count_unknown(names[number].decode() or UNNAMED, count)
 
 
 def _pairs(values: Sequence[int]) -> list[tuple[int, int]]:

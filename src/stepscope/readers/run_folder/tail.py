@@ -137,7 +137,9 @@ class _RankFollower:
         return max(_changed_ns(self.folder / name) for name in names)
 
     def look(self) -> RankTail:
-        self._read_metadata()
+        changed = _changed_ns(self.folder / RANK_FILE)
+        if changed != self._metadata_ns:
+            self._metadata, self._metadata_ns = read_object(self.folder / RANK_FILE), changed
         if len(self._head) < NUM_HEAD:
             self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[
                 :NUM_HEAD
@@ -165,11 +167,6 @@ class _RankFollower:
             step_wall_ns=self._wall(self._step_ns),
             problem=problem_of(problem),
         )
-
-    def _read_metadata(self) -> None:
-        changed = _changed_ns(self.folder / RANK_FILE)
-        if changed != self._metadata_ns:
-            self._metadata, self._metadata_ns = read_object(self.folder / RANK_FILE), changed
 
     def _wall(self, at_ns: int | None) -> int:
         """A time of the rank's perf_counter on the wall clock: rank.json has one moment on both

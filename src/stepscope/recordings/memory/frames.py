@@ -123,7 +123,12 @@ def origin(frames: list[Any]) -> Origin:
 @lru_cache(maxsize=1 << 16)
 def _mark(name: str, file: str, line: int) -> Mark:
     if not _is_python(file):
-        return _native(name)
+        if WORKSPACE.search(name):
+            return Mark(LIBRARY, None, False, False)
+        node = NODE.search(name)
+        if node is not None:
+            return Mark(BACKWARD, node[1][:MAX_NAME_CHARS], False, True)
+        return Mark(BACKWARD, None, False, True) if ENGINE.search(name) else NOTHING
     if OPTIMIZER_FILE.search(file):
         return Mark(STEP, None, False, False)
     if not TORCH_FILE.search(file):
@@ -149,12 +154,3 @@ def _mark(name: str, file: str, line: int) -> Mark:
 
 def _is_python(file: str) -> bool:
     return file.endswith(".py") or file.startswith("<")
-
-
-def _native(name: str) -> Mark:
-    if WORKSPACE.search(name):
-        return Mark(LIBRARY, None, False, False)
-    node = NODE.search(name)
-    if node is not None:
-        return Mark(BACKWARD, node[1][:MAX_NAME_CHARS], False, True)
-    return Mark(BACKWARD, None, False, True) if ENGINE.search(name) else NOTHING

@@ -191,7 +191,11 @@ class _Run:
             elif action in (SEGMENT_FREE, UNMAP):
                 arena.take(event.addr, event.size)
             elif action == OOM:
-                self._oom(event)
+                self.num_ooms += 1
+                self.oom_bytes = event.size
+                self.oom_free_bytes = max(0, self.arena.reserved - self.held_bytes)
+                if event.free_bytes is not None:
+                    self.capacity_bytes = self.arena.reserved + event.free_bytes
             self.held.append(self.held_bytes)
             self.reserved.append(arena.reserved)
             self.split_bytes = max(self.split_bytes, arena.split)
@@ -212,13 +216,6 @@ class _Run:
         self.allocations.append(allocation)
         self.open[event.addr] = allocation
         self.held_bytes += size
-
-    def _oom(self, event: Event) -> None:
-        self.num_ooms += 1
-        self.oom_bytes = event.size
-        self.oom_free_bytes = max(0, self.arena.reserved - self.held_bytes)
-        if event.free_bytes is not None:
-            self.capacity_bytes = self.arena.reserved + event.free_bytes
 
 
 def _arena(history: DeviceHistory, events: list[Event]) -> Arena:

@@ -209,20 +209,15 @@ def _tier(job: JobCase) -> Tier | None:
     """The slowest link that the ranks' messages must cross; None where it is not known on how many
     nodes they are, or what the device is."""
     roofs = job.cases[0].context.roofs
-    several = _on_several_nodes(job)
+    # By NCCL's log, else by the names of the traces.
+    several = None if job.nccl is None else job.nccl.is_inter_node
+    nodes = {records.node for records in job.rank_records}
+    if several is None and "" not in nodes and len(job.rank_records) == job.num_ranks:
+        several = len(nodes) > 1
     if roofs is None or several is None:
         return None
     tiers = usual_tiers(roofs.spec)
     return tiers[-1] if several else tiers[0]
-
-
-def _on_several_nodes(job: JobCase) -> bool | None:
-    """By NCCL's log, else by the names of the traces."""
-    said = None if job.nccl is None else job.nccl.is_inter_node
-    nodes = {records.node for records in job.rank_records}
-    if said is None and "" not in nodes and len(job.rank_records) == job.num_ranks:
-        said = len(nodes) > 1
-    return said
 
 
 def _place(tier: Tier) -> str:

@@ -183,19 +183,15 @@ def _loop(case: Case, graph: Graph) -> _Loop | None:
         return None
     names = trace.name[op[looped]]
     most = np.bincount(names).max() / graph.num_steps
-    repeats = _visits(names, graph.num_steps)
+    # How many parameters the loop visits: the middle of how often each operator occurs.
+    counts = np.bincount(names)
+    repeats = median(counts[counts > 0]) / graph.num_steps
     return _Loop(
         ranges=_looping(case, marks, op[looped]),
         tasks=tasks,
         num_parameters=min(repeats, float(most)),
         left_ns=_floor_ns(case, graph, tasks, op),
     )
-
-
-def _visits(codes: Int64, num_steps: int) -> float:
-    """How many parameters the loop visits: the middle of how often each operator occurs."""
-    counts = np.bincount(codes)
-    return median(counts[counts > 0]) / num_steps
 
 
 def _looping(case: Case, marks: Int64, ops: Int64) -> Intervals:

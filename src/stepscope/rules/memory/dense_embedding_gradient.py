@@ -82,7 +82,12 @@ def propose(case: Case) -> Proposal | None:
     if tables is None:
         return None
     ranges = ranges_of(case, tables.events)
-    inside = _tasks_inside(case, tables.events)
+    # Mask of the tasks that these operators launch.
+    chosen = np.zeros(len(case.context.trace), np.bool_)
+    chosen[tables.events] = True
+    ops = case.table.op
+    launched: Bool = ancestor_with(case.context.links.parent, ops, chosen) != NONE
+    inside = launched | is_among(ops, tables.events)
     kept = 1.0 - (1.0 - tables.touched) * min(tables.size_bytes / trained.size_bytes, 1.0)
     update_ms = per_step_ms(case.graph, case.table.optimizer)
     rests = optimizer in RESTING
@@ -159,15 +164,6 @@ def _multiplied(case: Case) -> set[tuple[int, ...]]:
             if is_shape(dims) and len(dims) == 2:
                 shapes |= {tuple(dims), tuple(dims[::-1])}
     return shapes
-
-
-def _tasks_inside(case: Case, events: Int64) -> Bool:
-    """Mask of the tasks that these operators launch."""
-    chosen = np.zeros(len(case.context.trace), np.bool_)
-    chosen[events] = True
-    ops = case.table.op
-    launched: Bool = ancestor_with(case.context.links.parent, ops, chosen) != NONE
-    return launched | is_among(ops, events)
 
 
 def _sparse(

@@ -108,7 +108,8 @@ class AttentionGroup:
 
     def fused_ns(self, roofs: DevicePeaks, now_ns: float, *, causal: bool) -> float:
         """The fused kernel's time, measured where it was; `now_ns` is what the group takes."""
-        probed = self._probed_ns(roofs, now_ns, causal=causal)
+        found = probed_time(roofs, self.call(causal=causal), self.precision, now_ns)
+        probed = None if found is None else found.ns
         if probed is not None:
             return probed
         once = attention_ns(
@@ -121,10 +122,6 @@ class AttentionGroup:
             causal=causal,
         )
         return once * ATTENTION_BACKWARD if self.is_backward else once
-
-    def _probed_ns(self, roofs: DevicePeaks, now_ns: float, *, causal: bool) -> float | None:
-        found = probed_time(roofs, self.call(causal=causal), self.precision, now_ns)
-        return None if found is None else found.ns
 
     def call(self, *, causal: bool) -> OperatorCall:
         """The fused one."""

@@ -40,7 +40,11 @@ def larger_call(call: OperatorCall, weights: Collection[Shape], times: int) -> O
     for argument, axis in grown:
         if strides and strides[argument]:
             strides[argument] = _grown_strides(strides[argument], axis, times)
-        dims[argument] = _grown(dims[argument], axis, times)
+        sizes = list(dims[argument])
+        size = sizes[axis]
+        assert isinstance(size, int)
+        sizes[axis] = size * times
+        dims[argument] = tuple(sizes)
     return replace(call, dims=tuple(dims), strides=tuple(strides))
 
 
@@ -77,14 +81,6 @@ def _is_weight(shape: Shape, weights: Collection[Shape]) -> bool:
 def _shape(dims: Dims) -> Shape | None:
     sizes = tuple(size for size in dims if isinstance(size, int))
     return sizes if len(sizes) == len(dims) else None
-
-
-def _grown(dims: Dims, axis: int, times: int) -> Dims:
-    sizes = list(dims)
-    size = sizes[axis]
-    assert isinstance(size, int)
-    sizes[axis] = size * times
-    return tuple(sizes)
 
 
 def _grown_strides(strides: Dims, axis: int, times: int) -> Dims:

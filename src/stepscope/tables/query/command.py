@@ -74,7 +74,10 @@ def run(options: Options) -> int:
         _print_or_write(answer, options)
     finally:
         opened.close()
-    _say_notes(opened)
+    from stepscope.report.words import clean
+
+    for words in opened.notes:
+        note(f"note: {clean(words)}")
     return 0
 
 
@@ -181,10 +184,3 @@ def _print(answer: Table, options: Options) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
     most = MAX_ROWS if options.rows is None else options.rows
     put(to_json(rows) if options.format == "json" else to_text(rows, width, most))
-
-
-def _say_notes(opened: Run) -> None:
-    from stepscope.report.words import clean
-
-    for words in opened.notes:
-        note(f"note: {clean(words)}")

@@ -65,7 +65,11 @@ def floor_of(
     if roofs is None:
         return Floor(bytes_moved=bytes_moved, flops=flops, ns=None, bound=None, fits_cache=fits)
     memory_ns = bytes_moved / roofs.bandwidth_bytes_per_s * 1e9
-    peak = _peak(roofs, dtype, allows_tf32)
+    # The best unit for this precision: TF32 only where the process allows it.
+    name = PRECISIONS.get(dtype, dtype)
+    names = [name, f"{name}_tensor"] + (["tf32"] if name == "fp32" and allows_tf32 else [])
+    peaks = [roofs.peak_flops[unit] for unit in names if unit in roofs.peak_flops]
+    peak = max(peaks) if peaks else None
     arithmetic_ns = flops / peak * 1e9 if flops and peak else 0.0
     bound = "arithmetic" if arithmetic_ns > memory_ns else "memory"
     return Floor(
@@ -75,14 +79,6 @@ def floor_of(
         bound=bound,
         fits_cache=fits,
     )
-
-
-def _peak(roofs: DeviceRates, dtype: str, allows_tf32: bool) -> float | None:
-    """The best unit for this precision: TF32 only where the process allows it."""
-    name = PRECISIONS.get(dtype, dtype)
-    names = [name, f"{name}_tensor"] + (["tf32"] if name == "fp32" and allows_tf32 else [])
-    peaks = [roofs.peak_flops[unit] for unit in names if unit in roofs.peak_flops]
-    return max(peaks) if peaks else None
 
 
 CHECKING = 0.7
