@@ -7,10 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-from stepscope.core.calibrated import Calibrated
-from stepscope.pipeline.measure import Measured, measure_file
-from stepscope.readers.format import Source
-
 
 def square(number: int) -> int:
     return number * number
@@ -45,19 +41,6 @@ def wait_for(what: tuple[str, float]) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def measure_or_die(
-    source: Source,
-    step_ns: int | None,
-    use_cache: bool,
-    hardware: Calibrated | None = None,
-    folder: Path | None = None,
-) -> Measured:
-    """`measure_file`, but one rank's file is too much for any worker."""
-    if source.rank == 1:
-        _die()
-    return measure_file(source, step_ns, use_cache, hardware=hardware, folder=folder)
 
 
 def _die() -> None:

@@ -103,14 +103,16 @@ def test_no_module_imports_a_test_module_that_may_skip() -> None:
     assert not found, "what two test modules share belongs in a helper"
 
 
+OPTIONAL = {
+    module.partition(".")[0]
+    for thing in THINGS.values()
+    if isinstance(thing.is_here, partial) and thing.is_here.func is has_modules
+    for module in thing.is_here.args
+}
+
+
 def imported_unasked(tree: ast.Module) -> set[str]:
     """Optional packages that a module imports before it asks for anything."""
-    packages = {
-        module.partition(".")[0]
-        for thing in THINGS.values()
-        if isinstance(thing.is_here, partial) and thing.is_here.func is has_modules
-        for module in thing.is_here.args
-    }
     found: set[str] = set()
     for node in tree.body:
         if any(isinstance(each, ast.Name) and each.id == "need" for each in ast.walk(node)):
@@ -119,13 +121,13 @@ def imported_unasked(tree: ast.Module) -> set[str]:
             found |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module.partition(".")[0])
-    return found & packages
+    return found & OPTIONAL
 
 
 def test_what_may_be_absent_is_asked_for_before_it_is_imported() -> None:
     found = {
         (str(path.relative_to(ROOT)), name)
-        for path in texts()
+        for path in modules(*(f"\n{way} {name}" for name in OPTIONAL for way in ("import", "from")))
         if path.name.startswith(("test_", "conftest"))
         for name in imported_unasked(tree_of(path))
     }

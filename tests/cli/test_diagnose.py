@@ -171,8 +171,9 @@ def test_a_trace_without_steps_has_no_step_time(
 def test_several_files_are_ranks_read_in_parallel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    small = lab_trace("single/elementwise_chain.slow")
     for rank in (3, 10, 9):
-        shutil.copy(DEMO, tmp_path / f"rank{rank}.json.gz")
+        shutil.copy(small, tmp_path / f"rank{rank}.json.zst")
     found = diagnosed(capsys, str(tmp_path), "--jobs", "2")
     assert [rank["rank"] for rank in found["ranks"]] == [3, 9, 10]
     assert len({json.dumps(rank["device_ns"]) for rank in found["ranks"]}) == 1
@@ -238,7 +239,7 @@ def test_a_full_disk_is_told_in_words() -> None:
     need("/dev/full")
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "stepscope", "demo"],
+            [sys.executable, "-m", "stepscope", "formats"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -85,7 +85,7 @@ def test_every_door_judges_by_the_same_machine(
 
 
 def test_every_door_sees_all_ranks(tmp_path: Path) -> None:
-    paths = lab_traces("ranks2/ddp_straggler.slow.*")
+    paths = lab_traces("rank_traces/gloo_late_rank.slow.*")
     printed = to_json(diagnose(paths, Options(use_cache=False)))
     assert to_json(stepscope.load(paths, cache=False).diagnosis) == printed
     assert to_json(stepscope.diagnose(paths, cache=False, jobs=2)) == printed

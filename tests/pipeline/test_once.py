@@ -23,7 +23,9 @@ from stepscope.rules import registry
 from stepscope.rules.judge import judge
 from stepscope.rules.rule import Rule
 from tests.rules.job_cases import ddp
-from tests.shared_data import DEMO, lab_traces
+from tests.shared_data import DEMO, lab_trace, lab_traces
+
+SMALL = lab_trace("single/elementwise_chain.slow")
 
 
 @pytest.fixture
@@ -78,22 +80,33 @@ def test_one_rank_is_parsed_and_judged_once(
     assert len(asked) > 15
 
 
-@pytest.mark.parametrize("command", ["report", "export"])
-def test_four_ranks_are_parsed_and_judged_once_each(
-    command: str, parsed: Counter[str], asked: Counter[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("command", "traces", "num"),
+    [
+        ("report", "rank_traces/pp_gpipe_w4.slow.*", 4),
+        ("export", "rank_traces/gloo_late_rank.slow.*", 2),
+    ],
+)
+def test_ranks_are_parsed_and_judged_once_each(
+    command: str,
+    traces: str,
+    num: int,
+    parsed: Counter[str],
+    asked: Counter[str],
+    tmp_path: Path,
 ) -> None:
-    paths = lab_traces("rank_traces/pp_gpipe_w4.slow.*")
-    assert len(paths) == 4
+    paths = lab_traces(traces)
+    assert len(paths) == num
     words = ["export", "perfetto"] if command == "export" else [command]
     run(*words, *paths, "--no-cache", "--jobs", "1", "-o", tmp_path / "made.json")
     assert parsed == {path.name: 1 for path in paths}
-    ranks = {code: num for code, num in asked.items() if code.endswith("propose")}
-    assert set(ranks.values()) == {4}, ranks
-    assert {num for code, num in asked.items() if code.endswith("propose_job")} == {1}
+    ranks = {code: times for code, times in asked.items() if code.endswith("propose")}
+    assert set(ranks.values()) == {num}, ranks
+    assert {times for code, times in asked.items() if code.endswith("propose_job")} == {1}
 
 
 def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]) -> None:
-    paths = lab_traces("ranks2/ddp_straggler.slow.*")
+    paths = lab_traces("rank_traces/gloo_late_rank.slow.*")
     with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
         assert recording.diagnosis.findings
         folder = recording.contexts.folder
@@ -106,9 +119,9 @@ def test_traces_too_large_to_keep_are_not_parsed_again(
     parsed: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
-    paths = [tmp_path / f"rank{rank}.pt.trace.json.gz" for rank in range(2)]
+    paths = [tmp_path / f"rank{rank}.pt.trace.json.zst" for rank in range(2)]
     for path in paths:
-        shutil.copy(DEMO, path)
+        shutil.copy(SMALL, path)
     options = Options(use_cache=False, jobs=1)
     with Recording(paths, options) as recording:
         first = to_json(recording.diagnosis)
@@ -132,9 +145,9 @@ def test_a_log_beside_a_trace_does_not_have_it_judged_twice(
 
 def test_ranks_that_are_the_same_are_judged_as_one(tmp_path: Path) -> None:
     for rank in range(3):
-        shutil.copy(DEMO, tmp_path / f"rank{rank}.pt.trace.json.gz")
-    options = Options(step_ms=65.48, use_cache=False, jobs=1)
-    one, three = diagnose([DEMO], options), diagnose([tmp_path], options)
+        shutil.copy(SMALL, tmp_path / f"rank{rank}.pt.trace.json.zst")
+    options = Options(use_cache=False, jobs=1)
+    one, three = diagnose([SMALL], options), diagnose([tmp_path], options)
     assert [replace(finding, ranks=()) for finding in three.findings] == [
         replace(finding, ranks=()) for finding in one.findings
     ]
@@ -161,9 +174,9 @@ def test_ranks_that_exchange_data_and_are_the_same_are_judged_as_one() -> None:
 def test_the_rank_that_a_log_was_compared_with_is_not_read_by_a_worker_too(
     parsed: Counter[str], tmp_path: Path
 ) -> None:
-    paths = [tmp_path / f"rank{rank}.pt.trace.json.gz" for rank in range(2)]
+    paths = [tmp_path / f"rank{rank}.pt.trace.json.zst" for rank in range(2)]
     for path in paths:
-        shutil.copy(DEMO, path)
+        shutil.copy(SMALL, path)
     with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
         recording.context(recording.inputs.sources[0])
         assert len(recording.job.facts.ranks) == 2

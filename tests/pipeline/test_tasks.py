@@ -5,20 +5,19 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.errors import StepscopeError
-from stepscope.pipeline import measure
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.workers import DiedError, Workers, death_words, local_workers, run_tasks
 from stepscope.readers.inputs import find_sources
 from tests.builders import trace_text, write
 from tests.shared_data import ROOT
-from tests.tasks import die_always, die_once, measure_or_die, no_memory, square
+from tests.tasks import die_always, die_once, no_memory, square
 from tests.wording import mentions
 
 
@@ -84,14 +83,28 @@ def test_a_task_out_of_memory_is_given_up_after_a_try_alone() -> None:
     assert results == {0: 0, 2: 2, 3: 3}
 
 
-def test_a_rank_whose_worker_always_dies_is_named_and_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Deadly(Executor):
+    """Breaks at one rank's file, and is whole again for the next."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if args[0].rank == 1:
+            future.set_exception(BrokenExecutor())
+        else:
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Renewed(Workers):
+    def renew(self) -> str:
+        return "in a test"
+
+
+def test_a_rank_whose_worker_always_dies_is_named_and_left_out(tmp_path: Path) -> None:
     for rank in range(3):
         write(tmp_path / f"rank{rank}.json.gz", trace_text(header={}))
-    monkeypatch.setattr(measure, "measure_file", measure_or_die)
-    with find_sources([tmp_path]) as found, local_workers(2) as workers:
-        measured = measure_job(found.sources, workers=workers)
+    with find_sources([tmp_path]) as found:
+        measured = measure_job(found.sources, workers=Renewed(Deadly(), 1))
     assert [facts.rank for facts in measured.facts.ranks] == [0, 2]
     assert any("rank1.json.gz" in note and "died" in note for note in measured.notes)
 
@@ -105,16 +118,13 @@ def test_how_a_worker_died_is_told_by_its_exit_code() -> None:
 
 
 def test_a_script_without_a_guard_is_not_run_again_in_the_workers(tmp_path: Path) -> None:
-    for rank in range(2):
-        write(tmp_path / f"rank{rank}.json.gz", trace_text(header={}))
     script = tmp_path / "look.py"
     script.write_text(
-        "import sys, stepscope\nprint('begun')\n"
-        "print(len(stepscope.diagnose(sys.argv[1], cache=False, jobs=2).facts.ranks))\n"
+        "from stepscope.pipeline.workers import local_workers\nprint('begun')\n"
+        "with local_workers(1) as workers:\n"
+        "    print(workers.executor.submit(abs, -2).result())\n"
     )
-    ended = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, check=True
-    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["begun", "2"]
 
 

@@ -19,7 +19,7 @@ from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.remote import RemotePath
 from tests.builders import event, tar_bytes, trace_text
 from tests.installed import package
-from tests.shared_data import DEMO
+from tests.shared_data import DEMO, lab_trace
 
 fsspec = package("fsspec")
 
@@ -49,9 +49,10 @@ def test_a_folder_is_listed_and_read(store: Any) -> None:
 def test_the_command_gives_what_it_gives_for_local_files(
     store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    small = lab_trace("single/elementwise_chain.slow").read_bytes()
     for rank in (0, 1):
-        store.pipe(f"/job/rank{rank}.json.gz", DEMO.read_bytes())
-        (tmp_path / f"rank{rank}.json.gz").write_bytes(DEMO.read_bytes())
+        store.pipe(f"/job/rank{rank}.json.zst", small)
+        (tmp_path / f"rank{rank}.json.zst").write_bytes(small)
     said = []
     for words in (["memory://job/"], [str(tmp_path), "--jobs", "1"], [tmp_path.as_uri()]):
         assert main(["diagnose", *words, "--format", "json", "--no-cache"]) == 0

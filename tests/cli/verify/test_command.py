@@ -801,32 +801,6 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
         prediction_of(arguments)
 
 
-def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        TRAIN.replace(
-            "DataLoader(TensorDataset(torch.randn(4000, 8)), batch_size=4)",
-            "torch.randn(1000, 1, 4, 8)",
-        )
-    )
-    words = [
-        "--apply",
-        "num_workers=2",
-        "--steps",
-        "5",
-        "--warm-up",
-        "5",
-        "--out",
-        str(tmp_path / "o"),
-        "--timeout",
-        "600",
-    ]
-    assert run(*words, "--", sys.executable, str(script)) == 2
-    assert mentions(capsys.readouterr().out, "num_workers did not")
-
-
 def test_a_real_training_computes_the_same_with_a_worker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
