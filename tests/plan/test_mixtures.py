@@ -9,7 +9,7 @@ import pytest
 from stepscope.plan.catalog import find_model
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.constants import DEFAULT
-from stepscope.plan.estimate import Estimates, estimate
+from stepscope.plan.estimate import estimate_one
 from stepscope.plan.framework import MEGATRON_CORE, Framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import FEW, Layout, Layouts
@@ -30,10 +30,6 @@ def job_of(model: str, cluster: str = "8x8xH100", **conventions: object) -> Trai
         global_batch=256,
         framework=framework,
     )
-
-
-def estimate_one(job: TrainingJob, layout: Layout) -> Estimates:
-    return estimate(job, Layouts.of([layout]))
 
 
 def exchange_s(job: TrainingJob, layout: Layout = FAR) -> float:

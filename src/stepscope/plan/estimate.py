@@ -112,6 +112,11 @@ def _rates(job: TrainingJob, precision: str) -> Rates | None:
     )
 
 
+def estimate_one(job: TrainingJob, layout: Layout) -> Estimates:
+    """One layout's."""
+    return estimate(job, Layouts.of([layout]))
+
+
 SAME = 0.001
 """Layouts whose devices do the same work, this near to each other in time, are variants:
 only the plainest is shown."""
