@@ -9,7 +9,7 @@ import pytest
 from stepscope.plan.catalog import find_model
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.constants import DEFAULT
-from stepscope.plan.estimate import estimate_one
+from stepscope.plan.estimate import estimate, estimate_one
 from stepscope.plan.framework import MEGATRON_CORE, Framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import FEW, Layout, Layouts

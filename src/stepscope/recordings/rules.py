@@ -37,6 +37,7 @@ MODULES = (
     "system.underloaded_gpu",
     "system.uneven_devices",
 )
+CODES = tuple(name.rpartition(".")[2].replace("_", "-") for name in MODULES)
 ADVICE = (
     "compiler.graph_breaks",
     "compiler.recompilation",
