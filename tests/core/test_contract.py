@@ -39,8 +39,7 @@ from stepscope.plan.contract.launch import CheckContract, LaunchContract
 from stepscope.plan.contract.plan import PlanContract
 from stepscope.plan.contract.plan_calibration import PlanCalibration, PlanComparisonContract
 from stepscope.report.diagnosis.json import to_json
-from stepscope.scaling.contract import ScalingContract
-from stepscope.scaling.json import scaling_json
+from stepscope.scaling.contract import ScalingContract, scaling_json
 from stepscope.tune.shapes.tuning import KnobShown, Tried, Tuning, Winner
 from tests.json_schema import DOCUMENTS, file_name, json_schema
 from tests.scaling.test_view import SERIES

@@ -16,7 +16,7 @@ from stepscope.analyses.run.width import width_run
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import WidthRun
 from stepscope.report.document.terminal import show, to_text
-from stepscope.scaling.json import scaling_json
+from stepscope.scaling.contract import scaling_json
 from stepscope.scaling.scale import scale
 from stepscope.scaling.shapes import Scaling
 from stepscope.scaling.view import scaling_document

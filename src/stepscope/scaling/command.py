@@ -29,7 +29,7 @@ def run_scaling(
     style: str,
     asked: AskedGate | None = None,
 ) -> int:
-    from stepscope.scaling.json import scaling_json
+    from stepscope.scaling.contract import scaling_json
     from stepscope.scaling.view import scaling_document
 
     scaling = scale_paths(paths, steps_ms, kind, options)
