@@ -17,7 +17,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from os import PathLike
 from typing import Annotated
@@ -103,8 +103,9 @@ _Word = Annotated[str, Meta(max_length=MAX_CHARS)]
 _Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 
 
-class _Line(msgspec.Struct, kw_only=True):
-    v: Annotated[int, Meta(ge=FORMAT, le=FORMAT)]
+class KeptSetting(Struct, frozen=True, kw_only=True):
+    """An entry in one piece, as files and documents have it."""
+
     what: _Word
     shapes: _Word
     dtype: _Word
@@ -115,6 +116,15 @@ class _Line(msgspec.Struct, kw_only=True):
     baseline_ns: Annotated[float, Meta(gt=0)] | None = None
     at: Annotated[str, Meta(max_length=64)]
     checked: bool = False
+
+
+class _Line(KeptSetting, frozen=True, kw_only=True):
+    v: Annotated[int, Meta(ge=FORMAT, le=FORMAT)]
+
+
+def kept_setting(entry: CacheEntry) -> KeptSetting:
+    fields = {name: getattr(entry, name) for name in CacheEntry.__slots__ if name != "key"}
+    return KeptSetting(**asdict(entry.key), **fields)
 
 
 class TuningCache:
@@ -282,13 +292,7 @@ def _file(entries: Iterable[CacheEntry]) -> bytes:
 
 
 def _encode(entry: CacheEntry) -> bytes:
-    key = entry.key
-    record = {
-        "v": FORMAT, "what": key.what, "shapes": key.shapes, "dtype": key.dtype,
-        "device": key.device, "versions": dict(key.versions), "settings": dict(entry.settings),
-        "ns": float(entry.ns), "baseline_ns": entry.baseline_ns,
-        "at": entry.at, "checked": entry.checked,
-    }  # fmt: skip
+    record = {"v": FORMAT} | msgspec.structs.asdict(kept_setting(entry))
     # Half characters, which a path may hold and JSON may not, are written as escapes and refused
     # when read.
     return json_text(record).encode()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document, put
 from stepscope.errors import UsageError
-from stepscope.tune.cache import TuningCache
+from stepscope.tune.cache import TuningCache, kept_setting
 from stepscope.tune.cli.options import CACHE_VARIABLE, cache_path
-from stepscope.tune.report.cache import CacheEntry, cache_document, cache_json
+from stepscope.tune.report.cache import cache_document, cache_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +90,7 @@ def run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    rows = [
-        CacheEntry(
-            **asdict(entry.key),
-            settings=entry.settings,
-            ns=entry.ns,
-            baseline_ns=entry.baseline_ns,
-            at=entry.at,
-            checked=entry.checked,
-        )
-        for entry in cache.entries()
-    ]
+    rows = list(map(kept_setting, cache.entries()))
     unread = cache.num_unread()
     if style == "json":
         put(cache_json(rows, unread) + "\n")

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
-from msgspec import Struct
+from collections.abc import Iterator, Sequence
 
 from stepscope.core.codec import Contract, encode
-from stepscope.core.experiments.trials import Value
 from stepscope.report.document.blocks import Block, Headline, Prose, Section, as_document
 from stepscope.report.words import plural, short_time
+from stepscope.tune.cache import KeptSetting
 from stepscope.tune.report.view import setting_words
-
-
-class CacheEntry(Struct, frozen=True, kw_only=True):
-    """One setting that is kept."""
-
-    what: str
-    shapes: str
-    dtype: str
-    device: str
-    versions: Mapping[str, str]
-    settings: Mapping[str, Value]
-    ns: float
-    baseline_ns: float | None
-    at: str
-    checked: bool
 
 
 class TuningCacheContract(Contract, frozen=True, kw_only=True, tag="stepscope.tuning-cache/1"):
     unread_lines: int
-    entries: tuple[CacheEntry, ...]
+    entries: tuple[KeptSetting, ...]
 
 
-def cache_json(entries: Sequence[CacheEntry], unread: int) -> str:
+def cache_json(entries: Sequence[KeptSetting], unread: int) -> str:
     return encode(TuningCacheContract(unread_lines=unread, entries=tuple(entries)))
 
 
 @as_document
-def cache_document(entries: Sequence[CacheEntry], unread: int) -> Iterator[Block]:
+def cache_document(entries: Sequence[KeptSetting], unread: int) -> Iterator[Block]:
     yield Headline(command="stepscope tune cache", text=f"{plural(len(entries), 'setting')} kept")
     for entry in entries:
         gain = ""
