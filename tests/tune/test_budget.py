@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from stepscope.core.experiments.trials import Change, NumericRow, Trial
-from stepscope.experiments.budget import divided
+from stepscope.tune.division import divided
 from stepscope.tune.policy import OnSteps, TunePolicy
 from stepscope.tune.shapes.tuning import NOT_PROVEN, PROVEN, Tuning
 from stepscope.tune.tuner import Search

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from stepscope.analyses.run.samples import last_step
 from stepscope.core.diagnosis import Finding
 from stepscope.core.numbers import ms_words, number_ranges
+from stepscope.live.samples import last_step
 from stepscope.live.shapes.triage import BAD, OK, UNKNOWN, Check, Health, RankTimes
 from stepscope.readers.run_folder.tail import RankTail
 from stepscope.readers.run_folder.values import Row

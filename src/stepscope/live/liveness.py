@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from statistics import median
 
-from stepscope.analyses.run.samples import usual_ns
+from stepscope.live.samples import usual_ns
 from stepscope.live.shapes.live import RUNS, SILENT, STALLED, SWITCHED_OFF
 from stepscope.readers.run_folder.tail import RankTail
 

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stepscope.analyses.run.samples import device_bytes, rss_bytes
+from stepscope.analyses.run.samples import rss_bytes
 from stepscope.core.trace import Float64
 from stepscope.live.alarms.loss import losses_of
+from stepscope.live.samples import device_bytes
 from stepscope.live.shapes.alert import OVER, RAISED, Alert
 from stepscope.protocol.run_folder import (
     LIVE_FILE,

@@ -9,17 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stepscope.analyses.run.samples import (
-    device_bytes,
-    device_total_bytes,
-    gpu_util,
-    last_step,
-    rss_bytes,
-    usual_ns,
-)
+from stepscope.analyses.run.samples import gpu_util, rss_bytes
 from stepscope.live.alarms.loss import losses_of
 from stepscope.live.alarms.steps import StepTable
 from stepscope.live.liveness import liveness
+from stepscope.live.samples import device_bytes, device_total_bytes, last_step, usual_ns
 from stepscope.live.shapes.alert import Alert
 from stepscope.live.shapes.live import RUNS, LiveView, RankGroup, RankLive
 from stepscope.protocol.untrusted import whole

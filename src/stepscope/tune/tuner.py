@@ -18,9 +18,10 @@ from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.core.numbers import ms_words
 from stepscope.core.timings import Advance, followed
 from stepscope.errors import InputError, UsageError
-from stepscope.experiments.budget import Division, divided, for_runs
+from stepscope.experiments.budget import for_runs
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.tune.batch import settled_space
+from stepscope.tune.division import Division, divided
 from stepscope.tune.judging import TrialJudge, Watcher
 from stepscope.tune.knob_space import HOOK, Knob, Space
 from stepscope.tune.parameters import import_optuna

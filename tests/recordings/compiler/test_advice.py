@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.compiler import Break, Compile, Counted
-from stepscope.core.recordings.compiler_guard import guard_of
 from stepscope.readers.format import Source
 from stepscope.recordings.compiler import graph_breaks, recompilation, torch_logs
+from stepscope.recordings.compiler.guards import guard_of
 from stepscope.rules.advice import joined
 from tests.recording_texts import compiler_report
 from tests.scenarios import FINDINGS

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.recordings.compiler import CompilerReport
-from stepscope.core.recordings.compiler_guard import guard_of
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.detect import format_of
 from stepscope.readers.format import Source
 from stepscope.recordings.compiler import builder, torch_logs
+from stepscope.recordings.compiler.guards import guard_of
 from tests.recording_texts import texts_of
 from tests.shared_data import SAMPLES
 from tests.wording import mentions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.analyses.run.samples import device_bytes, gpu_util, last_step, rss_bytes
+from stepscope.analyses.run.samples import gpu_util, rss_bytes
 from stepscope.live.alarms.clock import RankClock
 from stepscope.live.alarms.episodes import Episodes, Trouble, over
 from stepscope.live.alarms.level import Level
@@ -17,6 +17,7 @@ from stepscope.live.alarms.slow import SlowSteps
 from stepscope.live.alarms.steps import StepTable, wall_s
 from stepscope.live.alarms.trend import Trend, TrendDetector
 from stepscope.live.liveness import liveness
+from stepscope.live.samples import device_bytes, last_step
 from stepscope.live.shapes.alert import Alert
 from stepscope.live.shapes.live import RUNS, SILENT, STALLED, SWITCHED_OFF
 from stepscope.readers.run_folder.tail import RankTail, RunTail

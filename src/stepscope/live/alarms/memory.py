@@ -12,8 +12,9 @@ from statistics import median
 from typing import Any
 
 from stepscope.analyses.run.host_growth import kendall_z
-from stepscope.analyses.run.samples import device_bytes, device_total_bytes, rss_bytes
+from stepscope.analyses.run.samples import rss_bytes
 from stepscope.live.alarms.episodes import Trouble, over
+from stepscope.live.samples import device_bytes, device_total_bytes
 from stepscope.protocol.untrusted import objects_at, whole
 
 NUM_SAMPLES = 10

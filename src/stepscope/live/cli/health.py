@@ -140,7 +140,7 @@ class _Progress:
 
     def _say_how_far(self) -> None:
         """A line now and then, and no bar: the job writes to the same terminal."""
-        from stepscope.analyses.run.samples import last_step
+        from stepscope.live.samples import last_step
 
         done = min((last_step(rank) or 0 for rank in self.tail.ranks), default=0)
         now_s = time.monotonic()
@@ -158,8 +158,8 @@ class _Progress:
 
 def _is_enough(tail: RunTail) -> bool:
     """Every rank has made its steps and written its recording, or has had time enough to."""
-    from stepscope.analyses.run.samples import last_step
     from stepscope.live.judge_health import expected_ranks
+    from stepscope.live.samples import last_step
 
     if not tail.ranks or expected_ranks(tail.ranks) - {rank.rank for rank in tail.ranks}:
         return False

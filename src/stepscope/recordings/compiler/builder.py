@@ -17,7 +17,8 @@ from stepscope.core.recordings.compiler import (
     ranks_of,
     with_ranks,
 )
-from stepscope.core.recordings.compiler_guard import Guard, guard_of
+from stepscope.core.recordings.compiler_guard import Guard
+from stepscope.recordings.compiler.guards import guard_of
 
 MAX_COMPILES = 50_000
 """A run compiles hundreds of times; TorchDynamo gives a function up after 8, or 256 in all."""
