@@ -108,6 +108,14 @@ def samples() -> tuple[Sample, ...]:
     return tuple(built)
 
 
+def written(kind: str, folder: Path) -> Path:
+    """The first sample of that kind, which is one file, in a folder."""
+    ((name, data),) = next(each.files for each in samples() if each.kind == kind).items()
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
 def _run(folder: Path) -> dict[str, bytes]:
     run = write_run(folder, ended_wall_ns=1_800_000_100_000_000_000, exit_code=0)
     device = {

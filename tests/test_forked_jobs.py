@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from shutil import rmtree
 
-import pytest
-
+from tests import forked_jobs
 from tests.capture.jobs import LIGHT, environment, run_light, run_to_end, script
 from tests.installed import need
 
@@ -34,19 +33,24 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("raise ValueError('planted')", 1)])
-def test_a_forked_job_is_as_a_started_one(tmp_path: Path, end: str, code: int) -> None:
-    path, run = script(tmp_path, TELLS + end, before="import sys" + SEES + LIGHT), tmp_path / "run"
+def test_a_forked_job_is_as_a_started_one(tmp_path: Path) -> None:
+    told_to = TELLS + "raise ValueError('planted')"
+    path, run = script(tmp_path, told_to, before="import sys" + SEES + LIGHT), tmp_path / "run"
     words = ["run", "--no-diagnose", "--out", str(run), "--", sys.executable, str(path), "word"]
     where = environment(STEPSCOPE_TOLD="given")
     started = run_to_end(*words, env=where, cwd=tmp_path)
     rmtree(run)
     forked = run_light(*words, env=where, cwd=tmp_path)
     assert (forked.returncode, forked.stderr) == (started.returncode, started.stderr)
-    assert started.returncode == code
+    assert started.returncode == 1
     (told, last), (same, and_last) = (
         each.stdout.decode().splitlines() for each in (started, forked)
     )
     assert json.loads(same) == json.loads(told)
     assert and_last == last == "at the end"
     assert json.loads(told)["environment"]["STEPSCOPE_TOLD"] == "given"
+
+
+def test_a_forked_job_ends_with_the_code_that_it_asks_for() -> None:
+    assert forked_jobs._code_of(lambda: sys.exit(3)) == 3
+    assert forked_jobs._code_of(sys.exit) == forked_jobs._code_of(lambda: None) == 0

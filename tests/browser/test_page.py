@@ -17,10 +17,10 @@ from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
 from tests.browser.reading import SIZES, faults_of
 from tests.browser.tabs import Tabs
-from tests.format_samples import samples
+from tests.format_samples import samples, written
 from tests.installed import absent, need, reason
 from tests.report.test_html import HOSTILE
-from tests.shared_data import DEMO, ROOT, SAMPLES, lab_trace, lab_traces, some
+from tests.shared_data import DEMO, ROOT, SAMPLES, lab_trace, lab_traces, some, unpacked
 from tests.waiting import until
 
 need("a browser")
@@ -148,14 +148,9 @@ def test_the_timeline_zooms_and_tells_what_is_chosen(tabs: Tabs, demo_page: Path
 
 
 def test_hostile_names_run_nothing(tabs: Tabs, tmp_path: Path) -> None:
-    import gzip
     import json
 
-    raw = json.loads(
-        gzip.decompress(
-            (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()
-        )
-    )
+    raw = json.loads(unpacked(lab_trace("single/nchw.fixed")))
     for event in raw["traceEvents"]:
         if event.get("cat") in ("kernel", "cpu_op", "user_annotation"):
             event["name"] += HOSTILE
@@ -189,13 +184,17 @@ def test_on_paper_it_is_light_and_unfolded(tabs: Tabs, demo_page: Path) -> None:
 def test_recordings_beside_the_trace_have_a_part_each(tabs: Tabs, tmp_path: Path) -> None:
     names = {
         "ncu-csv": "ncu_raw.csv",
-        "memory-snapshot": "memory_snapshot.pickle.zst",
+        "memory-snapshot": written("memory-snapshot", tmp_path).name,
         "torch-logs": "torch_logs.txt",
         "nvidia-smi": "nvidia_smi.csv",
         "job-log": "ddp_log.txt",
     }
     path = made(
-        [DEMO, *(SAMPLES / "formats" / name for name in names.values())],
+        [
+            DEMO,
+            *(SAMPLES / "formats" / name for name in names.values() if "snapshot" not in name),
+            *tmp_path.iterdir(),
+        ],
         tmp_path,
         step_ms=65.48,
     )

@@ -26,7 +26,7 @@ from tests.waiting import LONGEST_S
 from tests.wording import mentions
 
 RANK = """
-import sys
+import os, sys
 from msgspec.structs import replace
 from pathlib import Path
 from stepscope.calibrate.device import find_device
@@ -34,12 +34,17 @@ from stepscope.calibrate.sweep import CPU_QUICK
 from stepscope.calibrate.groups import join
 from stepscope.calibrate.hardware_file import save
 from stepscope.calibrate.measure import measure_links
+other = os.fork()
+os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if other else "1"
 job = join(find_device("cpu"))
 sweep = replace(CPU_QUICK, collectives=(1024, 4096, 10001, 65536), point_s=0.0)
 links = measure_links(job, sweep, "test", lambda _: None)
 save(links, Path(sys.argv[1]) / f"rank-{job.rank}.json")
 job.dist.destroy_process_group()
+if other:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
 """
+"""Two ranks, of one process that has imported torch."""
 
 
 def test_two_ranks_agree_on_what_they_measured(tmp_path: Path) -> None:
@@ -50,14 +55,8 @@ def test_two_ranks_agree_on_what_they_measured(tmp_path: Path) -> None:
         "WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", LIGHT + RANK, str(tmp_path)],
-            env={**told, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    assert [rank.wait(timeout=LONGEST_S) for rank in ranks] == [0, 0]
+    command = [sys.executable, "-c", LIGHT + RANK, str(tmp_path)]
+    subprocess.run(command, env=told, timeout=LONGEST_S, check=True)
     first, second = (read_hardware(tmp_path / f"rank-{rank}.json") for rank in range(2))
     assert first.collectives == second.collectives, "every rank has the slowest rank's times"
     assert first.machine.num_ranks == 2

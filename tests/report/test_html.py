@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -30,7 +29,7 @@ from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of
 from stepscope.report.words import clean
 from tests import scenarios
-from tests.shared_data import DEMO, SAMPLES, lab_traces
+from tests.shared_data import DEMO, SAMPLES, lab_trace, lab_traces, unpacked
 from tests.wording import mentions
 
 pytestmark = pytest.mark.usefixtures("measured_once")
@@ -302,10 +301,7 @@ def test_what_is_no_diagnosis_is_said_to_be_none(told: dict[str, Any]) -> None:
 def test_a_file_that_cannot_be_written_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trace = tmp_path / "t.pt.trace.json.gz"
-    trace.write_bytes(
-        (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()
-    )
+    trace = lab_trace("single/elementwise_chain.slow")
     assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path)]) != 0
     assert "is a folder" in capsys.readouterr().err
     assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "no" / "r.html")]) != 0
@@ -315,11 +311,7 @@ def test_a_file_that_cannot_be_written_is_named(
 
 def test_a_hostile_trace_end_to_end(tmp_path: Path) -> None:
     """Names of kernels, operators and threads in a real trace made hostile."""
-    raw = json.loads(
-        gzip.decompress(
-            (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()
-        )
-    )
+    raw = json.loads(unpacked(lab_trace("single/nchw.fixed")))
     for event in raw["traceEvents"]:
         if event.get("cat") in ("kernel", "cpu_op"):
             event["name"] += HOSTILE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 
 import pytest
@@ -55,7 +55,12 @@ def test_an_unknown_code_is_answered_with_the_nearest(capsys: pytest.CaptureFixt
     assert "serial-loader" in capsys.readouterr().err
 
 
-def test_the_pages_are_what_the_rules_say() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "make-docs"), "--check"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, f"run scripts/make-docs: {result.stdout}{result.stderr}"
+def test_the_pages_are_what_the_rules_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = str(ROOT / "scripts" / "make-docs")
+    monkeypatch.setattr(sys, "argv", [script, "--check"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script, run_name="__main__")
+    assert ended.value.code == 0, f"run scripts/make-docs: {capsys.readouterr().out}"

@@ -19,6 +19,7 @@ from stepscope.report.diagnosis.whole import diagnosis_document
 from stepscope.report.document.terminal import to_text
 from stepscope.rules.comms.slow_link import advise_by_log
 from stepscope.rules.without_trace import diagnose_auxiliary
+from tests.format_samples import written
 from tests.nccl_logs import two_nodes
 from tests.shared_data import DEMO, ROOT, SAMPLES
 from tests.wording import mentions
@@ -83,10 +84,10 @@ def test_the_verdict_names_what_a_real_log_shows() -> None:
 
 
 def test_a_snapshot_beside_a_trace_leaves_no_need_for_the_profilers_memory(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    snapshot = str(SAMPLES / "formats/memory_snapshot.pickle.zst")
-    for paths, is_needed in (([str(DEMO)], True), ([str(DEMO), snapshot], False)):
+    snapshot = written("memory-snapshot", tmp_path)
+    for paths, is_needed in (([str(DEMO)], True), ([str(DEMO), str(snapshot)], False)):
         assert main(["diagnose", *paths, "--format", "json", "--no-cache"]) == 0
         notes = json.loads(capsys.readouterr().out)["notes"]
         assert any("profile_memory=True" in note for note in notes) is is_needed

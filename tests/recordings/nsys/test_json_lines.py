@@ -26,7 +26,7 @@ from stepscope.recordings.nsys import json_lines
 from stepscope.recordings.nsys import sqlite as nsys_sqlite
 from tests.format_samples import trimmed
 from tests.nsys_files import write_export
-from tests.shared_data import DEMO
+from tests.shared_data import DEMO, lab_trace
 from tests.wording import any_mentions
 
 MAIN_THREAD, PROCESS = 0x00010A16CF0A16CF, 0x00010A16CF000000
@@ -218,28 +218,31 @@ def exported(folder: Path, trace: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def demo_json(demo_export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return as_json(demo_export, tmp_path_factory.mktemp("json") / "run.json")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(tmp_path_factory.mktemp("nsys"), lab_trace("single/launch_tiny.fixed"))
 
 
-def test_both_exports_of_a_recording_give_the_same_facts(
-    demo_export: Path, demo_json: Path
-) -> None:
-    databases, lines = (
+@pytest.fixture(scope="module")
+def lines(database: Path) -> Path:
+    return as_json(database, database.with_name("run.json"))
+
+
+def test_both_exports_of_a_recording_give_the_same_facts(database: Path, lines: Path) -> None:
+    one, other = (
         measure_rank(build_context(trace, None), 0)
         for trace in (
-            nsys_sqlite.read(Source(path=demo_export, label="same")),
-            json_lines.read(Source(path=demo_json, label="same")),
+            nsys_sqlite.read(Source(path=database, label="same")),
+            json_lines.read(Source(path=lines, label="same")),
         )
     )
     for name in ("steps", "kernels", "ops", "marks", "phases", "launches", "categories", "copies"):
-        assert getattr(lines, name) == getattr(databases, name), name
-    assert lines.steps.is_step_interval
-    assert lines.kernels
+        assert getattr(other, name) == getattr(one, name), name
+    assert other.steps.is_step_interval
+    assert other.kernels
 
 
-def test_diagnose_reads_it(demo_json: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(demo_json), "-v"]) == 0
+def test_diagnose_reads_it(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(lines), "-v"]) == 0
     assert "steps detected by" in capsys.readouterr().out.replace("\n", " ")
 
 

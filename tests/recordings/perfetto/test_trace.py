@@ -26,7 +26,9 @@ from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.recordings.perfetto import bulk as perfetto_bulk
 from stepscope.recordings.perfetto import trace as perfetto_trace
 from stepscope.recordings.perfetto.wire import WireError, fields
-from tests.shared_data import DEMO
+from tests.shared_data import DEMO, lab_trace
+
+SMALL = lab_trace("single/nchw.fixed")
 from tests.wording import any_mentions, mentions
 
 START, END = 1, 2
@@ -129,10 +131,10 @@ def bag(trace: Trace) -> Counter[tuple[object, ...]]:
 
 
 def test_our_own_export_comes_back_as_it_was(tmp_path: Path) -> None:
-    file = tmp_path / "demo.pftrace"
-    assert main(["export", "perfetto", str(DEMO), "-o", str(file), "--no-cache"]) == 0
+    file = tmp_path / "small.pftrace"
+    assert main(["export", "perfetto", str(SMALL), "-o", str(file), "--no-cache"]) == 0
     before, after = (
-        read_kineto(Source(path=DEMO, label="demo")),
+        read_kineto(Source(path=SMALL, label="small")),
         perfetto_trace.read(Source(path=file, label="x")),
     )
     after.self_check()
@@ -160,9 +162,9 @@ def details(trace: Trace) -> Counter[object]:
 
 
 def test_chromes_form_of_our_export_keeps_devices_and_shapes(tmp_path: Path) -> None:
-    file = tmp_path / "demo.json"
-    assert main(["export", "perfetto", str(DEMO), "-o", str(file), "--no-cache"]) == 0
-    before, after = (read_kineto(Source(path=path, label="demo")) for path in (DEMO, file))
+    file = tmp_path / "small.json"
+    assert main(["export", "perfetto", str(SMALL), "-o", str(file), "--no-cache"]) == 0
+    before, after = (read_kineto(Source(path=path, label="small")) for path in (SMALL, file))
     assert after.meta.devices == before.meta.devices
     assert after.meta.has_shapes == before.meta.has_shapes
     inputs = [each.dims for each in after.details if isinstance(each, OpInputs)]

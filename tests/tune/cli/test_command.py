@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -360,7 +359,9 @@ def test_a_job_that_leaves_by_itself_is_no_signal(
     assert left.value.code == 3
 
 
-def test_a_real_training_is_tuned(tmp_path: Path) -> None:
+def test_a_real_training_is_tuned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     need("optuna")
     job = tmp_path / "train.py"
     job.write_text(
@@ -372,11 +373,7 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         "    optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step(); "
         "time.sleep(pause)\n"
     )
-    code = (
-        "import sys\nfrom stepscope.cli.options import read_options\n"
-        "from stepscope.tune.cli import command as tune\n"
-        "sys.exit(tune.run(read_options(tune.Options, sys.argv[1:], 'tune', '')))"
-    )
+    monkeypatch.chdir(tmp_path)
     words = [
         "--knob",
         "pause=0.001,0.03",
@@ -389,13 +386,8 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         "--warm-up",
         "5",
     ]
-    ran = subprocess.run(
-        [sys.executable, "-c", code, *words, "--no-verify", "--format", "json", "--out", "out",
-         "--", sys.executable, "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 1, ran.stderr
-    tuning = json.loads(ran.stdout)
+    assert tune.run(parse(*words, "--no-verify", "--format", "json", "--out", "out", *COMMAND)) == 1
+    tuning = json.loads(capsys.readouterr().out)
     assert tuning["verdict"] == "not proven"
     assert tuning["winner"]["settings"] == {"pause": 0.001}
     assert tuning["baseline"]["ms"] > 25
