@@ -17,6 +17,7 @@ from stepscope.readers.inputs import find_sources
 from stepscope.rules.accuracy import is_crowded, widened
 from stepscope.rules.judge import Judgement
 from stepscope.rules.judge_job import crowded_judgement
+from stepscope.rules.proposal import Remark
 from stepscope.rules.verdict import diagnose_job
 from stepscope.rules.without_trace import busy_note
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
@@ -87,6 +88,11 @@ def test_a_small_gain_in_a_crowd_is_not_told_and_named_all_the_same() -> None:
     (said,) = made.abstentions
     assert said.code == FIXES
     assert mentions(said.reason, "debug-mode")
+    remarked = crowded_judgement(
+        Judgement(remarks=(Remark(code="thread-oversubscription", text="24 threads"),)), CROWDED
+    )
+    assert remarked.remarks
+    assert mentions(remarked.abstentions[0].reason, "thread-oversubscription")
     (bare,) = crowded_judgement(Judgement(), CROWDED).abstentions
     assert mentions(bare.reason, "other processes", "cores")
     assert not mentions(bare.reason, "debug-mode")

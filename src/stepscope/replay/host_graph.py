@@ -29,7 +29,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, matching
+from stepscope.analyses.grouping import distinct, matching, median
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
 from stepscope.analyses.links import host_collectives
@@ -38,7 +38,7 @@ from stepscope.analyses.steps.partition import host_work
 from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph, last_step
-from stepscope.replay.profiler_cost import Fitted
+from stepscope.replay.profiler_cost import Fitted, cost_of_event_ns, without_cost_ns
 from stepscope.replay.resources import TaskKinds
 from stepscope.replay.simulate import bisect, play
 
@@ -46,6 +46,8 @@ SCALE_RANGE = (0.02, 50.0)
 MIN_HOLD_UP_NS = 500_000
 """Another thread that gets the core keeps it about as long at least (Linux: 0.7 ms and more, for
 threads alike)."""
+SLICE_NS = 3_000_000
+"""As long as a thread keeps its core where others want it (Linux: 0.7 to 6 ms)."""
 SPLIT = ("compile", "allocator", "input", "io", "gc", "comms")
 
 
@@ -114,32 +116,57 @@ def _parts(host: HostActivity, work: Intervals, end: Int64) -> dict[str, Float64
     return parts
 
 
-def without_hold_ups(graph: Graph, name: Int64) -> Graph:
-    """Of a busy machine's steps, what recurs: whoever takes the core away does so anywhere. Of the
-    operators of one name, and of the host's work between two of the same names, the longest of one
-    step is compared with the longest of the others, and so on, and takes what it does in all of
-    them. `name`: of each task."""
-    work = graph.call_parts["work"]
-    following = np.append(name[1:], NONE)
-    both = name * (int(name.max(initial=0)) + 2) + following
+def without_recording(graph: Graph, trace: Trace) -> Graph:
+    """Operators without what recording cost them, by how many there are inside of each: a step of
+    small ones is lengthened most."""
+    starts = np.sort(trace.start_ns[trace.is_kind(Kind.OP)])
+    begun = graph.call_start_ns
+    events = np.searchsorted(starts, begun + graph.task_ns.astype(np.int64)) - np.searchsorted(
+        starts, begun
+    )
+    middle_ns = max(median(graph.task_ns / np.maximum(events, 1)), 1.0)
+    left_ns = without_cost_ns(graph.task_ns, events, cost_of_event_ns(middle_ns), middle_ns)
+    return replace(graph, task_ns=left_ns)
+
+
+def without_hold_ups(graph: Graph, name: Int64, share: float) -> Graph:
+    """Of a busy machine's steps, what recurs: whoever takes the core away does so anywhere. Each
+    operator, and the host's work after it, takes what it does in all steps, at its place among
+    those of its name. What is longer than a thread keeps its core was held up in all of them, for
+    `share` of the time. `name`: of each task."""
+    step = graph.task_step
+    both = name * (int(name.max(initial=0)) + 2) + np.append(name[1:], NONE)
+    # Between two of the same names; of a pair that not every step has, after one of that name.
+    work = _recurring(_recurring(graph.call_parts["work"], both, step), name, step)
     return replace(
         graph,
-        task_ns=_recurring(graph.task_ns, name, graph.task_step),
-        call_parts=graph.call_parts | {"work": _recurring(work, both, graph.call_step)},
+        task_ns=_own(_recurring(graph.task_ns, name, step), share),
+        call_parts=graph.call_parts | {"work": _own(work, share)},
     )
 
 
+def _own(ns: Float64, share: float) -> Float64:
+    own: Float64 = np.maximum(np.minimum(ns, SLICE_NS), ns * (1.0 - share))
+    return own
+
+
 def _recurring(ns: Float64, name: Int64, step: Int64) -> Float64:
-    order = np.lexsort((-ns, step, name))
-    is_new = np.diff(name[order], prepend=NONE) != 0
-    is_first = is_new | (np.diff(step[order], prepend=NONE) != 0)
+    """Where steps have unlike numbers of a name, the longest of one is compared with the longest of
+    the others, and so on."""
+    steps, of_step = np.unique(step, return_inverse=True)
+    _, of_name = np.unique(name, return_inverse=True)
+    count = np.zeros((int(of_name.max(initial=0)) + 1, len(steps)), np.int64)
+    np.add.at(count, (of_name, of_step), 1)
+    is_even = (count == count[:, :1]).all(axis=1)[of_name]
+    order = np.lexsort((np.where(is_even, np.arange(len(ns)), -ns), of_step, of_name))
+    is_first = np.diff(of_name[order] * len(steps) + of_step[order], prepend=NONE) != 0
     place = np.arange(len(ns))
     rank = place - np.maximum.accumulate(np.where(is_first, place, 0))
-    _, alike = np.unique(np.stack((name[order], rank)), axis=1, return_inverse=True)
+    _, alike = np.unique(np.stack((of_name[order], rank)), axis=1, return_inverse=True)
     alike = alike.reshape(-1)
     least = np.full(len(ns), np.inf)
     np.minimum.at(least, alike, ns[order])
-    is_in_all = np.bincount(alike, minlength=len(ns)) == len(distinct(step))
+    is_in_all = np.bincount(alike, minlength=len(ns)) == len(steps)
     sure = np.where(is_in_all, least, np.inf)[alike]
     kept: Float64 = ns.copy()
     kept[order] = np.where(ns[order] - sure > MIN_HOLD_UP_NS, sure, ns[order])

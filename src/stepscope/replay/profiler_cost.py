@@ -199,8 +199,11 @@ def event_ns(graph: Graph) -> float | None:
 def usual_cost_ns(graph: Graph) -> float:
     """What recording an operator cost this host, by its speed: a part of it is the same on all."""
     middle_ns = event_ns(graph)
-    if middle_ns is None:
-        return USUAL_COST_NS
+    return USUAL_COST_NS if middle_ns is None else cost_of_event_ns(middle_ns)
+
+
+def cost_of_event_ns(middle_ns: float) -> float:
+    """What recording one costs, where the middle one takes so long with it."""
     low, high = USUAL_RANGE_NS
     cost_ns = min(COST_FIXED_NS + COST_SHARE * middle_ns, MOST_SHARE * middle_ns)
     return float(np.clip(cost_ns, low, high))

@@ -26,6 +26,7 @@ from stepscope.replay.host_graph import (
     fit_on_host,
     with_measured,
     without_hold_ups,
+    without_recording,
 )
 from stepscope.replay.profiler_cost import (
     USUAL_COST_NS,
@@ -48,6 +49,8 @@ UNRECORDED_SHARE = 0.25
 WAITING_SHARE = 0.05
 """Of an unprofiled step in next(), beside what fetching a ready batch takes, from which worker
 processes do not keep up."""
+MAX_HELD_UP = 0.9
+"""Of the time, by which what a host without a device did in one piece is taken to be shorter."""
 SLOWED = 0.9
 """Of the recorded step that the unprofiled one takes at most, for its waits to be other ones."""
 
@@ -217,9 +220,10 @@ def case_of(
     starved = starved or waits
     if graph.on_host:
         held_up = 0.0 if metadata is None else metadata.held_up_share or 0.0
-        usual = graph
+        usual = graph if step_ns is None else without_recording(graph, context.trace)
         if held_up >= RANGES.least_held_up:
-            usual = without_hold_ups(graph, context.trace.name[graph.task_event].astype(np.int64))
+            names = context.trace.name[graph.task_event].astype(np.int64)
+            usual = without_hold_ups(usual, names, min(held_up, MAX_HELD_UP))
         fitted = fit_on_host(usual, step_ns, measured)
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.host.loader import WORKERS
+from stepscope.analyses.steps.projection import rerun_forward_ops
 from stepscope.core.trace import Kind
 from stepscope.rules.case import Case
 from stepscope.rules.shared.pcie_copies import TO_DEVICE
@@ -110,6 +111,8 @@ def compiles(case: Case) -> bool:
 
 
 def recomputes(case: Case) -> bool:
+    if on_host(case):
+        return bool(rerun_forward_ops(case.context.trace, case.context.links).any())
     return on_device(case) and bool(case.table.recomputed.any())
 
 

@@ -97,11 +97,15 @@ def crowded_judgement(judgement: Judgement, run: RunFacts) -> Judgement:
     suspects = [
         finding.code for finding in judgement.findings if finding.predicted_speedup >= LEAST_SPEEDUP
     ]
+    suspects = list(dict.fromkeys((*(each.code for each in judgement.remarks), *suspects)))
     reason = "other processes had the cores for most of the time"
     if suspects:
         reason += f"; what may cost something: {', '.join(suspects[:MOST_SUSPECTS])}"
     needs = "record again on a machine that is not shared"
-    return Judgement(abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),))
+    return Judgement(
+        abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),),
+        remarks=judgement.remarks,
+    )
 
 
 def _measured_in_a_crowd(finding: Finding, run: RunFacts) -> Finding:

@@ -11,10 +11,11 @@ from stepscope.rules.case import Case, case_of
 from stepscope.rules.memory.dense_embedding_gradient import propose
 from stepscope.rules.proposal import Proposal
 from tests.rules.recorder import Recorder, gain
-from tests.tracing import inputs, op, trace_of
+from tests.tracing import Event, inputs, mark, op, trace_of
 from tests.wording import mentions
 
 ROWS, WIDTH = 1_000_001, 64
+MS = 1_000_000
 
 
 def training(
@@ -83,3 +84,36 @@ def test_a_tied_table_has_a_dense_gradient_anyway() -> None:
 def test_what_sparse_updates_cost_is_known_of_few_optimizers_and_of_one_rank() -> None:
     assert propose(training(optimizer="Lion")) is None
     assert propose(training(ranks=2)) is None
+
+
+def on_host(*, tied: bool = False) -> Case:
+    """Steps without a device: 1 ms of model, 3 ms that make the gradient of a table, and 4 ms that
+    apply it."""
+    events: list[Event] = []
+    now, table = 0, f"[{ROWS}, {WIDTH}]"
+    read = f"[[8, {WIDTH}], [{WIDTH}, {ROWS if tied else 8}]]"
+    made = inputs(
+        f"[[256, {WIDTH}], [256], [], [], []]",
+        '["float", "long int", "Scalar", "Scalar", "Scalar"]',
+        concrete=f'["", "", "{ROWS}", "-1", "False"]',
+    )
+    applied = inputs(f"[{table}, {table}]", '["float", "float"]')
+    for step in range(3):
+        began = now
+        events += [
+            op("aten::mm", now, now + MS, detail=inputs(read, '["float", "float"]')),
+            op("aten::embedding_dense_backward", now + MS, now + 4 * MS, detail=made),
+            op("aten::add_", now + 4 * MS, now + 8 * MS, detail=applied),
+            mark("Optimizer.step#SGD.step", now + 4 * MS, now + 8 * MS),
+        ]
+        now += 8 * MS
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+        now += 1_000
+    meta = TraceMeta(path="built", has_shapes=True)
+    return case_of(build_context(trace_of(*events, meta=meta), None), 0, None)
+
+
+def test_a_host_that_passes_over_whole_tables_gains_the_passes() -> None:
+    case = on_host()
+    assert gain(case, propose(case)) == pytest.approx(8, rel=0.02)
+    assert propose(on_host(tied=True)) is None

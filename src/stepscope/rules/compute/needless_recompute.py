@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, matching
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.intervals import Intervals, union
+from stepscope.analyses.intervals import Intervals, intersect, union
 from stepscope.analyses.memory.recomputed import Recomputed, recomputed
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, rerun_forward_ops
 from stepscope.core.diagnosis import Abstention, MemoryChange
@@ -38,6 +38,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
+from stepscope.rules.shared.host_ranges import without_ranges
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operands, read_bytes
 
@@ -66,6 +67,8 @@ class Recomputations(Struct, frozen=True, kw_only=True):
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the second run of as many runs as fit in memory."""
+    if case.graph.on_host:
+        return _on_host(case)
     table = case.table
     again_ms = per_step_ms(case.graph, table.recomputed)
     if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
@@ -92,6 +95,32 @@ def propose(case: Case) -> Proposal | Abstention | None:
         if held is None
         else MemoryChange(before_bytes=held.peak_at(0.0), after_bytes=held.peak_at(fits)),
     )
+
+
+def _on_host(case: Case) -> Proposal | None:
+    """The operators are the work, and what their outputs would take is the process's memory."""
+    graph, steps = case.graph, max(case.graph.num_steps, 1)
+    again = _recomputations(case, graph)
+    window = union(graph.call_start_ns[:1], graph.call_end_ns[-1:])
+    runs = intersect(union(again.start, again.end), window)
+    if runs.total < POLICY.least_share * window.total:
+        return None
+    free = None if case.metadata is None else case.metadata.memory_available_bytes
+    words = "how much memory is free was not recorded"
+    if free is not None:
+        words = f"the machine has {size_words(free)} of memory free: watch what the process takes"
+    return Proposal(
+        summary=f"{runs.total / steps / 1e6:.1f} ms a step, as recorded, are forward work done "
+        "again in backward.",
+        action=_action(1.0),
+        evidence=(f"{len(runs) / steps:.3g} stretches a step run again", words),
+        change=lambda before: without_ranges(case, before, runs),
+        cautious=lambda before: without_ranges(case, before, _every_second(runs)),
+    )
+
+
+def _every_second(runs: Intervals) -> Intervals:
+    return Intervals(runs.start[::2], runs.end[::2])
 
 
 def _fit(case: Case, held: Recomputed) -> tuple[float, str]:

@@ -73,6 +73,7 @@ def propose(case: Case) -> Proposal | None:
     if not looped.any():
         return None
     trace, steps = case.context.trace, max(graph.num_steps, 1)
+    nodes = trace.fwd_thread[graph.task_event] > 0
     spent_ns = graph.task_ns + graph.call_parts["work"]
     spent_ms = float(spent_ns[looped].sum()) / steps / 1e6
     names = trace.name[graph.task_event[looped]]
@@ -91,8 +92,8 @@ def propose(case: Case) -> Proposal | None:
         ),
         events=graph.task_event[looped],
         events_ns=spent_ns[looped],
-        change=lambda before: _called_once(before, turns, 0.0),
-        cautious=lambda before: _called_once(before, turns, POLICY.left),
+        change=lambda before: _called_once(before, turns, nodes, 0.0),
+        cautious=lambda before: _called_once(before, turns, nodes, POLICY.left),
     )
 
 
@@ -175,15 +176,20 @@ def _num_read(trace: Trace, op: int) -> int:
     return 0 if inputs is None else sum(map(math.prod, filter(is_shape, inputs.dims)))
 
 
-def _called_once(graph: Graph, turns: Int64, left: float) -> Graph:
-    """Each turn's share of a call, and of the Python between two."""
+def _called_once(graph: Graph, turns: Int64, nodes: Bool, left: float) -> Graph:
+    """Each turn's share of a call, and of the Python between two. What backward's engine does for
+    its nodes before the first of a step and after the last, it does for those that are left."""
     share: Float64 = left + (1.0 - left) / turns
     within = np.append((turns[1:] > 1) & (turns[1:] == turns[:-1]), False)
-    work = graph.call_parts["work"]
+    spared = np.where(within, share, 1.0)
+    for step in distinct(graph.task_step[nodes]).tolist():
+        of_step = np.flatnonzero(nodes & (graph.task_step == step))
+        around = [max(of_step[0] - 1, 0), of_step[-1]]
+        spared[around] = np.minimum(spared[around], share[of_step].mean())
     return replace(
         graph,
         task_ns=graph.task_ns * share,
-        call_parts=graph.call_parts | {"work": np.where(within, work * share, work)},
+        call_parts=graph.call_parts | {"work": graph.call_parts["work"] * spared},
     )
 
 

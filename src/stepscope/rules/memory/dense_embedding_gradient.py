@@ -21,6 +21,7 @@ step; 2.28 with sparse gradients. Under Adam, with 200,000 rows each, SparseAdam
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from math import prod
 
@@ -32,22 +33,30 @@ from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.weights import BLOCK, Trained, optimizer_of, trained_weights
 from stepscope.core.numbers import size_words
-from stepscope.core.trace import NONE, Bool, Int64, Kind
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 from stepscope.replay.changes import with_part_ns, with_task_ns, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.evidence import EMBEDDING_BACKWARD
+from stepscope.rules.evidence import EMBEDDING_BACKWARD, on_host
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.host_ranges import named_events, ranges_of, share_inside
+from stepscope.rules.shared.host_ranges import (
+    named_events,
+    ranges_of,
+    share_inside,
+    with_shorter_operators,
+)
 from stepscope.rules.task_table import per_step_ms
-from stepscope.workload.inputs import ParsedInputs, integer_at
+from stepscope.workload.inputs import ParsedInputs, inputs_of, integer_at
 from stepscope.workload.operands import is_shape
 
 CODE = "dense-embedding-gradient"
 BOUND = "memory"
 ROWS_AT = {"aten::embedding_dense_backward": 2, "aten::_embedding_bag_dense_backward": 5}
 """The argument that says how many rows the table has."""
+PASSES = re.compile(r"^aten::(_?foreach_)?(\w+_|sqrt|add|mul|div|clone|linalg_vector_norm|norm)$")
+"""Operators in place, and those of optimizers and of clipping: they pass over all that they
+read."""
 ELEMENT_BYTES = 4
 MAX_TOUCHED = 0.25
 """Of a table's rows that a batch looks up, beyond which a sparse gradient spares little."""
@@ -74,6 +83,8 @@ class Tables(Struct, frozen=True, kw_only=True):
 def propose(case: Case) -> Proposal | None:
     """Gradients of the rows that were looked up, and an update of these alone."""
     optimizer = optimizer_of(case.context.trace) or ""
+    if case.graph.on_host:
+        return _on_host(case, optimizer)
     left = HOST_LEFT.get(optimizer)
     trained = trained_weights(case.context)
     if left is None or trained is None or (case.context.trace.meta.world_size or 1) > 1:
@@ -110,6 +121,66 @@ def propose(case: Case) -> Proposal | None:
         changes_training=rests,
         may_slow=rests,
     )
+
+
+def _on_host(case: Case, optimizer: str) -> Proposal | None:
+    """Without a device the operators over whole tables are the work: gradients that are filled,
+    added up, and applied."""
+    trace = case.context.trace
+    is_asked = optimizer in HOST_LEFT and (trace.meta.world_size or 1) == 1
+    if not is_asked or not on_host(case):
+        return None
+    touched: dict[tuple[int, int], float] = {}
+    for event in named_events(case, EMBEDDING_BACKWARD, Kind.OP).tolist():
+        inputs = inputs_of(trace, event)
+        shape = None if inputs is None else _table_shape(inputs, trace.names[trace.name[event]])
+        if inputs is not None and shape is not None:
+            share = prod(each for each in inputs.dims[1] if isinstance(each, int)) / shape[0]
+            touched[shape] = max(touched.get(shape, 0.0), share)
+    tables = {shape: share for shape, share in touched.items() if share <= MAX_TOUCHED}
+    whole = _over(case, set(tables))
+    if not len(whole):
+        return None
+    ranges, kept = ranges_of(case, whole), max(tables.values())
+    rests = optimizer in RESTING
+    remedy = "torch.optim.SparseAdam for these tables alone" if rests else f"{optimizer} as it is"
+    size = sum(map(prod, tables)) * ELEMENT_BYTES
+    return Proposal(
+        summary=f"Gradients of {len(tables)} embeddings are written and applied whole, "
+        f"{size_words(size)}; a batch touches {kept:.2g} of their rows at most.",
+        action=f"nn.Embedding(..., sparse=True), with {remedy} (no weight decay)",
+        evidence=(
+            f"{len(whole) / max(case.graph.num_steps, 1):.0f} operators a step pass over all rows",
+        ),
+        events=whole,
+        change=lambda graph: with_shorter_operators(case, graph, ranges, 1.0 - kept),
+        cautious=lambda graph: with_shorter_operators(
+            case, graph, ranges, 1.0 - min(HOST_LEFT[optimizer] / 2, 1.0)
+        ),
+        changes_numerics=True,
+        changes_training=rests,
+        may_slow=rests,
+    )
+
+
+def _over(case: Case, tables: set[tuple[int, int]]) -> Int64:
+    """Operators that pass over whole tables: in the optimizer's step, and what makes and adds up
+    their gradients. Where a product reads one, it is dense anyway."""
+    trace = case.replayed
+    ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.detail >= 0))
+    names = np.array([bool(PASSES.search(name)) for name in trace.names], np.bool_)[trace.name[ops]]
+    dims = [_dims(trace, op) for op in ops.tolist()]
+    read = {shape for each, passes in zip(dims, names, strict=True) if not passes for shape in each}
+    tied = {shape for shape in tables if shape[::-1] in read}
+    chosen = [bool(each) and each[0] in tables - tied for each in dims]
+    over: Int64 = ops[names & np.array(chosen, np.bool_)]
+    made = named_events(case, EMBEDDING_BACKWARD, Kind.OP)
+    return np.unique(np.concatenate([over, made])) if len(over) and tables - tied else over[:0]
+
+
+def _dims(trace: Trace, op: int) -> list[tuple[int, ...]]:
+    inputs = inputs_of(trace, op)
+    return [] if inputs is None else [tuple(dims) for dims in inputs.dims if is_shape(dims)]
 
 
 def tables_of(case: Case, trained: Trained) -> Tables | None:

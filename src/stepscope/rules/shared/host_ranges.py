@@ -150,6 +150,12 @@ def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     return replace(idle, call_parts=parts)
 
 
+def with_shorter_operators(case: Case, graph: Graph, ranges: Intervals, share: float) -> Graph:
+    """Of a run without a device, what the operators inside the ranges take is so much less."""
+    left = 1.0 - share * _operators_inside(case, ranges)
+    return replace(graph, task_ns=graph.task_ns * left)
+
+
 def without_operators(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     """Of a rank of several without a device, whose operators are a part of what the host did: those
     inside the ranges are gone."""
