@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers import detect
+from stepscope.readers import detect, stream
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import refuse_unknown
 from stepscope.readers.format import Source
@@ -84,10 +84,14 @@ def test_one_file_gives_every_readers_facts_once(tmp_path: Path) -> None:
     assert (nccl.num_messages, len(nccl.connections)) == (3, 1)
 
 
-def test_what_stands_in_two_blocks_is_found(tmp_path: Path) -> None:
+def test_what_stands_in_two_blocks_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block_bytes = 1 << 18
+    monkeypatch.setattr(stream, "BLOCK_BYTES", block_bytes)
     first = recompile("L['x'].size()[0] == 4").splitlines()[0] + "\n"
     for before in (3, 60, 100):
-        fill = LONG_PRINTS[: BLOCK_BYTES - before - 1] + "\n"
+        fill = LONG_PRINTS[: block_bytes - before - 1] + "\n"
         assert names_in(tmp_path / "job.log", fill + first) == ["torch-logs"]
 
 
