@@ -19,9 +19,8 @@ from stepscope.api import Reader, Source, TrainingLog
 from stepscope.core.recordings.allocator_message import FAILED_MARK
 from stepscope.core.recordings.job_output import JobOutput
 from stepscope.core.recordings.training_log import TrainingRecording
+from stepscope.readers.formats import BY_NAME
 from stepscope.readers.text_lines import batches, may_be_output, opened, uncolored
-from stepscope.recordings.compiler import torch_logs
-from stepscope.recordings.frameworks import log as training_log
 from stepscope.recordings.job_log.lines import HUNG_MARK, TRACED_MARK, WORDINGS
 from stepscope.recordings.job_log.parser import MARKS, JobLogParser
 
@@ -38,7 +37,8 @@ def is_mine(head: bytes, name: str) -> bool:
     and these may come later."""
     if not may_be_output(head, name):
         return False
-    return is_in(head) or training_log.is_in(head) or torch_logs.is_in(head)
+    others = (BY_NAME[form].reader().is_in for form in ("training-log", "torch-logs"))
+    return is_in(head) or any(is_theirs is not None and is_theirs(head) for is_theirs in others)
 
 
 def is_in(text: bytes) -> bool:
