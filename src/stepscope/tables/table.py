@@ -15,7 +15,7 @@ from stepscope.core.extras import need
 from stepscope.tables.arrow import ArrowTable, arrow
 from stepscope.tables.html import table_html
 from stepscope.tables.rows.columns import TableSpec
-from stepscope.tables.text import to_text
+from stepscope.tables.text import to_json, to_text
 
 MAX_ROWS = 10
 """Printed, where pandas does not do it."""
@@ -39,6 +39,10 @@ class Table:
         if self._rows is None:
             self._rows = self._build()
         return self._rows
+
+    def to_json(self) -> str:
+        """As `query --format json` prints it."""
+        return to_json(self.to_arrow())
 
     def to_pandas(self) -> Any:
         """As a pandas.DataFrame. A column of whole numbers with gaps is Int64, not a float."""

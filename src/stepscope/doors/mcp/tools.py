@@ -65,19 +65,19 @@ class Tools:
         """SQL (DuckDB's) over a recorded run's tables: events, kernels, launches, copies,
         collectives, steps, ranks, findings. Times are integer nanoseconds. Ask
         `select table_name, column_name from information_schema.columns` for the columns."""
-        from stepscope.tables.run import load
-        from stepscope.tables.text import to_json
+        from stepscope import load
 
         with self._lock:
             run = load(self._roots.path(path), jobs=1)
             try:
-                rows = run.query(sql, most_s=QUERY_S).to_arrow()
-                if rows.nbytes > MAX_ROWS_BYTES:
+                answer = run.query(sql, most_s=QUERY_S)
+                num_bytes = answer.to_arrow().nbytes
+                if num_bytes > MAX_ROWS_BYTES:
                     raise UsageError(
-                        f"the answer has {rows.nbytes >> 20} MiB; ask for less: a limit, a sum, "
+                        f"the answer has {num_bytes >> 20} MiB; ask for less: a limit, a sum, "
                         "one step or one rank"
                     )
-                table = json.loads(to_json(rows))
+                table = json.loads(answer.to_json())
             finally:
                 run.close()
         return answers.rows_answer(table["columns"], table["rows"])
