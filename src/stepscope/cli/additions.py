@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stepscope.core.hardware import ProbedTimes
     from stepscope.core.peak import GivenWork
     from stepscope.pipeline.options import Options
+    from stepscope.report.document.blocks import Document
 
 T = TypeVar("T")
 
@@ -69,6 +70,19 @@ class ScalingRuns(NamedTuple):
     are read, the format, and what a gate asks of it; gives the exit code."""
     quantities: tuple[str, ...]
     """What such a gate may name."""
+
+
+class LiveRuns(NamedTuple):
+    """What `serve` shows of a run that may be under way, by its folder."""
+
+    document: Callable[[Path], tuple[Document, bool]]
+    """What `watch` prints, and whether the job has ended."""
+    series: Callable[[Path], Callable[[], dict[str, Any]]]
+    """What its pictures are drawn of, each time anew; what was read stays."""
+
+
+def live_runs() -> LiveRuns:
+    return _addition("stepscope.live.served", LiveRuns)
 
 
 def scaling_runs() -> ScalingRuns:

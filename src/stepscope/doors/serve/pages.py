@@ -9,21 +9,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from stepscope.cli.additions import live_runs
 from stepscope.doors.serve.catalogue import Catalogue, catalogue_of
 from stepscope.doors.serve.report import frame_html, index_page, live_page, refusal_page
 from stepscope.errors import StepscopeError
 from stepscope.experiments.compare.comparison import compare
-from stepscope.live.report.watch.view import live_document
-from stepscope.live.series import RunSeries
-from stepscope.live.view import live_view
-from stepscope.live.watch.alerting import read_alerts
 from stepscope.pipeline.comparison import read_side
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import page_of_recording
 from stepscope.pipeline.recording import Recording
 from stepscope.protocol.json_text import json_text
-from stepscope.readers.run_folder.tail import Follower
 from stepscope.report.comparison.html import comparisons_html
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
@@ -52,7 +49,7 @@ class Pages:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._kept: OrderedDict[tuple[str, ...], str] = OrderedDict()
-        self._series_of: OrderedDict[Path, RunSeries] = OrderedDict()
+        self._series_of: OrderedDict[Path, Callable[[], dict[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
         """One is made at a time: each may need most of the memory."""
 
@@ -119,8 +116,7 @@ class Pages:
         if listed is None or not now.is_run(listed):
             return self._unlisted(name)
         path = now.path_of(listed)
-        view = live_view(Follower(path).look(), read_alerts(path))
-        document, has_ended = live_document(view), view.exit_code is not None
+        document, has_ended = live_runs().document(path)
         if is_frame:
             return Answer(text=frame_html(document), has_ended=has_ended)
         return Answer(text=live_page(str(self._folder), listed, document, has_ended=has_ended))
@@ -133,11 +129,11 @@ class Pages:
         path = now.path_of(listed)
         with self._lock:
             # What was read of a run is kept while somebody looks at it.
-            series = self._series_of.pop(path, None) or RunSeries(path)
+            series = self._series_of.pop(path, None) or live_runs().series(path)
             self._series_of[path] = series
             while len(self._series_of) > MAX_FOLLOWED:
                 self._series_of.popitem(last=False)
-            text = json_text(series.look(read_alerts(path)))
+            text = json_text(series())
         return Answer(text=text, kind="application/json")
 
     def _once(self, key: tuple[str, ...], make: Callable[[], str]) -> str:
