@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from stepscope.errors import InputError, UsageError
-from stepscope.plan.config_families import FAMILIES, UNSUPPORTED, llama, with_further_layers
+from stepscope.plan.config_families import FAMILIES, llama, with_further_layers
 from stepscope.plan.config_fields import Fields
 from stepscope.plan.devices import shown
 from stepscope.plan.model import Model
@@ -50,6 +50,8 @@ class _Family:
 class _ModelFile:
     families: tuple[_Family, ...]
     unsupported: Mapping[str, str] = field(default_factory=dict)
+    unsupported_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By why a `model_type` cannot be planned."""
 
 
 def find_model(word: str) -> Model:
@@ -262,8 +264,9 @@ def model_from_config(
     """
     fields = _text_fields(Fields(values, where))
     kind = fields.word("model_type")
-    if kind in UNSUPPORTED:
-        raise InputError(f"{where}: models of type {kind} are not supported: {UNSUPPORTED[kind]}")
+    for why, types in _load_file().unsupported_types.items():
+        if kind in types:
+            raise InputError(f"{where}: models of type {kind} are not supported: {why}")
     build = FAMILIES.get(kind)
     if build is None:
         _reject_strange(fields, kind)

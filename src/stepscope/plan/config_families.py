@@ -378,30 +378,3 @@ FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
     **GPT_FAMILIES,
 }
 """By `model_type`."""
-
-UNSUPPORTED: Mapping[str, str] = {
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"), "it has no attention"),
-    **dict.fromkeys(
-        (
-            "nemotron_h",
-            "jamba",
-            "zamba",
-            "zamba2",
-            "bamba",
-            "falcon_h1",
-            "granitemoehybrid",
-            "lfm2",
-            "recurrent_gemma",
-            "qwen3_next",
-        ),
-        "it mixes attention with other layers (Mamba and the like)",
-    ),
-    **dict.fromkeys(
-        ("t5", "mt5", "bart", "whisper", "pegasus", "marian"), "it has an encoder and a decoder"
-    ),
-    **dict.fromkeys(
-        ("deepseek_v32", "deepseek_v4"), "its attention picks tokens, which we do not count yet"
-    ),
-    **dict.fromkeys(("vit", "clip", "siglip", "unet"), "it is not a model of text"),
-}
-"""Why a `model_type` cannot be planned."""

@@ -12,41 +12,13 @@ PREFIXES = (
     *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "ROCM_", "AMD_", "MIOPEN_"),
     *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "LOCAL_", "MASTER_", "PYTHON"),
 )
-NAMES = frozenset(
-    {
-        *(
-            "RANK",
-            "WORLD_SIZE",
-            "GROUP_RANK",
-            "NODE_RANK",
-            "ROLE_RANK",
-            "TOKENIZERS_PARALLELISM",
-            "LD_PRELOAD",
-            "MALLOC_CONF",
-        ),
-        *(
-            "SLURM_PROCID",
-            "SLURM_LOCALID",
-            "SLURM_NODEID",
-            "SLURM_NTASKS",
-            "SLURM_NNODES",
-            "SLURM_NTASKS_PER_NODE",
-        ),
-        *(
-            "SLURM_CPUS_PER_TASK",
-            "SLURM_CPUS_ON_NODE",
-            "SLURM_GPUS_ON_NODE",
-            "SLURM_JOB_ID",
-            "SLURM_CPU_BIND",
-        ),
-        *(
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        ),
-    }
-)
+NAMES = {
+    "RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "TOKENIZERS_PARALLELISM",
+    "LD_PRELOAD", "MALLOC_CONF", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS",
+    "SLURM_NNODES", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE",
+    "SLURM_GPUS_ON_NODE", "SLURM_JOB_ID", "SLURM_CPU_BIND", "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+}  # fmt: skip
 MAX_CHARS = 200
 
 
