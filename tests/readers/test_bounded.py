@@ -31,7 +31,7 @@ from tests.nsys_files import PID, Export
 from tests.recordings.perfetto.test_trace import END, START, field, packet
 from tests.shared_pickles import Many, Once, pickled
 
-SIZE = 6_000
+SIZE = 4_000
 MOST_LINES = 20
 """Of our code, for each byte of a file. Each shape took 1 to 13."""
 MOST_GROWTH = 2.4
