@@ -21,9 +21,9 @@ SENT = CollectiveArgs(
 )
 
 
-def on_hosts(*exchanged: bool) -> Trace:
-    """Four steps of one rank without a device: each micro-batch takes 4 ms, and 8 ms more where its
-    gradients are handed over and waited for; the update takes 1 ms."""
+def on_hosts(*exchanged: bool, messages: int = 1) -> Trace:
+    """Four steps of one rank without a device: each micro-batch takes 4 ms, and 8 ms more for each
+    message of its gradients, where they are handed over and waited for; the update takes 1 ms."""
     events: list[Event] = []
     now = 0
     for step in range(4):
@@ -33,7 +33,10 @@ def on_hosts(*exchanged: bool) -> Trace:
             node = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
             events.append(op(node, now + 2 * MS, now + 4 * MS, sequence=1, fwd_thread=1))
             now += 4 * MS
-            if each:
+            for more in range(messages if each else 0):
+                if more:
+                    events.append(op(node, now, now + MS, sequence=1, fwd_thread=1))
+                    now += MS
                 events.append(op("c10d::allreduce_", now - MS // 2, now, collective=SENT))
                 begun = now - MS // 4
                 events.append(

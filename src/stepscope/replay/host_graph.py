@@ -132,8 +132,9 @@ def without_recording(graph: Graph, trace: Trace) -> Graph:
 def without_hold_ups(graph: Graph, name: Int64, share: float) -> Graph:
     """Of a busy machine's steps, what recurs: whoever takes the core away does so anywhere. Each
     operator, and the host's work after it, takes what it does in all steps, at its place among
-    those of its name. What is longer than a thread keeps its core was held up in all of them, for
-    `share` of the time. `name`: of each task."""
+    those of its name. An operator that is longer than a thread keeps its core was held up in all of
+    them, for `share` of the time; what is no operator may as well have slept. `name`: of each
+    task."""
     step = graph.task_step
     both = name * (int(name.max(initial=0)) + 2) + np.append(name[1:], NONE)
     # Between two of the same names; of a pair that not every step has, after one of that name.
@@ -141,7 +142,7 @@ def without_hold_ups(graph: Graph, name: Int64, share: float) -> Graph:
     return replace(
         graph,
         task_ns=_own(_recurring(graph.task_ns, name, step), share),
-        call_parts=graph.call_parts | {"work": _own(work, share)},
+        call_parts=graph.call_parts | {"work": work},
     )
 
 

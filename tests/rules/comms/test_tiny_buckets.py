@@ -72,13 +72,14 @@ def test_exchanges_that_the_next_layer_needs_are_no_buckets() -> None:
 
 
 def test_messages_of_hosts_are_merged_with_what_handing_them_over_takes() -> None:
-    job = Fleet().job([on_hosts(*[True] * 8)] * 2)
+    job = Fleet().job([on_hosts(True, messages=8)] * 2)
     said = propose_job(job)
     assert said is not None
     assert mentions(said.evidence[0], "8 messages a step where 2")
     # Of 4 MB in 8 ms at 1.25 GB/s at least, so that 24 and 8 MB take 24 and 11.2; each takes the
     # host half a millisecond more.
-    assert gain(job, said) == pytest.approx(97 / (33 + 35.2 - 3), rel=0.05)
+    assert gain(job, said) == pytest.approx(76 / (12 + 35.2 - 3), rel=0.05)
+    assert propose_job(Fleet().job([on_hosts(*[True] * 8)] * 2)) is None
 
 
 def test_cost_is_fitted_where_messages_are_large_enough_to_tell() -> None:

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from stepscope.analyses.grouping import is_among, matching
 from stepscope.analyses.intervals import union
-from stepscope.core.trace import NONE, Float64, Kind
+from stepscope.core.trace import NONE, Float64, Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.replay.host_graph import HANDED_OVER
 from stepscope.replay.job import with_graphs
@@ -45,6 +45,7 @@ from stepscope.rules.shared.messages import (
     gradient_messages,
     times_ns,
 )
+from stepscope.rules.shared.micro_batches import beginnings
 
 CODE = "tiny-buckets"
 BOUND = "comms"
@@ -148,7 +149,10 @@ def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | Non
     if cost.measured and len(job.cases) > 1:
         options.append((POLICY.large_mb, POLICY.least_per_large))
     for cap_mb, least in options:
-        merged = [buckets(own, cap_mb) for own in gradients]
+        merged = [
+            buckets(own, cap_mb, _micro_batches(job, index, own))
+            for index, own in enumerate(gradients)
+        ]
         merging = _Merging(job=job, cap_mb=cap_mb, gradients=gradients, merged=merged, cost=cost)
         num_small = sum(int((own.bytes <= cap_mb * 2**20).sum()) for own in gradients)
         if merging.num_shared and num_small >= least * merging.num_shared:
@@ -156,14 +160,28 @@ def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | Non
     return None
 
 
-def buckets(gradients: Messages, cap_mb: int) -> list[Bucket]:
-    """Consecutive messages of one step, operation, group and type put together up to a bucket's
-    size."""
+def _micro_batches(job: JobCase, index: int, sent: Messages) -> Int64:
+    """Per message, the micro-batch that sends it: its gradients are none of the next one's."""
+    graph, begins = job.job_graph.parts[index].graph, beginnings(job, index)
+    launched = graph.call_start_ns[call_of_task(graph)][sent.task]
+    return np.array(
+        [
+            np.searchsorted(begins[step], at, side="right") if step < len(begins) else 0
+            for step, at in zip(sent.step.tolist(), launched.tolist(), strict=True)
+        ],
+        np.int64,
+    )
+
+
+def buckets(gradients: Messages, cap_mb: int, micro_batch: Int64) -> list[Bucket]:
+    """Consecutive messages of one micro-batch, operation, group and type put together up to a
+    bucket's size."""
     made: list[Bucket] = []
-    filling: dict[tuple[int, str, str, str | None], list[int]] = {}
-    size: dict[tuple[int, str, str, str | None], float] = {}
+    filling: dict[tuple[int, int, str, str, str | None], list[int]] = {}
+    size: dict[tuple[int, int, str, str, str | None], float] = {}
     for position, kind in enumerate(gradients.kind):
-        key = (int(gradients.step[position]), kind.op, kind.group, kind.dtype)
+        of_batch = int(gradients.step[position]), int(micro_batch[position])
+        key = (*of_batch, kind.op, kind.group, kind.dtype)
         if key in filling and size[key] + gradients.bytes[position] > cap_mb * 2**20:
             made.append(Bucket(members=tuple(filling.pop(key)), bytes=size.pop(key)))
         filling.setdefault(key, []).append(position)

@@ -15,7 +15,8 @@ Evidence it needs: operators (`ProfilerActivity.CPU`). Stacks (`with_stack=True`
 
 What to do: one operator over all of them: `index_select` and `index_add_` or `scatter_reduce` in
 place of a loop over edges, a mask in place of a loop over tokens, `torch.stack` once and
-`torch.vmap` over what is left. Where each turn needs the one before (a recurrent cell), nn.GRU or
+`torch.vmap` over what is left; `torch._foreach_*` for a loop over parameters (an average of
+weights, a copy of them). Where each turn needs the one before (a recurrent cell), nn.GRU or
 nn.LSTM, or torch.compile. The gain is that of one call in place of each operator's calls; half of
 it where only a part of the loop can go.
 
