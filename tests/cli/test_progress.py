@@ -120,7 +120,7 @@ def test_health_says_how_many_steps_were_made(
     write_rank(run, 0)
     monkeypatch.setattr("stepscope.live.cli.health.time.monotonic", lambda: now[0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    monkeypatch.setattr("stepscope.analyses.run.samples.last_step", lambda _rank: made[0])
+    monkeypatch.setattr("stepscope.live.samples.last_step", lambda _rank: made[0])
     far = health._Progress(run)
     for made[0] in (0, 0, 2, 4):
         now[0] += 2.5

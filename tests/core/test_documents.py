@@ -13,7 +13,8 @@ from stepscope.plan.report.run import RunPlan, run_plan_json
 from stepscope.readers.format import JUDGED
 from stepscope.readers.formats import FORMATS
 from stepscope.report.formats import formats_json
-from stepscope.tune.report.cache import CacheEntry, cache_json
+from stepscope.tune.cache import KeptSetting
+from stepscope.tune.report.cache import cache_json
 from stepscope.tune.shapes.kernel_tuning import (
     RIGHT,
     WRONG,
@@ -119,7 +120,7 @@ def test_a_plan_of_a_run_is_written_as_before(
 
 
 def test_a_tuning_cache_is_written_as_before(check_golden: Golden) -> None:
-    entry = CacheEntry(
+    entry = KeptSetting(
         what="m:f",
         shapes="4096x1000",
         dtype="bfloat16",
