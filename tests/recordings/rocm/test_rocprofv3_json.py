@@ -344,7 +344,7 @@ def test_random_damage_never_raises_anything_else(tmp_path: Path) -> None:
     text = bytearray(json.dumps(small()).encode())
     rng = np.random.default_rng(3)
     num_read = 0
-    for _ in range(150):
+    for _ in range(75):
         damaged = bytearray(text)
         for at in rng.integers(0, len(text), 4).tolist():
             damaged[at] = int(rng.integers(0, 256))
@@ -352,7 +352,7 @@ def test_random_damage_never_raises_anything_else(tmp_path: Path) -> None:
             num_read += len(read(tmp_path / "a.json", bytes(damaged))) > 0
         except InputError:
             continue
-    assert num_read > 100
+    assert num_read > 50
 
 
 def test_of_several_processes_the_busiest_is_read_with_its_own_tables(tmp_path: Path) -> None:
