@@ -22,8 +22,10 @@ from tests.format_samples import BESIDES, Sample, samples
 from tests.installed import need
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.readers import test_hardware_file
-from tests.shared_data import DEMO, lab_traces
+from tests.shared_data import lab_trace, lab_traces, unpacked
 from tests.wording import any_mentions, mentions
+
+SMALL = lab_trace("single/nchw.fixed")
 
 
 def asked(*words: str | Path) -> tuple[int, str, str]:
@@ -47,7 +49,7 @@ def run_folder(tmp_path: Path) -> Path:
     run = write_run(tmp_path / "run", command=["python", "train.py"])
     rank = write_rank(run, 0)
     add_steps(rank, [row(step, dur_ms=66.0) for step in range(5, 65)])
-    (rank / "window-6.pt.trace.json.gz").write_bytes(DEMO.read_bytes())
+    (rank / "window-6.pt.trace.json").write_bytes(unpacked(SMALL))
     return run
 
 
@@ -70,18 +72,18 @@ def test_every_door_judges_by_the_same_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = test_hardware_file.told()
-    told["machine"]["device"] = diagnose([DEMO]).facts.median_rank.device_name
+    told["machine"]["device"] = diagnose([SMALL]).facts.median_rank.device_name
     hardware = tmp_path / "machine.json"
     hardware.write_text(json.dumps(told))
-    code, out, err = asked("diagnose", DEMO, "--format", "json", "--hardware", hardware)
+    code, out, err = asked("diagnose", SMALL, "--format", "json", "--hardware", hardware)
     assert code == 0, err
     printed = json.loads(out)
     assert any_mentions(printed["notes"], "judged", "measured")
     assert (
-        figures(json.loads(to_json(stepscope.load(DEMO, hardware=hardware).diagnosis))) == printed
+        figures(json.loads(to_json(stepscope.load(SMALL, hardware=hardware).diagnosis))) == printed
     )
     monkeypatch.setenv("STEPSCOPE_HARDWARE", str(hardware))
-    assert figures(json.loads(to_json(stepscope.load(DEMO).diagnosis))) == printed
+    assert figures(json.loads(to_json(stepscope.load(SMALL).diagnosis))) == printed
 
 
 def test_every_door_sees_all_ranks(tmp_path: Path) -> None:
