@@ -38,6 +38,10 @@ def unpacked(path: Path) -> bytes:
     return zstandard.ZstdDecompressor().decompress(data) if path.suffix == ".zst" else data
 
 
+SMALL = lab_trace("single/nchw.slow")
+"""A fifth of the demo, for what holds of any recording."""
+
+
 def lab_traces(*patterns: str) -> list[Path]:
     """Recordings of the repository by glob pattern, in order."""
     return sorted(path for pattern in patterns for path in SAMPLES.glob(pattern))
