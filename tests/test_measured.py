@@ -26,7 +26,7 @@ from stepscope.rules.job_case import Job
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.measured import MeasuredOnce
 from tests.readers.test_hardware_file import told as hardware_told
-from tests.shared_data import DEMO, SAMPLES
+from tests.shared_data import DEMO, SAMPLES, SMALL
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def counted() -> tuple[MeasuredOnce, list[Any]]:
 
 
 def demo() -> list[Source]:
-    return list(find_sources([DEMO]).sources)
+    return list(find_sources([SMALL]).sources)
 
 
 def test_a_plain_job_is_measured_once_for_each_step_time(
@@ -105,9 +105,9 @@ def test_a_trace_that_a_test_wrote_is_measured_each_time(
     counted: tuple[MeasuredOnce, list[Any]], tmp_path: Path
 ) -> None:
     once, calls = counted
-    shutil.copy(DEMO, tmp_path)
+    shutil.copy(SMALL, tmp_path)
     for _ in range(2):
-        once.measure(find_sources([tmp_path / DEMO.name]).sources)
+        once.measure(find_sources([tmp_path / SMALL.name]).sources)
     assert len(calls) == 2
 
 

@@ -20,7 +20,7 @@ from stepscope.live.cli import health
 from tests.clocked_searches import Clocked, searched, space
 from tests.installed import need
 from tests.live_runs import write_rank, write_run
-from tests.shared_data import DEMO
+from tests.shared_data import SMALL
 
 
 class Terminal(io.StringIO):
@@ -31,11 +31,11 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["diagnose", str(DEMO)],
-        ["report", str(DEMO), "-o", "report.html"],
-        ["query", str(DEMO), "select count(*) from events"],
-        ["export", "perfetto", str(DEMO), "-o", "run.pftrace"],
-        ["compare", str(DEMO), str(DEMO)],
+        ["diagnose", str(SMALL)],
+        ["report", str(SMALL), "-o", "report.html"],
+        ["query", str(SMALL), "select count(*) from events"],
+        ["export", "perfetto", str(SMALL), "-o", "run.pftrace"],
+        ["compare", str(SMALL), str(SMALL)],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -56,7 +56,7 @@ def test_what_reads_shows_how_far_it_is(
 
 
 def test_off_a_terminal_there_is_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(DEMO), "--no-cache"]) == 0
+    assert main(["diagnose", str(SMALL), "--no-cache"]) == 0
     assert capsys.readouterr().err == ""
 
 

@@ -21,7 +21,7 @@ from stepscope.readers import cache
 from stepscope.rules.verdict import diagnose_job
 from tests.builders import step_events, trace_text
 from tests.live_runs import add_steps, row, write_rank, write_run
-from tests.shared_data import DEMO, lab_traces
+from tests.shared_data import SMALL, lab_traces
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def _run_folder(tmp_path: Path) -> Path:
     run = write_run(tmp_path / "run", command=["python", "train.py"])
     rank = write_rank(run, 0)
     add_steps(rank, [row(step, dur_ms=66.0) for step in range(5, 65)])
-    (rank / "window-6.pt.trace.json.gz").write_bytes(DEMO.read_bytes())
+    (rank / "window-6.pt.trace.json.gz").write_bytes(SMALL.read_bytes())
     return run
 
 
@@ -71,7 +71,7 @@ def _ranks(tmp_path: Path) -> Path:
 
 
 def _demo(_: Path) -> Path:
-    return DEMO
+    return SMALL
 
 
 @pytest.mark.parametrize("where", [_demo, _run_folder, _ranks])

@@ -29,7 +29,7 @@ from stepscope.replay.graph import Graph, build
 from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
 from stepscope.replay.resources import counted_once, shares, task_kinds
 from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
-from tests.shared_data import DEMO, lab_traces, needs_shared, shared_traces, some
+from tests.shared_data import SMALL, lab_traces, needs_shared, shared_traces, some
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 US, MS = 1_000, 1_000_000
@@ -447,7 +447,7 @@ def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
 
 
 def test_the_embedded_trace_is_reproduced() -> None:
-    found, graph = lab_graph(DEMO)
+    found, graph = lab_graph(SMALL)
     assert graph is not None
     assert found.cut.steps.step_interval_ns is not None
     played = play(graph).played_interval_ns

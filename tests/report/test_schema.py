@@ -25,7 +25,7 @@ from stepscope.report.diagnosis.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
 from tests.scenarios import SCENARIOS
-from tests.shared_data import DEMO, ROOT, lab_traces
+from tests.shared_data import ROOT, SMALL, lab_traces
 from tests.wording import mentions
 
 pytestmark = pytest.mark.usefixtures("measured_once")
@@ -50,7 +50,7 @@ def diagnosed(*paths: Path, step_ms: float | None = None) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def demo(measured_once: None) -> dict[str, Any]:
-    return diagnosed(DEMO, step_ms=65.48)
+    return diagnosed(SMALL, step_ms=65.48)
 
 
 def test_the_schema_is_a_schema() -> None:
@@ -162,7 +162,7 @@ def test_an_empty_trace_keeps_the_schema(tmp_path: Path) -> None:
 def test_logs_of_nccl_keep_the_schema(tmp_path: Path) -> None:
     log = tmp_path / "nccl.log"
     log.write_text(two_nodes())
-    document = diagnosed(DEMO, log)
+    document = diagnosed(SMALL, log)
     assert document["nccl"]["connections"]
     assert document["nccl"]["communicators"][0]["rings"]
     assert faults(document) == []
@@ -177,7 +177,7 @@ def test_a_gate_keeps_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
         "--fail-if",
         "finding.memory-growth > 1.1",
     ]
-    assert main(["diagnose", str(DEMO), "--no-cache", "--format", "json", *conditions]) == 1
+    assert main(["diagnose", str(SMALL), "--no-cache", "--format", "json", *conditions]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [check["status"] for check in document["gate"]["checks"]] == [
         "failed",

@@ -44,7 +44,7 @@ from stepscope.rules.shared.rates import (
     matrix_ns,
     stream_ns,
 )
-from tests.shared_data import DEMO, lab_trace
+from tests.shared_data import SMALL, lab_trace
 from tests.wording import any_mentions, mentions
 
 PEAKS = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12}
@@ -242,7 +242,7 @@ def test_attention_takes_what_it_took() -> None:
 
 @pytest.fixture(scope="module")
 def source() -> Source:
-    return Source(path=DEMO, label="demo")
+    return Source(path=SMALL, label="demo")
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +281,7 @@ def test_mfu_is_told_against_both(source: Source, plain: Job) -> None:
 
 def test_it_travels_to_workers() -> None:
     hardware = machine()
-    files = [Source(path=DEMO, label=f"rank{rank}") for rank in range(2)]
+    files = [Source(path=SMALL, label=f"rank{rank}") for rank in range(2)]
     alone = measure_job(files, contexts=RankContexts(use_cache=False, hardware=hardware))
     with local_workers(2) as workers:
         assert (
@@ -325,7 +325,7 @@ def test_copies_go_as_they_were_timed() -> None:
 
 
 def notes(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
-    assert main(["diagnose", str(DEMO), "--no-cache", "--format", "json", *options]) == 0
+    assert main(["diagnose", str(SMALL), "--no-cache", "--format", "json", *options]) == 0
     told: list[str] = json.loads(capsys.readouterr().out)["notes"]
     return told
 
@@ -355,7 +355,7 @@ def test_a_file_that_is_none_is_said(
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
     out = ["-o", str(tmp_path / "x.html")] if command == "report" else []
-    assert main([command, str(DEMO), "--no-cache", *out, "--hardware", str(bad)]) == 2
+    assert main([command, str(SMALL), "--no-cache", *out, "--hardware", str(bad)]) == 2
     assert mentions(capsys.readouterr().err, "not a hardware")
 
 
@@ -384,7 +384,7 @@ def test_the_report_draws_the_machines_own_roofs(
     save(replace(machine(), machine=Machine(kind="cuda", device="NVIDIA A100")), other)
     for file, is_drawn in ((path, True), (other, False)):
         assert (
-            main(["report", str(DEMO), "--no-cache", "-o", str(out), "--hardware", str(file)]) == 0
+            main(["report", str(SMALL), "--no-cache", "-o", str(out), "--hardware", str(file)]) == 0
         )
         assert (f"measured, {file.name}" in out.read_text()) == is_drawn
     capsys.readouterr()

@@ -21,7 +21,7 @@ from stepscope.rules.comms.slow_link import advise_by_log
 from stepscope.rules.without_trace import diagnose_auxiliary
 from tests.format_samples import written
 from tests.nccl_logs import two_nodes
-from tests.shared_data import DEMO, ROOT, SAMPLES
+from tests.shared_data import ROOT, SAMPLES, SMALL
 from tests.wording import mentions
 
 VALIDATOR = Draft202012Validator(json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text()))
@@ -87,7 +87,7 @@ def test_a_snapshot_beside_a_trace_leaves_no_need_for_the_profilers_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     snapshot = written("memory-snapshot", tmp_path)
-    for paths, is_needed in (([str(DEMO)], True), ([str(DEMO), str(snapshot)], False)):
+    for paths, is_needed in (([str(SMALL)], True), ([str(SMALL), str(snapshot)], False)):
         assert main(["diagnose", *paths, "--format", "json", "--no-cache"]) == 0
         notes = json.loads(capsys.readouterr().out)["notes"]
         assert any("profile_memory=True" in note for note in notes) is is_needed

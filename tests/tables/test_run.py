@@ -21,7 +21,7 @@ from tests.builders import kernel, trace_text, write
 from tests.installed import package
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
-from tests.shared_data import DEMO, lab_trace
+from tests.shared_data import DEMO, SMALL, lab_trace
 
 HOSTILE = (
     '<script>alert("x")</script>',
@@ -60,7 +60,7 @@ class _Tags(html.parser.HTMLParser):
 
 def test_load_is_part_of_the_package() -> None:
     assert "load" in stepscope.__all__
-    assert stepscope.load(str(DEMO), cache=False).paths == (str(DEMO),)
+    assert stepscope.load(str(SMALL), cache=False).paths == (str(SMALL),)
 
 
 def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         return read_trace(source, **options)
 
     monkeypatch.setattr(contexts, "read_trace", counted)
-    run = stepscope.load(DEMO, cache=False)
+    run = stepscope.load(SMALL, cache=False)
     assert "not built yet" in repr(run.kernels)
     assert "dur_ns" in run.kernels.columns
     assert read == []
@@ -81,11 +81,11 @@ def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         > 0
     )
     assert len(run.copies) > 0
-    assert read == [str(DEMO)], "one trace is read once, whatever is asked"
+    assert read == [str(SMALL)], "one trace is read once, whatever is asked"
 
 
 def test_only_the_named_tables_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = stepscope.load(DEMO, cache=False)
+    run = stepscope.load(SMALL, cache=False)
     monkeypatch.setitem(
         run_tables.OF_EVENTS, "events", lambda found: pytest.fail("events was built")
     )
@@ -103,7 +103,7 @@ def test_traces_too_large_to_keep_are_in_memory_one_at_a_time(
 ) -> None:
     monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
     for rank in range(2):
-        shutil.copy(DEMO, tmp_path / f"rank{rank}.pt.trace.json.gz")
+        shutil.copy(SMALL, tmp_path / f"rank{rank}.pt.trace.json.gz")
     run = stepscope.load(tmp_path, cache=False)
     assert len(run.kernels) > 0
     assert len(run._recording.contexts._kept) == 1
@@ -111,7 +111,7 @@ def test_traces_too_large_to_keep_are_in_memory_one_at_a_time(
 
 
 def test_frames_agree_with_arrow() -> None:
-    run = stepscope.load(DEMO, cache=False)
+    run = stepscope.load(SMALL, cache=False)
     arrow = run.kernels.to_arrow()
     pandas, polars = run.kernels.to_pandas(), run.kernels.to_polars()
     assert list(pandas.columns) == polars.columns == arrow.column_names
@@ -127,7 +127,7 @@ def test_frames_agree_with_arrow() -> None:
 
 
 def test_names_are_kept_once() -> None:
-    table = stepscope.load(DEMO, cache=False).events.to_arrow()
+    table = stepscope.load(SMALL, cache=False).events.to_arrow()
     names = table.column("name")
     assert names.num_chunks == 1
     assert len(names.chunk(0).dictionary) < len(table) / 10
@@ -175,7 +175,7 @@ def test_hostile_names_are_text_in_html(tmp_path: Path) -> None:
 def test_a_table_is_used_as_its_data_frame_is() -> None:
     pandas, polars = (package(name, "pandas and polars") for name in ("pandas", "polars"))
 
-    run = stepscope.load(DEMO, cache=False)
+    run = stepscope.load(SMALL, cache=False)
     kernels = run.kernels
     assert len(kernels.head()) == 5
     assert len(kernels.head(2).to_pandas()) == 2
@@ -193,14 +193,14 @@ def test_a_table_is_used_as_its_data_frame_is() -> None:
 
 def test_the_first_rows_need_no_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    table = stepscope.load(DEMO, cache=False).steps
+    table = stepscope.load(SMALL, cache=False).steps
     assert "2 rows" in table.head(2)._repr_html_().replace("\u00a0", " ")
     with pytest.raises(UsageError, match="stepscope\\[notebook\\]"):
         table.describe()
 
 
 def test_the_report_is_a_widget_and_a_file(tmp_path: Path) -> None:
-    report = stepscope.load(DEMO, cache=False).report(height=400)
+    report = stepscope.load(SMALL, cache=False).report(height=400)
     shown = report._repr_html_()
     assert shown.startswith("<iframe sandbox=")
     assert "height:400px" in shown
@@ -237,7 +237,7 @@ def test_ranks_are_those_of_a_folder_of_links(tmp_path: Path) -> None:
 def test_an_archive_is_let_go_of(tmp_path: Path) -> None:
     path = tmp_path / "traces.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        archive.add(DEMO, "rank0.json.gz")
+        archive.add(SMALL, "rank0.json.gz")
     run = stepscope.load(path, cache=False)
     folder = run._recording.inputs.sources[0].path.parent
     assert Path(str(folder)).exists()
@@ -255,9 +255,9 @@ def test_a_run_folder_gives_its_recording_and_its_measured_step(tmp_path: Path) 
         len(run.kernels)
     assert len(run.findings) == 0, "a run with no recording has a diagnosis all the same"
     assert run.diagnosis.step.ms == pytest.approx(70.0)
-    shutil.copy(DEMO, folder / "window-20.pt.trace.json.gz")
+    shutil.copy(SMALL, folder / "window-20.pt.trace.json.gz")
     run = stepscope.load(tmp_path, cache=False)
-    alone = stepscope.load(DEMO, cache=False)
+    alone = stepscope.load(SMALL, cache=False)
     assert len(run.kernels) == len(alone.kernels) > 0
     assert run.diagnosis.step.ms == pytest.approx(70.0)
     mfu = [one.ranks.to_arrow().to_pylist()[0]["mfu"] for one in (run, alone)]
@@ -275,7 +275,7 @@ def test_a_log_alone_holds_no_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step_ms", [0, -1, float("nan"), float("inf")])
 def test_a_step_time_that_is_none_is_refused(step_ms: float) -> None:
     with pytest.raises(UsageError, match="step time"):
-        stepscope.load(DEMO, step_ms)
+        stepscope.load(SMALL, step_ms)
 
 
 def test_a_path_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_file_that_is_no_trace_is_said_when_it_is_read(tmp_path: Path) -> None
 def test_a_missing_package_is_named_with_its_command(
     module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = stepscope.load(DEMO, cache=False)
+    run = stepscope.load(SMALL, cache=False)
     uses = {
         "pandas": run.steps.to_pandas,
         "polars": run.steps.to_polars,
@@ -308,7 +308,7 @@ def test_a_missing_package_is_named_with_its_command(
 
 
 def test_the_first_rows_print_themselves() -> None:
-    first = stepscope.load(DEMO, cache=False).kernels.head(2)
+    first = stepscope.load(SMALL, cache=False).kernels.head(2)
     assert "rank" in repr(first)
     assert "2 rows" in str(first)
     assert "<stepscope table" not in repr(first)

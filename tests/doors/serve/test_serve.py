@@ -23,7 +23,7 @@ from stepscope.doors.serve.pages import Pages
 from stepscope.doors.serve.report import RecordedFiles, index_page
 from stepscope.doors.serve.server import is_own_host, server_of
 from tests.live_runs import add_steps, row, write_rank, write_run
-from tests.shared_data import DEMO, ROOT
+from tests.shared_data import ROOT, SMALL
 from tests.waiting import LONGEST_S
 from tests.wording import mentions
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     logs = served / "log" / "plugins" / "profile" / "x"
     logs.mkdir(parents=True)
     for stamp in (1794937251000, 1794937252000):
-        shutil.copy(DEMO, logs / f"worker0.{stamp}.pt.trace.json.gz")
+        shutil.copy(SMALL, logs / f"worker0.{stamp}.pt.trace.json.gz")
     (served / HOSTILE).write_text("{}")
     (tmp_path / "secret.json").write_text('{"traceEvents": []}')
     (served / "link.json").symlink_to(tmp_path / "secret.json")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from tests.shared_data import DEMO, SAMPLES, SHARED, lab_traces, needs_shared
+from tests.shared_data import DEMO, SAMPLES, SHARED, SMALL, lab_traces, needs_shared
 from tests.wording import mentions
 
 pytestmark = pytest.mark.usefixtures("measured_once")
@@ -67,7 +67,7 @@ def test_a_run_that_waits_for_input_is_told_so(
 
 def test_the_text_has_the_answer_first(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["compare", str(plan), str(DEMO), "--step-ms", "65.48"]) == 0
+    assert main(["compare", str(plan), str(SMALL), "--step-ms", "65.48"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "longer than planned" in text
     assert mentions(text, "most of it", "waiting for input")
@@ -80,12 +80,12 @@ def test_a_run_of_another_model_is_told_so_and_teaches_nothing(
     out, kept = tmp_path / "PLAN.json", tmp_path / "C.json"
     arguments = planned(tmp_path, "tp1-pp1-dp1-mb8", "--global-batch", "8", layers=48)
     assert main([*arguments, "--format", "json", "-o", str(out)]) == 0
-    document = compared(capsys, str(out), str(DEMO))
+    document = compared(capsys, str(out), str(SMALL))
     assert mentions(document["other_work"], "another model")
     assert set(document["factors"].values()) == {None}
-    assert main(["compare", str(out), str(DEMO)]) == 0
+    assert main(["compare", str(out), str(SMALL)]) == 0
     assert mentions(capsys.readouterr().out, "not a run")
-    assert main(["compare", str(out), str(DEMO), "--recalibrate", str(kept)]) == 2
+    assert main(["compare", str(out), str(SMALL), "--recalibrate", str(kept)]) == 2
     assert mentions(capsys.readouterr().err, "another model")
     assert not kept.exists()
 
@@ -159,7 +159,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_what_makes_no_sense_is_refused(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = str(DEMO)
+    run = str(SMALL)
     assert "PLAN.json RUN" in refused(capsys, "compare", run, run, "--recalibrate", "x.json")
     gated = refused(capsys, "compare", str(plan), run, "--fail-if", "step_ms > 1")
     assert mentions(gated, "--fail-if", "plan")
@@ -201,7 +201,7 @@ def test_a_strange_plan_gives_ratios_or_a_sentence(
     place[path[-1]] = value
     plan.write_text(json.dumps(document))
     capsys.readouterr()
-    code = main(["compare", str(plan), str(DEMO), "--step-ms", "65.48", "--format", "json"])
+    code = main(["compare", str(plan), str(SMALL), "--step-ms", "65.48", "--format", "json"])
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
     assert code == (2 if path[-1] == "step_s" else 0)

@@ -22,7 +22,7 @@ from stepscope.tables.run import load
 from tests.builders import kernel, trace_text, write
 from tests.installed import need, needs, package
 from tests.scaling_jobs import write_job
-from tests.shared_data import DEMO, ROOT, lab_traces
+from tests.shared_data import DEMO, ROOT, SMALL, lab_traces
 from tests.wording import mentions
 
 need("duckdb")
@@ -64,16 +64,16 @@ def test_text_is_a_table_with_the_answer(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_rows_can_be_fewer_or_all(capsys: pytest.CaptureFixture[str]) -> None:
     many = "select event from events order by event limit 120"
-    assert mentions(asked(capsys, str(DEMO), many), "120 rows", "first 50", "--rows 0")
-    assert len(asked(capsys, str(DEMO), many, "--rows", "0").splitlines()) == 123
-    assert len(asked(capsys, str(DEMO), many, "--rows", "7").splitlines()) == 10
+    assert mentions(asked(capsys, str(SMALL), many), "120 rows", "first 50", "--rows 0")
+    assert len(asked(capsys, str(SMALL), many, "--rows", "0").splitlines()) == 123
+    assert len(asked(capsys, str(SMALL), many, "--rows", "7").splitlines()) == 10
 
 
 def test_csv_and_parquet_hold_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sql = "select event, name, op, step, blocking from copies order by event"
-    printed = asked(capsys, str(DEMO), sql, "--to", "csv")
-    asked(capsys, str(DEMO), sql, "-o", str(tmp_path / "a.csv"))
-    asked(capsys, str(DEMO), sql, "--to", "parquet", "-o", str(tmp_path / "a.bin"))
+    printed = asked(capsys, str(SMALL), sql, "--to", "csv")
+    asked(capsys, str(SMALL), sql, "-o", str(tmp_path / "a.csv"))
+    asked(capsys, str(SMALL), sql, "--to", "parquet", "-o", str(tmp_path / "a.bin"))
     assert (tmp_path / "a.csv").read_text(encoding="utf-8") == printed
     rows = list(csv.DictReader(io.StringIO(printed)))
     table = parquet.read_table(tmp_path / "a.bin").to_pylist()
@@ -107,7 +107,7 @@ FORMULAS = ["=cmd()", "+1", "-1", "@sum", "\t=1", "\r=1", "\uff1d1", "a=1", " =1
 def test_csv_holds_no_formula(capsys: pytest.CaptureFixture[str]) -> None:
     texts = ", ".join("'" + text.replace("'", "''") + "'" for text in FORMULAS)
     sql = "select unnest([" + texts + ']) as "=head", -1.5 as number'
-    head, *rows = csv.reader(io.StringIO(asked(capsys, str(DEMO), sql, "--to", "csv"), newline=""))
+    head, *rows = csv.reader(io.StringIO(asked(capsys, str(SMALL), sql, "--to", "csv"), newline=""))
     assert head == ["'=head", "number"]
     for text, (word, number) in zip(FORMULAS, rows, strict=True):
         is_formula = text[:1] in ("=", "+", "-", "@", "\t", "\r", "\uff1d") and text != ""
@@ -149,7 +149,7 @@ def test_csv_on_a_terminal_is_harmless(
 def test_mistakes_are_one_message_and_exit_2(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["query", str(DEMO), *words, "--no-cache"]) == 2
+    assert main(["query", str(SMALL), *words, "--no-cache"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("stepscope: ")
     assert message in printed.err
@@ -160,7 +160,7 @@ def test_without_duckdb_the_command_that_installs_it_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    assert main(["query", str(DEMO), "select 1", "--no-cache"]) == 2
+    assert main(["query", str(SMALL), "select 1", "--no-cache"]) == 2
     assert "pip install 'stepscope[sql]'" in capsys.readouterr().err
 
 
@@ -265,14 +265,14 @@ def test_the_pages_questions_can_be_asked() -> None:
     text = (ROOT / "docs" / "query.md").read_text(encoding="utf-8").split("## Questions")[1]
     questions = re.findall(r"(?:^    .*\n?)+", text, re.MULTILINE)
     assert len(questions) == 4
-    run = load(DEMO, cache=False)
+    run = load(SMALL, cache=False)
     for question in questions:
         assert run.query(question).columns
 
 
 def test_nothing_but_the_answer_is_said() -> None:
     """As a process of its own: what a library says when the interpreter ends, too."""
-    words = ["query", str(DEMO), "select count(*) as num from kernels", "--no-cache"]
+    words = ["query", str(SMALL), "select count(*) as num from kernels", "--no-cache"]
     asked = subprocess.run(
         [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, check=True
     )
