@@ -61,8 +61,12 @@ def test_the_start_of_a_loader_is_what_it_adds_to_its_step() -> None:
         rows[step] |= {"dur_ns": 50 * MS, "wait_ns": 30 * MS}
         epochs.append({"kind": "epoch", "step": step, "dur_ns": 12 * MS, "wait_ns": 30 * MS})
     stalls = found(rows, *epochs)["epoch"]
-    assert (stalls.num, stalls.every, stalls.once_ns) == (3, 16.0, 40 * MS)
-    assert stalls.step_ns == 120 * MS // 48
+    assert (stalls.num, stalls.every, stalls.once_ns) == (3, 12.0, 40 * MS)
+    # In turn, so that it is no matter where in a turn the 48 begin and end.
+    assert stalls.step_ns == 40 * MS // 12
+    irregular = [epoch | {"step": step} for epoch, step in zip(epochs, (12, 24, 40), strict=True)]
+    rows[36], rows[40] = row(36, 10, wait_ns=2 * MS), rows[36] | {"step": 40}
+    assert found(rows, *irregular)["epoch"].step_ns == 120 * MS // 48
     assert "epoch" not in found(rows)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from stepscope.analyses.run.run_spans import evaluated_ns
@@ -18,6 +19,8 @@ from stepscope.readers.run_folder.folder import RankRecord
 TIMED = 0
 NOTED_NS = 1_000_000
 """A collection of garbage this long is counted."""
+MIN_TURNS = 2
+"""From one of a kind to the next, all as many steps long, from which they come in turn."""
 MAX_LINES = 3
 
 
@@ -45,17 +48,22 @@ def stalls_of(record: RankRecord, steps: UnprofiledSteps | None) -> dict[str, St
         float(evaluated[step]) for row in others if (step := _value(row, "step")) in evaluated
     ]
     collections = [float(ns) for row in usual if (ns := _value(row, "gc_ns")) >= NOTED_NS]
-    by_kind = {
-        "save": (saves, sum(saves) / len(timed)),
-        "evaluation": (evaluations, sum(evaluations) / len(timed)),
-        "epoch": (begun, sum(begun) / len(timed)),
-        "gc": (collections, _collected_ns(usual)),
+    # Of all rows: one that was recorded holds one, too.
+    held = {
+        "save": [_value(row, "step") for row in rows if row["save_ns"]],
+        "evaluation": [_value(row, "step") for row in rows if row["num_evals"]],
+        "epoch": list(epochs),
     }
+    every = {kind: _period(each) for kind, each in held.items()}
+    by_kind = {
+        kind: (lengths, sum(lengths) / (len(lengths) * (every[kind] or 0.0) or len(timed)))
+        for kind, lengths in (("save", saves), ("evaluation", evaluations), ("epoch", begun))
+    } | {"gc": (collections, _collected_ns(usual))}
     scale = steps.step_ns / step_ns
     return {
         kind: Stalls(
             num=len(lengths),
-            every=len(timed) / len(lengths),
+            every=every.get(kind) or len(timed) / len(lengths),
             once_ns=round(scale * statistics.fmean(lengths)),
             step_ns=round(scale * added_ns),
             lines=_lines(events, kind),
@@ -63,6 +71,14 @@ def stalls_of(record: RankRecord, steps: UnprofiledSteps | None) -> dict[str, St
         for kind, (lengths, added_ns) in by_kind.items()
         if lengths and added_ns > 0
     }
+
+
+def _period(steps: Sequence[float]) -> float | None:
+    """Steps from one to the next, where they come in turn: a few hundred steps may begin and end
+    anywhere between two."""
+    apart = [after - before for before, after in pairwise(sorted(set(steps)))]
+    is_regular = len(apart) >= MIN_TURNS and max(apart) - min(apart) <= 1
+    return statistics.fmean(apart) if is_regular else None
 
 
 def saves_of(events: Sequence[Mapping[str, Any]]) -> Saves | None:
