@@ -46,6 +46,8 @@ Modules = dict[str, ModuleType]
 class Forked:
     """The process that has torch, as a test has it."""
 
+    num_runs = 0
+
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -67,6 +69,7 @@ class Forked:
     ) -> subprocess.CompletedProcess[bytes]:
         """`stepscope WORDS` in the folder, to its end; or the script alone, where the words are
         what starts it."""
+        Forked.num_runs += 1
         asked = json.dumps([list(words), dict(environment), str(folder), whole_end])
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             socket.send_fds(self._socket, [asked.encode()], [out.fileno(), err.fileno()])

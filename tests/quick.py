@@ -2,8 +2,8 @@
 one that took long when it last ran here is not begun.
 
 Nobody keeps a list of these tests. Python itself tells of every process that is about to start; and
-each run notes in pytest's cache which tests it left out and which took long in it: the next quick
-one does not begin them.
+each run notes in pytest's cache which tests it left out, which had processes and which took long in
+it: the next quick one does not begin them.
 """
 
 from __future__ import annotations

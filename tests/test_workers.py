@@ -107,8 +107,12 @@ def test_workers_run_each_test_once_and_outlive_one_that_is_killed(tmp_path: Pat
     assert len(told) == 2 * 28
 
     quick = outcomes(tmp_path, "Quick()", "-k", "not killed")
-    left_out = {name for name in told if "killed" not in name} - set(quick)
-    assert left_out == {"test_one.test_is_long", "test_two.test_is_long"}
+    left_out = {name.partition(".")[2] for name in told if "killed" not in name} - {
+        name.partition(".")[2] for name in quick
+    }
+    # One that nobody waited for may be noticed, or not.
+    left_out.discard("test_spawns")
+    assert left_out == {"test_is_long", "test_starts", "test_waits_for_a_thread_that_starts"}
 
 
 def test_quick_leaves_out_what_starts_a_process_even_where_that_is_caught(tmp_path: Path) -> None:

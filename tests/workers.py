@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -26,6 +27,7 @@ from typing import Any, Literal
 import pytest
 
 from tests import quick
+from tests.forked_jobs import Forked
 
 IN_MANY_FILES = "torch._dynamo"
 """The first optimizer of a process imports it, which takes as long as torch itself. Where the tests
@@ -58,6 +60,7 @@ class Workers:
         self.cpu_s: dict[str, float] = {}
         """Of this session's tests, by name: without what the processes take that they start."""
         self.left_out: set[str] = set()
+        """Tests that started a process, or would have."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -136,9 +139,11 @@ class Workers:
             worker.problem = content
         else:
             worker.running = None
-            place, cpu_s, passed = content
+            place, cpu_s, had_processes, passed = content
             item = session.items[place]
             self.cpu_s[item.nodeid] = cpu_s
+            if had_processes:
+                self.left_out.add(item.nodeid)
             keywords: dict[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
             for when, told in passed:
                 where = item.nodeid, item.location, keywords
@@ -224,14 +229,21 @@ def _work(session: pytest.Session, number: int, pipe: Connection) -> None:
 
     place = ask()
     while place is not None:
-        following, begun = ask(), process_time()
+        following, begun, processes = ask(), process_time(), _processes()
         config.hook.pytest_runtest_protocol(
             item=session.items[place],
             nextitem=None if following is None else session.items[following],
         )
-        pipe.send(("finish", (place, process_time() - begun, teller.passed)))
+        had_processes = _processes() != processes
+        pipe.send(("finish", (place, process_time() - begun, had_processes, teller.passed)))
         teller.passed = []
         place = following
+
+
+def _processes() -> tuple[int, int]:
+    """It is another one after a test that had processes: page faults of those that have ended, and
+    how many were forked of the process that has torch."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt, Forked.num_runs
 
 
 def _have_own(config: pytest.Config, number: int) -> None:
