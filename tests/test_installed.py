@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
+import stepscope
 from tests import installed
 from tests.installed import ROOT, THINGS, has_modules
 
+SOURCE = Path(stepscope.__file__).parent
 TESTS = ROOT / "tests"
 FORBIDDEN = {"importorskip", "skip", "skipif", "SkipTest"}
 """Names by which pytest and unittest skip, as attributes of anything."""
@@ -111,23 +114,60 @@ OPTIONAL = {
 }
 
 
+AT_IMPORT = re.compile(r"^(?:from +(\S+) +import +(\([^)]*\)|.*)|import +(.*))", re.MULTILINE)
+
+
+@cache
+def taken_along() -> dict[str, set[str]]:
+    """Our own modules that import an optional package as they are imported, and which."""
+    found: dict[str, set[str]] = {}
+    imports: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        name = ".".join(["stepscope", *path.relative_to(SOURCE).with_suffix("").parts])
+        names = imports.setdefault(name.removesuffix(".__init__"), set())
+        for module, inside, modules in AT_IMPORT.findall(text):
+            names |= set(re.findall(r"[\w.]+", modules)) | {module}
+            names |= {f"{module}.{each}" for each in re.findall(r"\w+", inside)}
+        found[name] = {each.partition(".")[0] for each in names} & OPTIONAL
+        if found[name]:  # or a string has such a line
+            found[name] &= {each.partition(".")[0] for each in imported(ast.parse(text))}
+    while True:
+        more = {
+            name: set().union(found[name], *(found[each] for each in names & found.keys()))
+            for name, names in imports.items()
+            if name in found
+        }
+        if all(more[name] == found[name] for name in more):
+            return {name: packages for name, packages in found.items() if packages}
+        found |= more
+
+
 def imported_unasked(tree: ast.Module) -> set[str]:
-    """Optional packages that a module imports before it asks for anything."""
+    """Optional packages that a module imports before it asks for anything, itself or by a module of
+    ours."""
     found: set[str] = set()
     for node in tree.body:
-        if any(isinstance(each, ast.Name) and each.id == "need" for each in ast.walk(node)):
+        if any(
+            isinstance(each, ast.Name) and each.id in {"need", "package"} for each in ast.walk(node)
+        ):
             break
         if isinstance(node, ast.Import):
-            found |= {name.name.partition(".")[0] for name in node.names}
+            found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found & OPTIONAL
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    ours = taken_along()
+    taken = set().union(*(ours[name] for name in found & ours.keys()))
+    return taken | {name.partition(".")[0] for name in found} & OPTIONAL
 
 
 def test_what_may_be_absent_is_asked_for_before_it_is_imported() -> None:
     found = {
         (str(path.relative_to(ROOT)), name)
-        for path in modules(*(f"\n{way} {name}" for name in OPTIONAL for way in ("import", "from")))
+        for path in modules(
+            *(f"\n{way} {name}" for name in OPTIONAL for way in ("import", "from")),
+            *(f"\nfrom {name.rpartition('.')[0]}" for name in taken_along()),
+        )
         if path.name.startswith(("test_", "conftest"))
         for name in imported_unasked(tree_of(path))
     }
@@ -141,6 +181,8 @@ def test_what_may_be_absent_is_asked_for_before_it_is_imported() -> None:
         ("from yaml import load", {"yaml"}),
         ("need('torch')\nimport torch", set()),
         ("import ast\ndef test_it():\n    import torch", set()),
+        ("from stepscope.probe.job.worker import cpu_name", {"torch"}),
+        ("from stepscope.probe import process", set()),
     ],
 )
 def test_an_import_unasked_is_noticed(text: str, unasked: set[str]) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.installed import need
+
+need("torch")
+
 from stepscope.core.hardware import OperatorCall, ProbeCase
 from stepscope.errors import UsageError
 from stepscope.probe import process
 from stepscope.probe.job.worker import cpu_name
 from stepscope.probe.process import time_cases
 from tests.capture.jobs import light_path
-from tests.installed import need
 
 CALL = OperatorCall(
     op="aten::mm",
@@ -28,7 +31,6 @@ CASES = [ProbeCase(call=CALL, way="fp32"), ProbeCase(call=CALL, way="fp32+benchm
 @pytest.fixture
 def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough of torch for a product."""
-    need("torch")
     monkeypatch.syspath_prepend(light_path(tmp_path))
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from stepscope.probe.job import timing, worker
 from tests.installed import package
 
 torch = package("torch")
+
+from stepscope.probe.job import timing, worker
 
 
 def call(op: str, dims: list[Any], types: list[str], concrete: list[str]) -> dict[str, Any]:
