@@ -34,7 +34,7 @@ Golden = Callable[[Path, str], None]
 # examples each time; new ones are tried wherever else the tests run. STEPSCOPE_EVERY=1 takes more.
 settings.register_profile(
     "stepscope",
-    max_examples=100 if os.environ.get("STEPSCOPE_EVERY") else 40,
+    max_examples=100 if os.environ.get("STEPSCOPE_EVERY") else 25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=bool(os.environ.get("CI")),

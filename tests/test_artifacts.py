@@ -5,18 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 
-import pytest
-
 from tests.installed import need
 from tests.shared_data import ROOT
 
 
-@pytest.fixture(autouse=True)
-def checkout() -> None:
-    need("a git checkout")
-
-
 def git(*words: str) -> subprocess.CompletedProcess[str]:
+    need("a git checkout")
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
