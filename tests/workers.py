@@ -67,10 +67,7 @@ class Workers:
         if session.testsfailed or session.config.option.collectonly or len(session.items) < 2:
             return None
         places = groupby(range(len(session.items)), lambda place: session.items[place].path)
-        files = [Share(same) for _, same in places]
-        # What tries the whole lies outside of the rooms and takes longest: nobody is to wait for it
-        # at the end.
-        self.files.extend(sorted(files, key=lambda each: len(session.items[each[0]].path.parts)))
+        self.files.extend(Share(same) for _, same in places)
         if len(self.files) > MANY and "torch" in sys.modules:
             importlib.import_module(IN_MANY_FILES)
         # What is there now lives as long as the session: no worker need look through it again, or
