@@ -54,7 +54,9 @@ def faults_of(
 
 
 def _resize(page: Any, size: tuple[int, int]) -> None:
+    """And what the page draws anew is drawn: it hears of its size before the next frame."""
     page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def _run(page: Any, context: str | None, options: dict[str, Any]) -> list[str]:
