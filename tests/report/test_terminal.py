@@ -270,7 +270,7 @@ def test_ranks_take_a_dozen_lines_at_most() -> None:
 
 def test_findings_show_gain_and_action() -> None:
     lines = section(plain(scenarios.data_bound()), "What to do")
-    assert lines[0] == "  1. serial-loader  2.05x (1.90-2.20), 31.9 ms a step"
+    assert lines[0] == "  1. serial-loader  2.05x (1.90-2.20), then 31.9 ms a step"
     assert any(line.startswith("     -> DataLoader(") for line in lines)
     assert any_mentions(lines, "can change")
     assert "What to do" not in plain(scenarios.healthy())

@@ -25,12 +25,23 @@ MS = 1_000_000
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def steps(loading_ms: int, work_ms: int, num: int = 5, loader: str = LOADER) -> Trace:
+def steps(
+    loading_ms: int,
+    work_ms: int,
+    num: int = 5,
+    loader: str = LOADER,
+    *,
+    reads_loss: bool = False,
+) -> Trace:
     """Each step loads, computes in two operators with a millisecond of Python between them, and
     ends."""
     events: list[Event] = []
+    now = 0
     for step in range(num):
-        began = now = step * (loading_ms + work_ms + 1) * MS
+        began = now
+        if reads_loss:
+            events.append(op("aten::item", now, now + MS))
+            now += MS
         events.append(mark(loader, now, now + loading_ms * MS))
         now += loading_ms * MS
         half = work_ms * MS // 2
@@ -38,7 +49,8 @@ def steps(loading_ms: int, work_ms: int, num: int = 5, loader: str = LOADER) -> 
             op("aten::mm", now, now + half),
             op("aten::add_", now + half + MS, now + 2 * half + MS - 1000),
         ]
-        events.append(mark(f"ProfilerStep#{step}", began, now + 2 * half + MS))
+        now += 2 * half + MS
+        events.append(mark(f"ProfilerStep#{step}", began, now))
     return trace_of(*events)
 
 
@@ -103,6 +115,15 @@ def test_the_measured_wait_goes_before_the_recorded_one() -> None:
     )
     assert case.facts.replayed is not None
     assert case.facts.replayed.shares["data"] == pytest.approx(40 / 51, abs=0.02)
+
+
+def test_a_measured_wait_is_that_of_each_step_that_waits() -> None:
+    """What reads the last loss comes before the loader: each of three recorded steps has its
+    batch, where otherwise the first one's lies before all operators."""
+    recorded = steps(80, 10, num=3, reads_loss=True)
+    case = case_of(build_context(recorded, None), 0, 102 * MS, known(64, 1.0, 90, step_ms=102))
+    assert case.facts.replayed is not None
+    assert case.facts.replayed.shares["data"] == pytest.approx(90 / 102, abs=0.02)
 
 
 def test_the_measured_wait_for_workers_goes_before_the_recorded_one() -> None:

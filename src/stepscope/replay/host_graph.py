@@ -206,8 +206,9 @@ def with_measured(graph: Graph, measured: Mapping[str, float]) -> Graph:
         inside = graph.call_step >= 0
         totals = np.bincount(graph.call_step[inside], parts[part][inside], graph.num_steps)
         if part == "input" and totals.any():
-            # The last step's batch may have been fetched before it, outside.
-            parts[part] = parts[part] * (ns * max(graph.num_steps - 1, 1) / totals.sum())
+            # At either end a step's batch may have been fetched outside, or partly so.
+            whole = np.sort(totals)[min(1, len(totals) - 1) :]
+            parts[part] = parts[part] * (ns / whole.mean())
         elif part != "input" and totals.all():
             parts[part] = parts[part] * (ns * graph.num_steps / totals.sum())
         elif part != "input":

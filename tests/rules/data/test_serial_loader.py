@@ -181,3 +181,25 @@ def test_a_dataset_without_a_loader_is_told_to_be_given_to_one() -> None:
         assert finding.action.startswith("DataLoader(dataset, batch_size=None, num_workers=4")
         assert words in finding.action
         assert ("get_worker_info()" in finding.action) != splits
+
+
+@pytest.mark.parametrize("other_cores", [0.03, 0.8])
+def test_what_others_use_leaves_a_worker_for_each_core_that_may_be_had(other_cores: float) -> None:
+    """A core less a hair is a core; and where too few are free now to gain by, all of the rank's
+    count, with a range that begins near no gain."""
+    case = replace(
+        loading(80_000, compute_us=1_000).case(),
+        metadata=RankMetadata(
+            rank=0,
+            cores=2,
+            cores_used=1.0,
+            other_cores=other_cores,
+            loader=LoaderKnobs(num_workers=0),
+        ),
+    )
+    said = serial_loader.propose(case)
+    assert isinstance(said, Proposal)
+    assert "num_workers=2" in said.action
+    finding = next(one for one in judge(case).findings if one.code == "serial-loader")
+    assert finding.predicted_speedup == pytest.approx(2 / 1.17, rel=0.05)
+    assert (finding.predicted_low > 1.1) == (other_cores < 0.5)

@@ -400,9 +400,9 @@ def finding_title(finding: Finding, diagnosis: Diagnosis) -> str:
 
 
 def _after_words(step_ms: float, samples_times: float) -> str:
-    """`31.2 ms a step`, with how many samples where they are more than today; `step_ms` is for as
-    many as today."""
-    step = f"{ms(step_ms * samples_times * 1e6)} a step"
+    """`then 31.2 ms a step`, with how many samples where they are more than today; `step_ms` is for
+    as many as today."""
+    step = f"then {ms(step_ms * samples_times * 1e6)} a step"
     return step if samples_times == 1 else f"{step} of {samples_times:.0f} times the samples"
 
 

@@ -76,6 +76,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     cautious_workers: int = 4
     """What eight give where cores are shared, or where the loading used several threads already."""
     hopeful_workers: int = 16
+    worth: float = 1.02
+    """What workers that the free cores allow must give; else all the rank's cores count."""
 
 
 POLICY = Policy()
@@ -106,7 +108,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if case.metadata is not None and workers.cores is not None:
         # Who waits for its data needs no core of its own.
         limit = sure if workers.computes else workers
-        num = many = workers.fewest(min(each.most(case.metadata) for each in (workers, limit)))
+        most = workers.most(case.metadata)
+        num = workers.fewest(min(most, limit.most(case.metadata)))
+        if workers.step_ns(num) * POLICY.worth > case.step_interval_ns:
+            # Too few to gain anything; who has the other cores may be gone by then.
+            num = workers.fewest(most)
+        many = num
         few = min(num, few)
     fetch_ns = handover(case).fetch_ns
     pinned = "" if case.graph.on_host else ", pin_memory=True"
@@ -184,11 +191,11 @@ def _computing_share(case: Case, loading_ns: float) -> float:
 
 def _sure_ns(case: Case, workers: Workers, num: int) -> float:
     """How often so many bring a batch at least. Without a device the model computes on the same
-    cores: to be sure of a gain, some must be left over."""
+    cores: where they are too few for both, to be sure the one waits for the other."""
     used = workers.rest_cpu_ns / max(workers.rest_ns, 1.0)
     needed = used + num * workers.cores_each
     if case.graph.on_host and workers.cores is not None and workers.cores < needed:
-        return case.step_interval_ns
+        return min(workers.interval_ns(num) + workers.rest_ns, case.step_interval_ns)
     return min(workers.interval_ns(num), case.step_interval_ns)
 
 

@@ -177,7 +177,7 @@ class Workers(Struct, frozen=True, kw_only=True):
         """How many fit: into the cores, and beyond those there are now into the memory."""
         most = POLICY.most
         if self.cores is not None:
-            most = min(most, max(1, math.floor(self.cores / self.cores_each)))
+            most = min(most, max(1, round(self.cores / self.cores_each)))
         more = more_in_memory(metadata)
         return most if more is None else min(most, now + more)
 
