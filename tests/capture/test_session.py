@@ -62,7 +62,7 @@ class Job:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 10 * MS
-        monkeypatch.setattr("stepscope.capture.hooks.step.time.perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr("stepscope.capture.clocks.perf_counter_ns", lambda: self.now)
         self.guard = Guard()
         self.session = Session(folder, Options(start_step=NEVER, sample_s=1e6), self.guard)
         self.next = within(next_probe(self.session, self.guard), self._takes(1))

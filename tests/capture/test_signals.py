@@ -195,6 +195,37 @@ def test_an_interrupt_is_the_jobs() -> None:
     assert guard.is_on
 
 
+def asynchronous(kind: type[Exception], file: str) -> Callable[[], None]:
+    """Raises in a line of that file, as another thread can, and not through a handler."""
+    thread = ctypes.c_ulong(threading.get_ident())
+    arrive = partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, ctypes.py_object(kind))
+    space: dict[str, Any] = {"arrive": arrive}
+    exec(compile("def work():\n arrive()\n for _ in range(9): pass\n", file, "exec"), space)  # noqa: S102 - a frame of that file
+    made: Callable[[], None] = space["work"]
+    return made
+
+
+@pytest.mark.parametrize("kind", [Preempted, TimeoutError, RuntimeError, ConnectionError])
+def test_what_another_thread_raises_in_this_one_is_the_jobs(kind: type[Exception]) -> None:
+    guard = Guard()
+    with pytest.raises(kind):
+        guard.watch(asynchronous(kind, f"{OURS}any.py"))()
+    assert guard.is_on
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("module", [torch.profiler, threading])
+def test_so_it_is_where_what_we_call_runs(module: Any) -> None:
+    guard = Guard()
+    with pytest.raises(Preempted):
+        guard.watch(asynchronous(Preempted, module.__file__))()
+    assert guard.is_on
+    for kind in (torch.OutOfMemoryError, TimeoutError):
+        guard = Guard()
+        guard.watch(asynchronous(kind, module.__file__))()
+        assert not guard.is_on, "torch and the library raise these themselves"
+
+
 def test_ctrl_c_that_comes_as_a_collection_is_noted_reaches_the_job(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,7 @@ class Job:
             ready_rows=self.ready_rows, notice_device=lambda: None, loader=None, step=0,
         )  # fmt: skip
         self.session = session
-        monkeypatch.setattr("time.perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr("stepscope.capture.clocks.perf_counter_ns", lambda: self.now)
         monkeypatch.setattr(writer, "MAX_ROWS", 100)
         monkeypatch.setattr(writer, "STRETCHES_A_DOUBLING", 16)
         monkeypatch.setattr(writer, "SAMPLES_A_DOUBLING", 64)

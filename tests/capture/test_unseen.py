@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import io
+import logging
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.installed import need
 
@@ -14,7 +22,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.install import begin, forget_session
+from stepscope.capture.hooks.probes import Probe, watch
 from stepscope.capture.losses import LossSampler, _unscaled, remember_unscaled
+from stepscope.protocol.options import Options
 from tests.capture.jobs import record
 
 WATCHFUL = """
@@ -49,6 +60,78 @@ def test_a_job_sees_no_operator_no_thread_and_no_frame_of_ours(tmp_path: Path) -
     printed = ended.err[ended.err.index("Traceback") : ended.err.index("RuntimeError: in the job")]
     assert "stepscope/capture" not in printed
     assert list(ended.folder.glob("rank-0/window-*.json")), "the recording was made"
+
+
+def test_a_call_needs_no_more_room_on_the_stack_than_without_us() -> None:
+    # What runs for the first time needs more.
+    guard = Guard()
+    _, before = ([fits(room) for room in range(20)] for _ in range(2))
+    assert set(before) == {True, False}
+    try:
+        assert watch(guard, shallow, Probe(lambda *_: deep(9), lambda *_: deep(9)))
+        assert [fits(room) for room in range(20)] == before
+    finally:
+        guard.off()
+
+
+def shallow() -> int:
+    return deep(2)
+
+
+def deep(num: int) -> int:
+    return num if num == 0 else deep(num - 1)
+
+
+def fits(room: int) -> bool:
+    """Whether it can be called where so many frames are left."""
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + 60)
+    try:
+        return lowered(60 - room)
+    except RecursionError:
+        return False
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def lowered(num: int) -> bool:
+    return lowered(num - 1) if num > 0 else shallow() == 0
+
+
+def test_clocks_that_the_job_replaces_are_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    session = begin(tmp_path, Options(sample_s=1e6))
+    try:
+        for name in ("perf_counter_ns", "thread_time_ns", "time_ns", "monotonic"):
+            monkeypatch.setattr(time, name, functools.partial(asked.append, name))
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(20):
+            for batch in (*Numbers(), *torch.utils.data.DataLoader(Numbers())):
+                torch.autograd.backward((weight * batch).sum())
+            optimizer.step()
+        torch.nn.ReLU().eval()
+        torch.save({}, io.BytesIO())
+        logging.getLogger("job").handle(logging.makeLogRecord({"levelno": 10}))
+        session.catch_up()
+        assert session.step == 20
+        assert session.guard.is_on
+    finally:
+        session.finish()
+        session.guard.off()
+        forget_session(session)
+    assert asked == []
+
+
+class Numbers(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(2)
+        yield 2
 
 
 class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]

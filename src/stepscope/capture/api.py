@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
+from time import strftime
 from typing import TYPE_CHECKING, Any
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.install import begin, current, forget_session
 from stepscope.protocol.options import options_of
@@ -43,7 +44,7 @@ class Scope:
         """A step is over."""
         session = self._session
         if session is not None:
-            session.guard.watch(session.ended_by_hand)(time.perf_counter_ns())
+            session.guard.watch(session.ended_by_hand)(clocks.perf_counter_ns())
 
     def close(self) -> None:
         """Writes down what is there and takes the hooks out.
@@ -75,12 +76,12 @@ class Scope:
         if out is None:
             # Ranks that start within the same second agree on it; a job that cannot rely on that
             # names its folder.
-            out = Path("stepscope-runs") / time.strftime("%Y-%m-%d-%H%M%S")
+            out = Path("stepscope-runs") / strftime("%Y-%m-%d-%H%M%S")
         out.mkdir(parents=True, exist_ok=True)
         if not (out / RUN_FILE).exists():
             # What started the job is not known in here: a worker of Ray has Ray's own script.
             info = {"schema": SCHEMA, "command": [], "options": self._options}
-            write_json(out / RUN_FILE, {**info, "started_wall_ns": time.time_ns()})
+            write_json(out / RUN_FILE, {**info, "started_wall_ns": clocks.time_ns()})
         return out
 
 

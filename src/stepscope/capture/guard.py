@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 Function = TypeVar("Function", bound=Callable[..., Any])
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen")
+_WITHOUT_TEXT = (AssertionError, MemoryError, NotImplementedError, StopIteration)
+"""What Python, or a line of ours, raises with no arguments."""
 
 
 def at_process_end(finish: Callable[[], None]) -> None:
@@ -60,12 +62,21 @@ def _is_handler(frame: FrameType, caller: FrameType) -> bool:
 
 
 def _is_from_outside(error: BaseException, innermost: FrameType) -> bool:
-    """Raised by no line of anybody's while a line of ours runs, of a class of the job's own."""
-    if not innermost.f_code.co_filename.startswith(_OURS):
-        return False
-    module = sys.modules.get(type(error).__module__)
-    file = str(getattr(module, "__file__", None) or "<frozen")
-    return not file.startswith((_OURS, *_LIBRARIES)) or "-packages" in file
+    """Raised by no line of anybody's while a line of ours runs, or one that it calls: of a class of
+    the job's own, or of Python's where that always says what is wrong."""
+    kind, file = type(error), innermost.f_code.co_filename
+    if kind.__module__ == "builtins":
+        return file.startswith(_OURS) and not error.args and not isinstance(error, _WITHOUT_TEXT)
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    known = (_OURS, *([] if torch is None else [os.path.dirname(torch) + os.sep]))
+    module = str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen")
+    return _is_in(file, known) and not _is_in(module, known)
+
+
+def _is_in(file: str, folders: tuple[str, ...]) -> bool:
+    """In one of these, or in the standard library."""
+    is_standard = file.startswith(_LIBRARIES) and "-packages" not in file
+    return is_standard or file.startswith(folders)
 
 
 def _told(error: Exception) -> str:

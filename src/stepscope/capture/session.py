@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.describe.batch import Feeder
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.epochs import Epochs
@@ -116,7 +116,7 @@ class Session:
         self._epochs, self._collections = Epochs(), Collections()
         self.passed_bytes: int | None = None
         """The most that the first forward and backward pass held on the device."""
-        self._made_ns = time.perf_counter_ns()
+        self._made_ns = clocks.perf_counter_ns()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
 
@@ -124,7 +124,7 @@ class Session:
         self.loader.took(batches, batch)
         window = self.window
         if window is not None and not self.is_in_backward():
-            window.between(time.perf_counter_ns())
+            window.between(clocks.perf_counter_ns())
 
     def before_backward(self) -> None:
         """In a step that is looked at: on the device too, this is where its last pass begins."""
@@ -229,7 +229,7 @@ class Session:
             self._free(self._next_due() - self.step)
         # Whatever we did since the step's end is in no step.
         has_worked = is_first or self.window is not window
-        self._last_ns = time.perf_counter_ns() if has_worked else now
+        self._last_ns = clocks.perf_counter_ns() if has_worked else now
         self._running.clear()
 
     def catch_up(self) -> None:
@@ -471,7 +471,7 @@ class Session:
 
     def _recorded(self, window: Window) -> None:
         assert self.writer is not None
-        self.writer.event("window", time.perf_counter_ns(), **window.to_event())
+        self.writer.event("window", clocks.perf_counter_ns(), **window.to_event())
 
     def _record(self, now: int) -> None:
         """Opens a window before the next step, where nothing is in its way."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import sys
 import threading
-import time
 from collections import Counter, deque
 
+from stepscope.capture import clocks
 from stepscope.capture.caller import calling_line
 
 RECENT = 64
@@ -36,7 +36,7 @@ class SlowStep:
 
     def line(self, step: int, since_ns: int) -> str | None:
         """Of the training code, where the step that runs since then is slow."""
-        running = time.perf_counter_ns() - since_ns
+        running = clocks.perf_counter_ns() - since_ns
         if running < MIN_NS or len(self._lengths) < MIN_RECENT:
             return None
         if running < TIMES * statistics.median(self._lengths):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
+from stepscope.capture import clocks
 from stepscope.capture.counters.samples import Sampler
 from stepscope.capture.counters.torch_devices import DynamoCounters
 from stepscope.capture.describe.rank import live_notes, process_notes
@@ -160,7 +160,7 @@ class Writer:
         """
         if os.getpid() != self._pid:
             return
-        self._notes["ended_ns"] = time.perf_counter_ns()
+        self._notes["ended_ns"] = clocks.perf_counter_ns()
         self._session.guard.watch(self.look)()
         self._session.guard.watch(self._note_end)()
         self.last_lines()
@@ -199,7 +199,7 @@ class Writer:
 
     def _adapt(self) -> None:
         """How many steps a second."""
-        now, step = time.perf_counter_ns(), self._session.step
+        now, step = clocks.perf_counter_ns(), self._session.step
         (before, from_step), self._last_turn = self._last_turn, (now, step)
         if before and now > before:
             steps_per_s = (step - from_step) * 1e9 / (now - before)
@@ -213,7 +213,7 @@ class Writer:
         sample = self._sampler.take()
         if losses := self._session.losses.taken():
             sample["losses"] = losses
-        line = json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample})
+        line = json_text({"at_ns": clocks.perf_counter_ns(), "step": self._session.step, **sample})
         if self._thin_samples.keeps():
             self._append(SAMPLES_FILE, line)
         else:
@@ -224,7 +224,7 @@ class Writer:
         since_ns = rows[-1][1] if rows else self._last_end_ns
         line = self._slow.line(step, since_ns) if since_ns else None
         if line is not None:
-            self.event("slow", time.perf_counter_ns(), step=step, line=line)
+            self.event("slow", clocks.perf_counter_ns(), step=step, line=line)
 
     def _obey(self) -> None:
         """What RUN/control.json asks for since we last looked."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.counters.host import SELDOM, TOP, read_all, read_io, read_stat
 from stepscope.capture.counters.rates import CounterRates
 
@@ -20,7 +20,7 @@ class ChildCounters:
     A loader worker near one core has no room left; the busiest child says so.
     """
 
-    def __init__(self, root: Path = TOP, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, root: Path = TOP, clock: Callable[[], int] = clocks.perf_counter_ns) -> None:
         self.notes: list[str] = []
         self._proc = f"{root}/proc/"
         self._rates = CounterRates(clock)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.counters.rates import CounterRates
 from stepscope.protocol.control_group import throttle_file
 from stepscope.protocol.port_counters import FILES
@@ -33,7 +33,7 @@ _IO_NAMES = {
 class _Counters:
     """A root for files, rates, and room for notes."""
 
-    def __init__(self, root: Path = TOP, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, root: Path = TOP, clock: Callable[[], int] = clocks.perf_counter_ns) -> None:
         self.notes: list[str] = []
         self._root = root
         self._proc = f"{root}/proc/"

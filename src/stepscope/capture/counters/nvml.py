@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.counters.rates import CounterRates
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -128,7 +128,7 @@ class NvmlDevice:
     """One device. A question that it refuses once is not asked again."""
 
     def __init__(
-        self, nvml: Nvml, handle: ctypes.c_void_p, clock: Callable[[], int] = time.perf_counter_ns
+        self, nvml: Nvml, handle: ctypes.c_void_p, clock: Callable[[], int] = clocks.perf_counter_ns
     ) -> None:
         self.notes: list[str] = []
         self._nvml, self._handle = nvml, handle

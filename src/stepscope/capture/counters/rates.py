@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
+
+from stepscope.capture import clocks
 
 
 class CounterRates:
     """Remembers each counter's last value, and when that was."""
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, clock: Callable[[], int] = clocks.perf_counter_ns) -> None:
         self._clock = clock
         self._last: dict[str, tuple[int, float]] = {}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from stepscope.capture import clocks
 from stepscope.capture.counters.children import ChildCounters
 from stepscope.capture.counters.host import (
     TOP,
@@ -107,7 +107,7 @@ class Sampler:
             # After a fork the counters are another process's, and the driver's handles are not
             # ours.
             self._start()
-        begun, begun_cpu = time.perf_counter_ns(), time.thread_time_ns()
+        begun, begun_cpu = clocks.perf_counter_ns(), clocks.thread_time_ns()
         sample: dict[str, Any] = {}
         for source in list(self._sources):
             try:
@@ -119,8 +119,8 @@ class Sampler:
             source.notes.clear()
         if self._notes:
             sample["notes"], self._notes = self._notes, []
-        sample["sample_wall_s"] = (time.perf_counter_ns() - begun) / 1e9
-        sample["sample_cpu_s"] = (time.thread_time_ns() - begun_cpu) / 1e9
+        sample["sample_wall_s"] = (clocks.perf_counter_ns() - begun) / 1e9
+        sample["sample_cpu_s"] = (clocks.thread_time_ns() - begun_cpu) / 1e9
         return sample
 
     def _start(self) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import sys
-import time
 from collections.abc import Callable
 from itertools import compress, islice
 from types import CodeType, FunctionType
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.describe.peek import (
     ask,
     attempt,
@@ -54,7 +54,7 @@ class LiveObjects:
         and so from this pass."""
 
 
-def find_live_objects(torch: Any, clock: Callable[[], int] = time.thread_time_ns) -> LiveObjects:
+def find_live_objects(torch: Any, clock: Callable[[], int] = clocks.thread_time_ns) -> LiveObjects:
     """One pass.
 
     An object is asked for nothing but its type: asking a proxy for more might run it.

@@ -6,11 +6,11 @@ The modules that no other module holds, and their parameters' numbers, kinds and
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.describe.peek import attempt, attributes, class_of, plain
 
 WRAPPED_NAMES = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -26,7 +26,7 @@ it up, any model would be."""
 
 
 def model_notes(
-    torch: Any, modules: list[Any], clock: Callable[[], int] = time.thread_time_ns
+    torch: Any, modules: list[Any], clock: Callable[[], int] = clocks.thread_time_ns
 ) -> dict[str, Any]:
     """The largest models, largest first.
 

@@ -9,11 +9,11 @@ import os
 import platform
 import socket
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.describe.environment import environment_notes
 from stepscope.capture.describe.flags import flag_notes
 from stepscope.capture.describe.knobs import LineOf, find_live_objects, object_notes
@@ -36,8 +36,8 @@ def process_notes() -> dict[str, Any]:
     torch = sys.modules["torch"]
     return {
         "pid": os.getpid(),
-        "perf_ns": time.perf_counter_ns(),
-        "wall_ns": time.time_ns(),
+        "perf_ns": clocks.perf_counter_ns(),
+        "wall_ns": clocks.time_ns(),
         "started_ns": attempt(started_ns),
         "python": sys.version.split()[0],
         "host": attempt(socket.gethostname),
@@ -56,7 +56,7 @@ def started_ns(root: Path = Path("/")) -> int:
     fields = (root / "proc/self/stat").read_text().rpartition(")")[2].split()
     since_boot = float((root / "proc/uptime").read_text().split()[0])
     age = since_boot - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.perf_counter_ns() - round(1e9 * max(age, 0.0))
+    return clocks.perf_counter_ns() - round(1e9 * max(age, 0.0))
 
 
 def live_notes(loader_iter: Any, line_of: LineOf = lambda _: None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def live_notes(loader_iter: Any, line_of: LineOf = lambda _: None) -> dict[str, 
     the training code made an object.
     """
     torch = sys.modules["torch"]
-    begun = time.perf_counter_ns()
+    begun = clocks.perf_counter_ns()
     live = find_live_objects(torch)
     notes = {
         "flags": flag_notes(torch),
@@ -76,7 +76,7 @@ def live_notes(loader_iter: Any, line_of: LineOf = lambda _: None) -> dict[str, 
         "num_objects_seen": live.num_seen,
         "num_objects_frozen": live.num_frozen,
     }
-    notes["look_ns"] = time.perf_counter_ns() - begun
+    notes["look_ns"] = clocks.perf_counter_ns() - begun
     return notes
 
 

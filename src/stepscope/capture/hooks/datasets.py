@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from threading import get_ident
 from types import FunctionType
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.probes import Probe, parsed, put_in, surround
 from stepscope.capture.hooks.rewrite import MARK, rewritten
@@ -72,15 +72,15 @@ class Datasets:
         other = None if held is None else held()
         if other is None or other is passed or not other.begun:
             self._busy[thread] = passed.itself
-            passed.own_begun = time.thread_time_ns()
-            passed.begun = time.perf_counter_ns()
+            passed.own_begun = clocks.thread_time_ns()
+            passed.begun = clocks.perf_counter_ns()
 
     def stop(self, passed: _Pass, batch: Any, *, is_over: bool = False) -> None:
         """It has made one, or is over."""
         begun, passed.begun = passed.begun, 0
         if begun:
-            own_ns = None if is_over else time.thread_time_ns() - passed.own_begun
-            self._took(passed.dataset, batch, begun, time.perf_counter_ns(), own_ns)
+            own_ns = None if is_over else clocks.thread_time_ns() - passed.own_begun
+            self._took(passed.dataset, batch, begun, clocks.perf_counter_ns(), own_ns)
 
     def _note(self, dataset: Any, batch: Any, begun: int, ended: int, own_ns: int | None) -> None:
         session = self._session

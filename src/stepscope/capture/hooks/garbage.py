@@ -12,11 +12,11 @@ import ctypes
 import functools
 import gc
 import operator
-import time
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import Guard
 from stepscope.capture.tape import COLLECTED, Tape
 
@@ -40,7 +40,7 @@ def hook_collections(guard: Guard, tape: Tape) -> None:
         strict=False,
     )
     entries = zip(
-        repeat(COLLECTED), iter(time.perf_counter_ns, never), iter(begins, never), about,
+        repeat(COLLECTED), iter(clocks.perf_counter_ns, never), iter(begins, never), about,
         strict=False,
     )  # fmt: skip
     note = functools.partial(step, map(tape.append, entries))

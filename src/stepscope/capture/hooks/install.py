@@ -6,10 +6,10 @@ import atexit
 import importlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import Guard, suppressed
 from stepscope.capture.hooks.changes import WATCHED, watched_function
 from stepscope.capture.hooks.garbage import hook_collections
@@ -110,7 +110,7 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
 
 def _hook_losses(guard: Guard, session: Session) -> None:
     """A trial has every loss already."""
-    losses, clock = session.losses, time.perf_counter_ns
+    losses, clock = session.losses, clocks.perf_counter_ns
     guard.at_end(losses.off)
     if session.options.is_trial:
         losses.off()

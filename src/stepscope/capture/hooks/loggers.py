@@ -7,9 +7,9 @@ alone: it is no function of Python's, and whatever stands in its place is notice
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.caller import calling_line
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.changes import LOGGERS
@@ -36,7 +36,7 @@ class _Loggers:
     def _enter(self, *_: Any) -> int | None:
         if threading.get_ident() != self._thread:
             return None
-        now = time.perf_counter_ns()
+        now = clocks.perf_counter_ns()
         if self._inside_ns and now - self._inside_ns < LONGEST_NS:
             return None
         self._inside_ns = now
@@ -45,7 +45,7 @@ class _Loggers:
     def _leave(self, begun: int | None, _: Any) -> None:
         if begun is not None:
             self._inside_ns = 0
-            ended = time.perf_counter_ns()
+            ended = clocks.perf_counter_ns()
             if ended - begun >= MIN_NS:
                 self._watched(begun, ended)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import ast
 import sys
-import time
 import types
 from collections.abc import Callable
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.rewrite import MARK, rewritten
 
@@ -84,7 +84,7 @@ def put_in(guard: Guard, function: types.FunctionType, made: types.CodeType) -> 
 
 def timed(guard: Guard, on_call: Callable[[Any, int, int], None]) -> Probe:
     """Reports the first argument, and when a function ran, also when it raised."""
-    watched, clock = guard.watch(on_call), time.perf_counter_ns
+    watched, clock = guard.watch(on_call), clocks.perf_counter_ns
 
     def enter(first: Any = None, *_: Any) -> tuple[Any, int] | None:
         return (first, clock()) if guard.is_on else None
@@ -98,7 +98,8 @@ def timed(guard: Guard, on_call: Callable[[Any, int, int], None]) -> Probe:
 
 def surround(definition: ast.FunctionDef, twin: Any, mark: str, asker: str | None) -> None:
     """Puts a function's body between the two calls; with `asker`, a question that its module can
-    ask, without them where the compiler reads it, for which a second copy is needed."""
+    ask, without them where the compiler reads it, for which a second copy is needed. The body may
+    have room on the stack where a call of ours has none: that is not counted then."""
     body = definition.body
     start = 1 if ast.get_docstring(definition, clean=False) is not None else 0
     names = [arg.arg for arg in (*definition.args.posonlyargs, *definition.args.args)][:3]
@@ -108,9 +109,13 @@ def surround(definition: ast.FunctionDef, twin: Any, mark: str, asker: str | Non
         f"stepscope_probe = {mark!r}",
         "stepscope_token = stepscope_result = None",
         "try:",
-        f"  stepscope_token = stepscope_probe.enter({', '.join(names)})",
+        "  try:",
+        f"    stepscope_token = stepscope_probe.enter({', '.join(names)})",
+        "  except RecursionError: pass",
         "finally:",
-        "  stepscope_probe.leave(stepscope_token, stepscope_result)",
+        "  try:",
+        "    stepscope_probe.leave(stepscope_token, stepscope_result)",
+        "  except RecursionError: pass",
     ]
     made = parsed("\n".join(lines), body[start])
     watched = body if asker is None else twin.body

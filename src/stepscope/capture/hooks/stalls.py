@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-import time
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from stepscope.capture import clocks
 from stepscope.capture.caller import calling_line
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.changes import EVALUATIONS, watched_function
@@ -37,7 +37,7 @@ def hook_stalls(guard: Guard, session: Session, libraries: Libraries) -> None:
 def _save_probe(guard: Guard, session: Session) -> Probe:
     """With the time on a core, and the size of what was written."""
     watched, sized = guard.watch(saved), guard.watch(_position)
-    clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
+    clock, cpu_clock = clocks.perf_counter_ns, clocks.thread_time_ns
 
     def enter(_: Any = None, file: Any = None, *__: Any) -> _Save:
         return _Save(file, sized(file), clock(), cpu_clock())

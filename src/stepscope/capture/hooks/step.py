@@ -9,11 +9,11 @@ take in a loop of its own.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.probes import Probe
 from stepscope.capture.out_of_memory import note_first_passes
@@ -27,8 +27,8 @@ MAX_FRAMES = 40
 def next_probe(session: Session, guard: Guard) -> Probe:
     """Of `__next__` of a loader's iterator."""
     clock, own_clock, record, free_steps, kind = (
-        time.perf_counter_ns,
-        time.thread_time_ns,
+        clocks.perf_counter_ns,
+        clocks.thread_time_ns,
         session.tape.append,
         session.free_steps,
         WAITED,
@@ -58,7 +58,7 @@ def next_probe(session: Session, guard: Guard) -> Probe:
 def backward_probe(session: Session, guard: Guard) -> Probe:
     """Of backward passes."""
     clock, record, free_steps, kind = (
-        time.perf_counter_ns,
+        clocks.perf_counter_ns,
         session.tape.append,
         session.free_steps,
         PASSED,
@@ -94,7 +94,7 @@ def step_probe(session: Session, guard: Guard, abandon: Callable[[], None]) -> P
     """Of an optimizer's step. One that needs no look is recorded on the tape and no more. `abandon`
     is called after steps where the capture has ended and a recording has not."""
     clock, record, take, name, kind = (
-        time.perf_counter_ns,
+        clocks.perf_counter_ns,
         session.tape.append,
         session.free_steps.pop,
         id,
@@ -133,7 +133,7 @@ def _begin(session: Session, args: Any, frame: FrameType) -> _Looked | None:
         return None
     if session.writer is None:
         note_first_passes(session)
-    return _Looked(args[0], time.perf_counter_ns())
+    return _Looked(args[0], clocks.perf_counter_ns())
 
 
 def _is_inside_itself(optimizer: Any, frame: FrameType) -> bool:

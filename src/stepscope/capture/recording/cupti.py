@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import is_ours
 from stepscope.capture.recording.forked import leave_directly
 
@@ -60,7 +60,7 @@ def let_cupti_leave() -> None:
         try:
             for _ in range(CALLS):
                 sys.modules["torch"].cuda.current_stream().query()
-                time.sleep(BETWEEN_S)
+                clocks.sleep(BETWEEN_S)
         except Exception as error:
             # Part of the boundary.
             if not is_ours(error):

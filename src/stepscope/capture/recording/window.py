@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.guard import Guard, is_ours, suppressed
 from stepscope.capture.hooks.changes import watched_function
 from stepscope.capture.hooks.probes import Probe, watch
@@ -151,7 +151,7 @@ class Window:
         note_profiler()
         _held.hold = _Hold(self)
         self.is_attached = True
-        self._latest_ns = time.perf_counter_ns() + self._longest_ns
+        self._latest_ns = clocks.perf_counter_ns() + self._longest_ns
         with quiet_kineto(self._torch), without_thread_line():
             self.profile.start()
         if self._modules is not None and self._modules.begin():
@@ -194,7 +194,7 @@ class Window:
         wall's."""
         if not self._marks:
             return
-        ahead, thread = time.time_ns() - time.perf_counter_ns(), threading.get_native_id()
+        ahead, thread = clocks.time_ns() - clocks.perf_counter_ns(), threading.get_native_id()
         marks = [[name, begun + ahead, ended + ahead, thread] for name, begun, ended in self._marks]
         self._marks = []
         self.profile.add_metadata_json(MARKS_FIELD, json_text(marks))
@@ -301,7 +301,7 @@ class Window:
             leave_directly()
 
     def _save(self, profile: Any) -> None:
-        begun = time.perf_counter_ns()
+        begun = clocks.perf_counter_ns()
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
         try:
             # Where it cannot be, Kineto would say so on the job's stderr.
@@ -310,7 +310,7 @@ class Window:
             part.replace(self.path)
         except (OSError, RuntimeError) as problem:
             self.problem = f"the recording could not be written to {self.path}: {problem}"
-        self.saved_ns = time.perf_counter_ns() - begun
+        self.saved_ns = clocks.perf_counter_ns() - begun
 
 
 def is_profiling(torch: Any) -> bool:

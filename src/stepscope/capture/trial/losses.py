@@ -8,10 +8,10 @@ look for it.
 from __future__ import annotations
 
 import functools
-import time
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture import clocks
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.losses import json_number, loss_of
@@ -65,7 +65,7 @@ class Losses:
         write_json(self._folder / LOSSES_FILE, record)
 
     def _around_backward(self, original: Any) -> Any:
-        is_compiling, clock = compiling_asker(), time.perf_counter_ns
+        is_compiling, clock = compiling_asker(), clocks.perf_counter_ns
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -10,11 +10,11 @@ import logging
 import multiprocessing
 import os
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from stepscope.capture import clocks
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
 from stepscope.capture.session import Session
@@ -75,7 +75,7 @@ class TrialSession(Session):
             self.leave()
         if self.is_every_step:
             # What the listeners did is in no step.
-            self._last_ns = max(self._last_ns, time.perf_counter_ns())
+            self._last_ns = max(self._last_ns, clocks.perf_counter_ns())
 
     def _stretch(self) -> None:
         """The end is put off by the steps that a loader's stock feeds.
@@ -106,7 +106,7 @@ class TrialSession(Session):
         self.guard.watch(self.finish)()
         assert self.writer is not None
         write_json(
-            self.writer.folder / ENDED_FILE, {"step": self.step - 1, "wall_ns": time.time_ns()}
+            self.writer.folder / ENDED_FILE, {"step": self.step - 1, "wall_ns": clocks.time_ns()}
         )
         self._wait_for_others(torch)
         _end_children()
@@ -126,13 +126,13 @@ class TrialSession(Session):
 
     def _wait_for_others(self, torch: Any) -> None:
         numbers = rank_numbers(torch)
-        until = time.monotonic() + LONGEST_WAIT_S
+        until = clocks.monotonic() + LONGEST_WAIT_S
         while (
             numbers["backend"] is not None
             and _num_ended(self.run) < numbers["world_size"]
-            and time.monotonic() < until
+            and clocks.monotonic() < until
         ):
-            time.sleep(LOOK_S)
+            clocks.sleep(LOOK_S)
 
     def _next_due(self) -> int:
         if self.is_every_step:
@@ -155,9 +155,9 @@ def _end_children() -> None:
     for child in children:
         with suppress(Exception):
             child.terminate()
-    until = time.monotonic() + WORKER_S
+    until = clocks.monotonic() + WORKER_S
     for child in children:
         with suppress(Exception):
-            child.join(max(0.0, until - time.monotonic()))
+            child.join(max(0.0, until - clocks.monotonic()))
             if child.is_alive():
                 child.kill()
