@@ -60,7 +60,9 @@ def test_student_becomes_the_normal_one() -> None:
 
 
 def test_ratio_is_before_over_after_and_repeats_itself() -> None:
-    before, after = [100.0, 110, 90, 105, 95] * 8, [50.0, 55, 45, 52, 48] * 8
+    generator = np.random.default_rng(7)
+    before = generator.permutation([100.0, 110, 90, 105, 95] * 8).tolist()
+    after = generator.permutation([50.0, 55, 45, 52.5, 47.5] * 8).tolist()
     interval = ratio_of_medians(before, after)
     assert interval.value == 2.0
     assert 1.8 < interval.lowest < 2.0 < interval.highest < 2.2
@@ -89,7 +91,7 @@ def test_no_steps_are_refused(steps: list[float]) -> None:
         ratio_of_medians(steps, [1.0, 2.0, 3.0])
 
 
-@pytest.mark.parametrize("likeness", [0.0, 0.6])
+@pytest.mark.parametrize("likeness", [-0.6, 0.0, 0.6])
 def test_the_interval_of_medians_covers_the_truth(likeness: float) -> None:
     generator = np.random.default_rng(7)
     covered = 0
@@ -109,6 +111,18 @@ def test_pace_leaves_out_a_twentieth_at_each_end() -> None:
     steps = [float(step) for step in range(1, 41)]
     assert trimmed_mean([*steps[:-1], 1e9]) == statistics.fmean(steps[2:-2])
     assert trimmed_mean([5.0]) == 5.0
+
+
+def test_waits_that_alternate_leave_a_mean_nearly_as_sure_as_without() -> None:
+    """Two workers bring their batches together: one is waited for, the other is there."""
+    generator = np.random.default_rng(3)
+    means, guesses = [], []
+    for _ in range(100):
+        first, rest = generator.normal(700, 70, 12), generator.normal(50, 5, 12)
+        steps = np.stack((first, rest), axis=1).ravel().tolist()
+        means.append(math.log(trimmed_mean(steps)))
+        guesses.append(math.sqrt(log_mean_variance(steps)))
+    assert statistics.fmean(guesses) == pytest.approx(statistics.stdev(means), rel=0.5)
 
 
 def test_log_mean_variance_is_that_of_a_mean() -> None:

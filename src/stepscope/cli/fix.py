@@ -183,8 +183,12 @@ def _plan_words(
     from stepscope.core.experiments.fixed import NOT_TRIED
     from stepscope.experiments.budget import CHECK_RUNS
     from stepscope.experiments.fixing import words_of
-    from stepscope.experiments.verify.schedule import MIN_ROUNDS, RUNS_A_ROUND, rehearsed_steps
-    from stepscope.protocol.options import FIRST_STEPS
+    from stepscope.experiments.verify.schedule import (
+        MIN_ROUNDS,
+        RUNS_A_ROUND,
+        rehearsed_steps,
+        steps_before,
+    )
     from stepscope.report.words import plural
 
     tried = [each for each in attempts if each.outcome == NOT_TRIED][: max(options.most, 0)]
@@ -201,7 +205,7 @@ def _plan_words(
     if start_s is None or step_ms is None:
         return
     steps = measuring.steps or rehearsed_steps(step_ms / 1e3, measuring.most_steps)
-    steps += max(measuring.warm_up_steps, FIRST_STEPS)
+    steps += steps_before(measuring.warm_up_steps, step_ms / 1e3)
     run_s = start_s + steps * step_ms / 1e3
     num_runs = MIN_ROUNDS * RUNS_A_ROUND + (CHECK_RUNS if options.with_check else 2)
     yield (
@@ -360,6 +364,7 @@ class _Loop:
         if change.is_none:
             return self._diagnosis.findings
         from stepscope.experiments.trials.trial import run_trial
+        from stepscope.experiments.verify.schedule import steps_before
         from stepscope.pipeline.recording import diagnose
 
         folder, measuring = self._next("look"), self._options.measuring
@@ -371,7 +376,7 @@ class _Loop:
                 folder,
                 change,
                 max_steps=measuring.most_steps,
-                warm_up_steps=measuring.warm_up_steps,
+                warm_up_steps=steps_before(measuring.warm_up_steps, None),
                 timeout_s=min([limit for limit in limits if limit is not None], default=None),
                 profile=True,
             )

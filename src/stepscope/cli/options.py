@@ -313,8 +313,8 @@ def out_folder(what: str = "the runs are") -> Any:
 
 
 def warm_up() -> Any:
-    about = "steps before them that do not count, 5 at least (default: 10)"
-    return option("--warm-up N", about, count, 10)
+    about = "steps before them that do not count, 5 at least (default: 10, fewer of long ones)"
+    return option("--warm-up N", about, count)
 
 
 def budget() -> Any:

@@ -183,15 +183,15 @@ def _num_blocks(steps: Floats) -> float:
 
 
 def _block_length(steps: Floats) -> int:
-    """Longer the more a step is like the one before it: Carlstein (1986), for a first-order
-    autoregression.
+    """Longer the more a step is like the one before it, or unlike it, as where two workers bring
+    their batches together: Carlstein (1986), for a first-order autoregression.
 
     Ranks are correlated, so that one hiccup does not decide."""
     num = len(steps)
     if num < 2 * MIN_BLOCKS or np.ptp(steps) == 0:
         return 1
     ranks = np.argsort(np.argsort(steps, kind="stable"), kind="stable") - (num - 1) / 2
-    likeness = float(np.clip((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum(), 0.0, 0.99))
+    likeness = min(abs(float((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum())), 0.99)
     length = (math.sqrt(6) * likeness / (1 - likeness**2)) ** (2 / 3) * num ** (1 / 3)
     return int(min(max(1, round(length)), num // MIN_BLOCKS))
 

@@ -33,6 +33,7 @@ from stepscope.experiments.verify.schedule import (
     order,
     paired_interval,
     share_of_errors,
+    steps_before,
     verdict_of,
 )
 from tests.wording import any_mentions, mentions
@@ -83,8 +84,25 @@ def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "step_s", "wanted"),
+    [
+        (None, None, 10),
+        (None, 0.05, 10),
+        (None, 0.3, 7),
+        (None, 5.0, 5),
+        (20, 5.0, 20),
+        (1, 0.1, 5),
+    ],
+)
+def test_fewer_long_steps_come_before_those_that_are_timed(
+    given: int | None, step_s: float | None, wanted: int
+) -> None:
+    assert steps_before(given, step_s) == wanted
+
+
+@pytest.mark.parametrize(
     ("baseline_ms", "irregular_step_ns", "least", "most"),
-    [(900, 0.0, 12, 12), (140, 0.0, 12, 40), (102, 0.0, 400, 10_000_000), (900, 1e6, None, None)],
+    [(900, 0.0, 9, 12), (140, 0.0, 9, 40), (102, 0.0, 400, 10_000_000), (900, 1e6, None, None)],
 )
 def test_rehearsals_say_how_few_steps_show_a_gain(
     baseline_ms: float, irregular_step_ns: float, least: int | None, most: int | None

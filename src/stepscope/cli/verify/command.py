@@ -52,7 +52,7 @@ def run(options: Options) -> int:
     from stepscope.cli.verify.prediction import read_prediction
     from stepscope.core.codec import encode
     from stepscope.experiments.budget import Budget, for_runs
-    from stepscope.protocol.options import FIRST_STEPS
+    from stepscope.experiments.verify.schedule import steps_before
     from stepscope.report.verify.view import verified_document
 
     budget_s = options.measuring.budget_s
@@ -61,7 +61,8 @@ def run(options: Options) -> int:
     folder = new_folder(options.out)
     prediction = read_prediction(options.judged, sides.codes, sides.changes["candidate"].knobs)
     check_commands(sides)
-    steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.most_steps
+    measuring = proof.measuring
+    steps = steps_before(measuring.warm_up_steps, proof.step_s) + measuring.most_steps
     if not refused_beforehand(sides):
         for words in applied_words(sides.codes, sides.commands["baseline"]):
             say(words)
@@ -141,10 +142,13 @@ class Runner:
         folder: Path,
         measuring: Measuring,
         budget: Budget,
-        num_steps: int | None = None,
+        step_s: float | None = None,
     ) -> None:
+        from stepscope.experiments.verify.schedule import rehearsed_steps, steps_before
+
         self._sides, self._folder, self._measuring, self._budget = sides, folder, measuring, budget
-        self._num_steps = measuring.most_steps if num_steps is None else num_steps
+        self._num_steps = measuring.steps or rehearsed_steps(step_s, MAX_STEPS)
+        self._warm_up_steps = steps_before(measuring.warm_up_steps, step_s)
         self._count = 0
         self._longest_s = 0.0
 
@@ -174,7 +178,7 @@ class Runner:
             self._folder / f"{number:02d}-{side}",
             self._sides.changes[side],
             max_steps=self._num_steps,
-            warm_up_steps=self._measuring.warm_up_steps,
+            warm_up_steps=self._warm_up_steps,
             timeout_s=self._limit_s(),
             with_numerics=with_numerics,
         )
@@ -192,7 +196,6 @@ def prove(
     from stepscope.cli.verify.check import check_of
     from stepscope.experiments.budget import CHECK_RUNS
     from stepscope.experiments.verify.experiment import hold, refused, verify, with_sides
-    from stepscope.experiments.verify.schedule import rehearsed_steps
     from stepscope.protocol.secrets import masked_words
 
     words: dict[Side, str] = {
@@ -205,8 +208,7 @@ def prove(
     unable = refused_beforehand(sides)
     if unable:
         return with_sides(refused(unable), words, changes)
-    num_steps = proof.measuring.steps or rehearsed_steps(proof.step_s, MAX_STEPS)
-    runner = Runner(sides, folder, proof.measuring, budget, num_steps)
+    runner = Runner(sides, folder, proof.measuring, budget, proof.step_s)
     progress = Progress(proof.measuring.max_rounds, is_limited=budget.left_s is not None)
     before, stopped = checked_runs(runner, progress) if proof.with_check else ([], None)
     # The budget is for all runs together, those of --check too.

@@ -76,7 +76,7 @@ class Measuring:
         f"timed steps of each run (default: {MAX_STEPS}, and fewer for a gain that fewer show)",
         count,
     )
-    warm_up_steps: int = declare.warm_up()
+    warm_up_steps: int | None = declare.warm_up()
     budget_s: float | None = declare.budget()
     max_rounds: int = declare.option(
         "--max-rounds N",

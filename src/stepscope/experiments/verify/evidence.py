@@ -25,8 +25,8 @@ from stepscope.experiments.compare.comparability import differences
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.experiments.verify.schedule import RUNS_A_ROUND, VerifyPolicy
 
-MIN_STEPS, MIN_TIMED_S = 12, 1.0
-"""Timed in a run however large the gain is: a third of them is still four."""
+MIN_STEPS, MIN_TIMED_S = 9, 1.0
+"""Timed in a run however large the gain is: a third of them is still three."""
 OPEN_SHARE = 1 / 12
 """Share of the gain's logarithm that its standard error may be."""
 TimeOf = Callable[[Measured], float]

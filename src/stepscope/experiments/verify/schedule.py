@@ -30,6 +30,7 @@ from stepscope.core.experiments.experiment import (
     Side,
 )
 from stepscope.experiments.bootstrap import around, student
+from stepscope.protocol.options import FIRST_STEPS
 
 RUNS_A_ROUND = 4
 MIN_ROUNDS = 2
@@ -62,6 +63,8 @@ class VerifyPolicy(Struct, frozen=True, kw_only=True):
     """Whether times are given per sample, as they must be where the batch size differs."""
 
 
+WARM_S, WARM_STEPS = 2.0, 10
+"""Seconds and steps after which caches are warm and clocks are what they stay."""
 REHEARSED_S, MIN_REHEARSED = 10.0, 16
 """Seconds of timed steps in a first run whose step is known; what is computed is compared over so
 many."""
@@ -72,6 +75,14 @@ def rehearsed_steps(step_s: float | None, most: int) -> int:
     if step_s is None or step_s <= 0:
         return most
     return min(most, max(MIN_REHEARSED, round(REHEARSED_S / step_s)))
+
+
+def steps_before(given: int | None, step_s: float | None) -> int:
+    """Steps of a run that are not timed: as many as were given, else fewer of steps that are known
+    to take long."""
+    if given is None:
+        given = WARM_STEPS if not step_s else min(WARM_STEPS, math.ceil(WARM_S / step_s))
+    return max(given, FIRST_STEPS)
 
 
 def order(round_number: int) -> tuple[Side, Side, Side, Side]:

@@ -155,6 +155,7 @@ class Runner:
         self, change: Change, on_steps: OnSteps | None = None, *, with_numerics: bool = False
     ) -> Trial:
         from stepscope.experiments.trials.trial import run_trial
+        from stepscope.experiments.verify.schedule import steps_before
 
         number, self._count = self._count, self._count + 1
         left, limit = self.left_s(), self._options.measuring.timeout_s
@@ -163,7 +164,7 @@ class Runner:
             self.folder / f"trial-{number:03d}",
             change,
             max_steps=self._options.measuring.steps,
-            warm_up_steps=self._options.measuring.warm_up_steps,
+            warm_up_steps=steps_before(self._options.measuring.warm_up_steps, None),
             timeout_s=limit if left is None else min(limit, left),
             with_numerics=with_numerics,
             on_steps=on_steps,

@@ -49,7 +49,7 @@ class Measuring:
     )
     budget_s: float | None = declare.budget()
     steps: int = declare.option("--steps N", "timed steps of each trial (default: 30)", count, 30)
-    warm_up_steps: int = declare.warm_up()
+    warm_up_steps: int | None = declare.warm_up()
     timeout_s: float = declare.option(
         "--timeout SECONDS", "for each trial (default: 600)", seconds, 600.0
     )
