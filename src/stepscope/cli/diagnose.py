@@ -2,6 +2,8 @@
 
 PATH is a PyTorch profiler (Kineto) or Chrome trace (.json, .json.gz, .json.zst), several of them, a
 folder with one file per rank, or a tar of them; here, or behind a URL (s3://, gs://, https://).
+A text that was pasted may be one (- is stdin): its prompts, colours and marks of quotation are
+passed over, and what several tools printed is taken apart.
 Logs of NCCL or RCCL (NCCL_DEBUG=INFO) may stand beside them, named or in the folder.
 
 With --scaling each PATH is a run of one training job at another width, and the report says how it
@@ -23,6 +25,7 @@ from stepscope.cli.options import step_time
 from stepscope.cli.printing import print_diagnosis, put, refuse_empty
 from stepscope.errors import UsageError
 
+STDIN = "-"
 MAX_COMMAND = 60
 """Characters of a command that stand on one line beside what it is for."""
 
@@ -120,7 +123,8 @@ def _whole(options: Options) -> str:
     given = [*options.paths, *(f"--step-ms={value:g}" for value in options.step_ms)]
     every = ["--all"] if options.all else []
     command = shlex.join(["stepscope", "diagnose", *given, *every, "-v"])
-    return command if len(command) <= MAX_COMMAND else "the same command with -v"
+    is_again = STDIN not in options.paths and len(command) <= MAX_COMMAND
+    return command if is_again else "the same command with -v"
 
 
 def _refuse_contradictions(options: Options) -> None:

@@ -130,7 +130,7 @@ def detect(source: Source, notes: list[str]) -> tuple[Format, ...]:
     name = name_of(source)
     head = head_of(source)
     names = {each.name for each in formats_of(head, name)}
-    if _may_be_nccl(source, name) and _reader(NCCL).is_mine(head, name):
+    if _may_be_nccl(source, name) and reader_of(NCCL).is_mine(head, name):
         # A job that NCCL writes into: whatever else its lines look like, it is no table and no
         # trace.
         names = {NCCL} | {each for each in names if _shares_file(BY_NAME[each])}
@@ -162,7 +162,11 @@ def head_of(source: Source) -> bytes:
 def format_of(head: bytes, name: str) -> Format | None:
     """The first format that claims these first bytes; NCCL's logs are looked for apart."""
     return next(
-        (each for each in FORMATS if each.name != NCCL and _reader(each.name).is_mine(head, name)),
+        (
+            each
+            for each in FORMATS
+            if each.name != NCCL and reader_of(each.name).is_mine(head, name)
+        ),
         None,
     )
 
@@ -174,7 +178,7 @@ def formats_of(head: bytes, name: str) -> tuple[Format, ...]:
     if first is None or first.kind not in LOGS:
         return () if first is None else (first,)
     return tuple(
-        each for each in FORMATS if each.kind in LOGS and _reader(each.name).is_mine(head, name)
+        each for each in FORMATS if each.kind in LOGS and reader_of(each.name).is_mine(head, name)
     )
 
 
@@ -209,7 +213,7 @@ def kinds_in(source: Source, formats: Collection[str], notes: list[str]) -> froz
         for each in FORMATS
         if each.is_output
         and each.name not in formats
-        and (is_in := _reader(each.name).is_in) is not None
+        and (is_in := reader_of(each.name).is_in) is not None
     }
     kinds: set[str] = set()
     size, tail = 0, b""
@@ -289,7 +293,7 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
     for suffixes, what, instead in BY_SUFFIX:
         if label.lower().endswith(suffixes):
             return what, instead
-    if _reader(NCCL).is_mine(head, label):
+    if reader_of(NCCL).is_mine(head, label):
         return (
             "a log of NCCL",
             "Name it .log or .txt, and give it alone or beside the traces of the run.",
@@ -304,5 +308,6 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
 
 
 @cache
-def _reader(name: str) -> Reader:
+def reader_of(name: str) -> Reader:
+    """The reader of a format."""
     return BY_NAME[name].reader()

@@ -47,6 +47,7 @@ MAX_ARCHIVE_BYTES = 256 << 30
 DISK_RESERVE_BYTES = 2 << 30
 """Left free on the disk that a compressed archive is unpacked to."""
 IN_RUN = "run folder"
+STDIN = "-"
 TLPARSE = {"compile_directory.json", "raw.log", "raw.jsonl"}
 OWN_FILES = (RUN_FILE, CONTROL_FILE, ALERTS_FILE, DIAGNOSIS_FILE, REPORT_FILE, TAGS_FILE)
 WANTED = (
@@ -126,6 +127,10 @@ def _of_path(
     path: Path | str, notes: list[str], held: ExitStack, runs: list[RunRecord]
 ) -> list[Source]:
     try:
+        if str(path) == STDIN:
+            from stepscope.readers.pasted_file import standard_input
+
+            return _of_named(standard_input(held), notes, held)
         if isinstance(path, str):
             return _of_url(path, notes, held)
         if path.is_dir():
@@ -180,7 +185,18 @@ def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
         return _in_archive(path, path, notes)
     if ARCHIVE_NAME.search(path.name):
         return _in_archive(_unpacked(path, notes, held), path, notes)
-    return _with_formats(Source(path=path, label=str(path)), notes)
+    return _of_named(Source(path=path, label=str(path)), notes, held)
+
+
+def _of_named(source: Source, notes: list[str], held: ExitStack) -> list[Source]:
+    """A file that was named, with its formats; or the parts of a text that was pasted into it."""
+    found = _with_formats(source, notes)
+    known = [BY_NAME[each.format] for each in found if each.format is not None]
+    if any(each.kind == TRACE for each in known):
+        return found
+    from stepscope.readers.pasted_file import pasted_parts
+
+    return pasted_parts(source, known, held) or found
 
 
 def _in_folder(
