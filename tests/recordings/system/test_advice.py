@@ -288,7 +288,13 @@ def test_a_device_that_waits_is_told_also_when_its_memory_is_full() -> None:
     assert idle_device.advise(beside(device())) is None
     assert idle_device.advise(beside(device(busy_share=flat(0.0), num_working=0))) is None
     few = replace(flat(0.35), num=3)
+    said = idle_device.advise(beside(device(busy_share=few)))
+    assert isinstance(said, Advice)
+    assert mentions(said.summary, "In 3 looks", "35%")
+    few = replace(flat(0.95), num=3)
     assert isinstance(idle_device.advise(beside(device(busy_share=few))), Abstention)
+    hardly = device(busy_share=flat(0.04), num_working=0)
+    assert isinstance(idle_device.advise(beside(hardly)), Advice)
     busy_core = HostCounters(path="stat.txt", busy_cores=1.02)
     assert idle_device.advise(beside(waiting, busy_core)) is None, "one-busy-core says more"
     assert isinstance(idle_device.advise(beside(device(busy_share=None))), Abstention)

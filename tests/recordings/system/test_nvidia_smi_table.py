@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.diagnosis import Abstention
-from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of
 from stepscope.readers.format import Source
 from stepscope.recordings.system import idle_device
 from stepscope.recordings.system.nvidia_smi_table import read_file
 from tests.recording_texts import system_report
+from tests.wording import mentions
 
 TABLE = """\
 Thu Nov 19 08:00:00 2026
@@ -60,15 +60,16 @@ def test_each_device_is_read(tmp_path: Path) -> None:
     assert (second.used_share, second.power_w.median) == (1.0, 340.0)
 
 
-def test_one_look_is_no_run(tmp_path: Path) -> None:
+def test_one_look_is_said_to_be_one(tmp_path: Path) -> None:
     devices = read_file(source_of(tmp_path, TABLE)).devices
     said = idle_device.advise(Auxiliary(system=system_report(devices=devices)))
-    assert isinstance(said, Abstention)
+    assert isinstance(said, Advice)
+    assert mentions(said.summary, "only look", "35%")
     devices = read_file(source_of(tmp_path, 6 * TABLE)).devices
     said = idle_device.advise(Auxiliary(system=system_report(devices=devices)))
-    assert said is not None
-    assert not isinstance(said, Abstention)
-    assert "35%" in said.summary
+    assert isinstance(said, Advice)
+    assert mentions(said.summary, "35% of the time")
+    assert "look" not in said.summary
 
 
 @pytest.mark.parametrize("size", range(0, len(TABLE), 61))

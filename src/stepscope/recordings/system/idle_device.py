@@ -7,8 +7,8 @@ Why it costs: a device that runs kernels 35 % of the time could do the same work
 time, if whatever it waits for were there. Memory that is nearly full says nothing against that:
 it is held, not used.
 
-Evidence it needs: utilization of five samples at work. What the device waits for (input, the host,
-copies, other ranks, saves) no monitor shows.
+Evidence it needs: utilization of five samples at work; fewer are judged with the word that they are
+few. What the device waits for (input, the host, copies, other ranks, saves) no monitor shows.
 
 What to do: record some steps (`stepscope run -- python train.py`), which says what it waits for.
 Until then `top -H`: one Python thread at 100 % is the host, many worker processes at 100 % are the
@@ -33,7 +33,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     most_busy: float = 0.8
     """Of the time. Courses of the field call less than this worth a look; no recording was used to
     choose it."""
-    least_samples: int = 5
+    enough_samples: int = 5
+    """Fewer are named: a look falls into a save or an evaluation as well as into a step."""
+    least_touched: float = 0.01
+    """Of the time, in the median sample: a device that the job uses, however little, where its
+    memory was not recorded."""
     full_memory: float = 0.9
     """Of the device's, from which it is named: users take it for work."""
     least_held: float = 0.02
@@ -58,22 +62,26 @@ def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
             reason="the monitor did not record how busy the device was",
             needs="nvidia-smi dmon -s pucm, or utilization.gpu of nvidia-smi --query-gpu",
         )
-    if all(_num_samples(device) < POLICY.least_samples for device in devices):
+    idle = [device for device in devices if is_idle(device) or hardly_works(device)]
+    if not idle and any(0 < _num_samples(device) < POLICY.enough_samples for device in devices):
         return Abstention(
             code=CODE,
             reason="the monitor looked at the device fewer than five times",
             needs="nvidia-smi dmon -s pucm for a minute, or stepscope run -- COMMAND",
         )
-    idle = [device for device in devices if is_idle(device) or hardly_works(device)]
     if not idle or one_busy_core.advise(auxiliary) is not None:
         return None
     worst = min(idle, key=_busy)
     busy = _busy(worst)
     name = f"{worst.label[0].upper()}{worst.label[1:]}"
+    summary = f"{name} works {busy:.0%} of the time: it waits for something else."
+    if few := looks_words(worst):
+        summary = f"{few}, {worst.label} was busy for {busy:.0%} of the time: if it is always so, "
+        summary += "it waits for something else."
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"{name} works {busy:.0%} of the time: it waits for something else.",
+        summary=summary,
         action="stepscope run -- python train.py records what it waits for; until then top -H: "
         "workers at 100 % are the input, one Python thread at 100 % is the host",
         evidence=tuple(_line(device) for device in idle[:8]),
@@ -82,21 +90,28 @@ def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
     )
 
 
+def looks_words(device: DeviceSeries) -> str:
+    """How few samples there are; empty where they are enough."""
+    num = _num_samples(device)
+    if num >= POLICY.enough_samples:
+        return ""
+    return "In the only look" if num == 1 else f"In {num} looks"
+
+
 def is_idle(device: DeviceSeries) -> bool:
     share = device.used_share
-    enough = _num_samples(device) >= POLICY.least_samples
-    return enough and share is not None and share < POLICY.most_busy
+    return share is not None and share < POLICY.most_busy
 
 
 def hardly_works(device: DeviceSeries) -> bool:
-    """Whether no sample is of a device at work, and yet somebody holds its memory."""
+    """Whether no sample is of a device at work, and yet somebody uses it."""
+    if device.num_working != 0 or not _num_samples(device):
+        return False
     used, total = device.memory_used_bytes, device.memory_total_bytes
-    return (
-        device.num_working == 0
-        and _num_samples(device) >= POLICY.least_samples
-        and used is not None
-        and used.median >= (POLICY.least_held * total if total else POLICY.least_held_bytes)
-    )
+    if used is None:
+        share = device.busy_share
+        return share is not None and share.median >= POLICY.least_touched
+    return used.median >= (POLICY.least_held * total if total else POLICY.least_held_bytes)
 
 
 def _busy(device: DeviceSeries) -> float:

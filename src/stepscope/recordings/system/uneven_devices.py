@@ -7,7 +7,8 @@ Why it costs: ranks that exchange gradients step at the pace of the last one. A 
 more than its peers waits for its own input or host; or it is done early, and its peers stand in a
 collective, which counts as busy.
 
-Evidence it needs: utilization of five samples of each device, in the same recording.
+Evidence it needs: utilization of five samples of each device, in the same recording; fewer are
+judged with the word that they are few.
 
 What to do: record all ranks (`stepscope run -- torchrun ... train.py`): late-rank and uneven-work
 name the rank and why. Where the job is meant to leave a device idle, leave it out with
@@ -24,6 +25,7 @@ from msgspec import Struct
 
 from stepscope.api import Advice, Auxiliary, Rule
 from stepscope.core.recordings.system import DeviceSeries
+from stepscope.recordings.system.idle_device import looks_words
 
 CODE = "uneven-devices"
 BOUND = "imbalance"
@@ -32,7 +34,6 @@ BOUND = "imbalance"
 class Policy(Struct, frozen=True, kw_only=True):
     least_apart: float = 0.2
     """Of the time. Ranks of one model differ by a few percent in the samples of a monitor."""
-    least_samples: int = 5
 
 
 POLICY = Policy()
@@ -42,8 +43,7 @@ def advise(auxiliary: Auxiliary) -> list[Advice]:
     """One for each host and kind of device."""
     together: dict[tuple[str | None, str | None], list[DeviceSeries]] = defaultdict(list)
     for device in () if auxiliary.system is None else auxiliary.system.devices:
-        samples = device.busy_run_share or device.busy_share
-        if device.used_share is not None and samples and samples.num >= POLICY.least_samples:
+        if device.used_share is not None:
             together[device.host, device.name].append(device)
     return [advice for alike in together.values() if (advice := _advice(alike)) is not None]
 
@@ -55,10 +55,15 @@ def _advice(devices: list[DeviceSeries]) -> Advice | None:
     if high - low < POLICY.least_apart:
         return None
     name = f"{least.label[0].upper()}{least.label[1:]}"
+    summary = f"{name} works {low:.0%} of the time, {most.label} {high:.0%}."
+    if few := looks_words(least):
+        summary = (
+            f"{few}, {least.label} was busy for {low:.0%} of the time, {most.label} {high:.0%}."
+        )
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"{name} works {low:.0%} of the time, {most.label} {high:.0%}.",
+        summary=summary,
         action="record all ranks (stepscope run -- torchrun ... train.py): late-rank and "
         "uneven-work name the one that the others wait for",
         evidence=tuple(
