@@ -24,6 +24,7 @@ from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, alike
 from stepscope.plan.layout_words import parse_layout
 from stepscope.plan.model import Experts, Model
+from stepscope.plan.parameters import fullest_stage, layers_by_piece
 from stepscope.plan.search import SearchResult, least_memory, search
 from stepscope.plan.space import CHUNK_ROWS, Grid, Space, divisors, open_space
 from stepscope.plan.validate import problems
@@ -204,9 +205,23 @@ def test_tensor_ranks_leave_a_node_and_devices_idle_only_when_asked() -> None:
 def test_uneven_stages_are_the_frameworks_choice() -> None:
     model = replace(DENSE, layers=61)
     assert {each.pp for each in layouts_of(Grid(small_job(model), Space()))} == {1}
-    balanced = layouts_of(Grid(small_job(model), Space(has_uneven_stages=True)))
+    balanced = layouts_of(Grid(small_job(model, framework=MEGATRON_CORE), Space()))
     assert {each.pp for each in balanced} == {1, 2, 4, 8}
-    assert {each.vpp for each in balanced} == {1}
+    # Pieces that leave the fullest stage as it is: 8 layers in 2 or 4, not in 3.
+    assert {each.vpp for each in balanced if each.pp == 8} == {1, 2, 4}
+    assert all(-(-61 // (each.pp * each.vpp)) * each.vpp == -(-61 // each.pp) for each in balanced)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp"), [(61, 16, 1), (61, 16, 2), (126, 16, 4), (80, 4, 5)]
+)
+def test_pieces_of_stages_have_all_layers(layers: int, pp: int, vpp: int) -> None:
+    job = small_job(replace(DENSE, layers=layers), framework=MEGATRON_CORE)
+    pieces = layers_by_piece(job, Layout(pp=pp, vpp=vpp))
+    assert (len(pieces), sum(pieces)) == (pp * vpp, layers)
+    assert pieces[-1] <= max(pieces) <= min(pieces[:-1]) + 1
+    columns = Layouts.of([Layout(pp=pp, vpp=vpp)])
+    assert max(pieces) * vpp == fullest_stage(job, columns)[0]
 
 
 def test_selective_recompute_with_one_kernel_is_for_frameworks_that_mean_more_by_it() -> None:

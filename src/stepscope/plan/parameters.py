@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.layout import Layouts
+from stepscope.plan.layout import Layout, Layouts
 from stepscope.plan.rates import Floats
 
 
@@ -62,7 +63,10 @@ def fullest_stage(job: TrainingJob, layouts: Layouts) -> Floats:
     model = job.model
     if not job.framework.balances_stages:
         return np.ceil(model.layers / layouts.pp)
-    balanced = np.ceil((model.layers + head_layers(job)) / layouts.pp - 1e-9)
+    pieces = layouts.pp * layouts.vpp
+    balanced = np.ceil((model.layers + head_layers(job)) / pieces - 1e-9)
+    # The head's piece cannot give away more than all of its layers.
+    balanced = layouts.vpp * np.minimum(balanced, np.ceil(model.layers / np.maximum(pieces - 1, 1)))
     return np.where(is_even(job, layouts), model.layers // layouts.pp, balanced)
 
 
@@ -79,8 +83,33 @@ def last_stage(job: TrainingJob, layouts: Layouts, most: Floats) -> Floats:
 
 def is_even(job: TrainingJob, layouts: Layouts) -> Floats:
     """Where every stage has as many layers, whatever else it has."""
-    divides = (job.model.layers % layouts.pp == 0) & (not job.framework.balances_even)
+    divides = job.model.layers % (layouts.pp * layouts.vpp) == 0
+    divides &= not job.framework.balances_even
     return np.asarray((layouts.pp == 1) | divides)
+
+
+def interleaves(job: TrainingJob, pp: Any, vpp: Any) -> Any:
+    """Where stages can be cut into so many pieces: all of them equal, or, where stages may differ,
+    such that the fullest stage has no layer more for it."""
+    layers, pieces = job.model.layers, pp * vpp
+    fullest = vpp * -(-layers // pieces) == -(-layers // pp)
+    # A piece may have the embedding or the loss alone.
+    may_differ = job.framework.balances_stages & fullest & (pieces <= layers + 2)
+    return (layers % pieces == 0) | may_differ
+
+
+def layers_by_piece(job: TrainingJob, layout: Layout) -> list[int]:
+    """Layers of each piece of the stages in turn: the last one gives some away for the head, then
+    the first ones for the embedding."""
+    layers, pieces = job.model.layers, layout.pp * layout.vpp
+    if layers % pieces == 0 and not job.framework.balances_even:
+        return [layers // pieces] * pieces
+    head = head_layers(job)
+    most = min(math.ceil((layers + head) / pieces - 1e-9), math.ceil(layers / (pieces - 1)))
+    last = math.floor((layers + head) / pieces - head + 1e-9)
+    last = min(max(last, 0, layers - most * (pieces - 1)), most)
+    each, rest = divmod(layers - last, pieces - 1)
+    return [each] * (pieces - 1 - rest) + [each + 1] * rest + [last]
 
 
 def is_selective_cheap(job: TrainingJob) -> bool:

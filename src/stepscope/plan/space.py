@@ -13,13 +13,15 @@ import numpy.typing as npt
 
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
-from stepscope.plan.parameters import is_selective_cheap
+from stepscope.plan.parameters import interleaves, is_selective_cheap
 
 Columns = dict[str, npt.NDArray[np.int64]]
 Mask = npt.NDArray[np.bool_]
 
 CHUNK_ROWS = 40_000
 """Columns of so many rows stay in a core's own cache."""
+UNEVEN_PIECES = (2, 3, 4, 6, 8)
+"""Pieces of a stage that are tried where stages may differ, beside those that divide the layers."""
 A_NODE = -1
 """In a column of shards: as many ranks as a node has, which depends on the tensor width."""
 _ONE_F_ONE_B, _GPIPE, _ZB1P, _ZB2P, _ZBV = range(len(SCHEDULES))
@@ -61,8 +63,6 @@ class Space:
     """Whether tensor ranks may be more than a node has."""
     leaves_idle: bool = False
     """Whether layouts may use fewer devices than there are."""
-    has_uneven_stages: bool | None = None
-    """Whether stages may differ by a layer; None leaves it to the framework."""
 
     @property
     def is_recompute_free(self) -> bool:
@@ -124,7 +124,7 @@ class Grid:
         self._pipes = _crossed(
             {
                 "schedule": _codes(schedules, SCHEDULES),
-                "vpp": space.vpp or divisors(job.model.layers),
+                "vpp": space.vpp or self._pieces(),
             }
         )
         self._shards = _crossed({"zero_stage": zero_stages, "shard": space.shard or (0, A_NODE)})
@@ -279,7 +279,7 @@ class Grid:
         yield "the MLP's width by tensor ranks", model.ffn_hidden % tp == 0
         yield (
             "layers by stages",
-            ((model.layers % pp == 0) | self.has_uneven_stages) & (pp <= model.layers),
+            ((model.layers % pp == 0) | self.job.framework.balances_stages) & (pp <= model.layers),
         )
         # Rank i takes the i-th piece from both ends, so that all have as many pairs.
         yield "tokens by context ranks", (cp == 1) | (self.job.seq_len % (2 * cp) == 0)
@@ -292,12 +292,6 @@ class Grid:
         else:
             yield "expert ranks without experts", ep == 1
 
-    @property
-    def has_uneven_stages(self) -> bool:
-        if self.space.has_uneven_stages is None:
-            return self.job.framework.balances_stages
-        return self.space.has_uneven_stages
-
     def _pipe_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Which schedules a cut may have, in how many pieces a stage."""
         schedule, vpp = self._pipes["schedule"], self._pipes["vpp"]
@@ -306,7 +300,7 @@ class Grid:
             (schedule == _ONE_F_ONE_B)
             & (pp > 1)
             & (num_micro % pp == 0)
-            & (layers % (pp * vpp) == 0)
+            & interleaves(self.job, pp, vpp)
         )
         plain = (schedule == _ONE_F_ONE_B) | (pp > 1)
         # With fewer micro-batches these have the bubbles that they are made to fill; zbv has two
@@ -315,6 +309,11 @@ class Grid:
         plain &= (schedule <= _GPIPE) | (num_micro >= enough)
         plain &= (schedule != _ZBV) | (layers >= 2 * pp)
         return np.asarray(np.where(vpp == 1, plain, interleaved), dtype=bool)
+
+    def _pieces(self) -> list[int]:
+        """Pieces of a stage that are tried."""
+        pieces = set(divisors(self.job.model.layers))
+        return sorted(pieces | set(UNEVEN_PIECES if self.job.framework.balances_stages else ()))
 
     def _shard_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Which shards."""

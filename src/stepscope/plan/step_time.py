@@ -138,6 +138,7 @@ def _per_micro_batch(
         np.where(is_spread | is_kept, layouts.shard_width + 1, 0), is_kept.astype(np.int64),
         layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
         layouts.recompute_layers, np.where(layouts.recompute_layers > 0, layouts.pp, 0),
+        np.where(layouts.recompute_layers > 0, layouts.vpp, 0),
     )  # fmt: skip
     some = layouts.take(first)
     layers = _layers(job, some, rates, network)
@@ -156,14 +157,17 @@ def _worst_stage(
         # Where layers do not come out even, the last stage has what is left.
         end = np.maximum(num - most * (pp - 1), 0) * per_layer + head
         return np.maximum(end, most * per_layer), np.where(end >= most * per_layer, head, 0.0)
-    # The last stage gives layers away until it is no slower than the others, or has none left.
+    # The last piece gives layers away until its stage is no slower than the others, or has none
+    # left.
     best, best_head = even, head
-    keeps = is_even(job, layouts)
-    wanted = (num - (pp - 1) * head / per_layer) / pp
+    keeps, vpp = is_even(job, layouts), layouts.vpp
+    pieces = pp * vpp
+    wanted = (num - (pieces - 1) * head / per_layer) / pieces
     for last in (np.floor(wanted), np.ceil(wanted)):
-        num_last = np.clip(last, 0, most)
-        others = np.ceil((num - num_last) / np.maximum(pp - 1, 1)) * per_layer
-        end = num_last * per_layer + head
+        num_last = np.clip(last, 0, np.ceil(num / pieces))
+        each = np.ceil((num - num_last) / np.maximum(pieces - 1, 1))
+        others = vpp * each * per_layer
+        end = ((vpp - 1) * each + num_last) * per_layer + head
         slowest = np.where(keeps, even, np.maximum(others, end))
         is_better = slowest < best
         best = np.where(is_better, slowest, best)
@@ -327,6 +331,7 @@ def _data_wire(
         layouts.tp, layouts.cp, layouts.ep, layouts.pp, layouts.dp,
         layouts.shard_width, layouts.zero_stage,
         np.where(layouts.zero_stage == 2, layouts.num_micro, 1),
+        parameters.layers.astype(np.int64),
     )  # fmt: skip
     out, back = _data_wire_each(job, layouts.take(first), network, parameters.take(first))
     return out[index], back[index]

@@ -15,7 +15,7 @@ from stepscope.plan.framework import FSDP
 from stepscope.plan.job import PRECISIONS, TrainingJob
 from stepscope.plan.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.plan.memory import host_bytes
-from stepscope.plan.parameters import parameters
+from stepscope.plan.parameters import interleaves, parameters
 from stepscope.plan.search import least_memory
 from stepscope.plan.space import Grid, Space, divisors
 from stepscope.plan.step_time import has_stalled_sends
@@ -143,7 +143,7 @@ def _pipe_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
         yield Problem(what, _could(in_stage, every))
     if pp > layers or (layers % pp and not job.framework.balances_stages):
         yield Problem(f"{layers} layers cannot be cut into {pp} equal stages", _could(layers, pp))
-    elif vpp > 1 and layers % (pp * vpp):
+    elif vpp > 1 and not interleaves(job, pp, vpp):
         possible = [pieces for pieces in divisors(layers) if layers % (pp * pieces) == 0] or [1]
         what = f"{layers} layers cannot be cut into {pp} stages of {vpp} pieces"
         yield Problem(what, f"pieces of a stage can be {_listed(_near(possible, vpp))}")

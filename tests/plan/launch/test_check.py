@@ -18,7 +18,8 @@ from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.check import Checked, check, framework_of
 from stepscope.plan.launch.emit import launch_of
-from stepscope.plan.launch.megatron import flags_of, model_of
+from stepscope.plan.launch.flags import flags_of
+from stepscope.plan.launch.megatron import model_of
 from stepscope.plan.launch.read import read_settings
 from stepscope.plan.launch.settings import Settings
 from tests.plan.launch.launch_cases import chosen, job_of, text_of, written
@@ -97,11 +98,41 @@ def test_megatron_flags_describe_the_model_they_were_written_of() -> None:
     for name in ("llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3"):
         job = job_of("megatron", name, "1x8xH100", seq_len=2048)
         launch = launch_of("megatron", job, chosen(job))
-        flags, notes = flags_of(text_of(launch, "megatron-args.sh"), "megatron-args.sh")
+        flags, notes = flags_of(text_of(launch, "megatron-args.sh"), "megatron-args.sh", ())
         model = model_of(flags)
         assert model is not None
         assert notes == ()
         assert model.num_params == pytest.approx(job.model.num_params, rel=1e-3), name
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(8, 1), (16, 4), (32, 2)])
+def test_stages_that_do_not_come_out_even_are_shared_out(pp: int, vpp: int, tmp_path: Path) -> None:
+    job = job_of("megatron", "llama3-405b", "64x8xH100", seq_len=8192, global_batch=512)
+    choice = chosen(job, tp=8, pp=pp, vpp=vpp, zero_stage=1, is_sequence_parallel=True)
+    folder = written(launch_of("megatron", job, choice), tmp_path)
+    again = check(read_settings(folder / "megatron-args.sh"), job)
+    assert again.layout == choice.layout
+    assert again.choice is not None
+    assert again.choice.step_s == pytest.approx(choice.step_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "vpp"),
+    [("'Et*2|(tt|)*22t|(tt|)*7mL'", 4), ("'Et*15|t*16|t*16|t*14L'", 1),
+     (r"Et\*3\|\(tt\|\)\*29m\|L", 4)],
+)  # fmt: skip
+def test_pieces_of_stages_are_counted(text: str, vpp: int, tmp_path: Path) -> None:
+    pp = 4 if vpp == 1 else 8
+    path = tmp_path / "train.sh"
+    path.write_text(
+        f"ARGS=(--num-layers 61 --micro-batch-size 1 --pipeline-model-parallel-size {pp}\n"
+        f"  --pipeline-model-parallel-layout {text})\n"
+    )
+    settings = read_settings(path)
+    assert (settings.layout.pp, settings.layout.vpp, settings.refused) == (pp, vpp, ())
+    path.write_text("f --num-layers 61 --micro-batch-size 1 --pipeline-model-parallel-size 8")
+    [refused] = read_settings(path).refused
+    assert mentions(refused, "61 layers do not divide into 8 pieces")
 
 
 def test_a_good_configuration_has_ranges_and_no_error(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ TARGETS = {
         framework="megatron-core",
         write=megatron.megatron,
         lacks=megatron.lacking,
-        space={"schedule": ("1f1b",), "shard": (0,), "has_uneven_stages": False},
+        space={"schedule": ("1f1b",), "shard": (0,)},
         adoption="its trainer, data format and layers: checkpoints are converted",
     ),
     "torchtitan": Target(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
-from stepscope.errors import InputError
 from stepscope.plan.contract.launch import LaunchFile
 from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.files import Launch, refuse, shell_file, torchrun_line
+from stepscope.plan.launch.flags import Flags
 from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
 from stepscope.plan.layout import Layout
 from stepscope.plan.model import Experts, Latent, Model
+from stepscope.plan.parameters import layers_by_piece
 from stepscope.protocol.untrusted import whole_text
 
 ARGUMENTS = "megatron-args.sh"
@@ -61,19 +62,14 @@ def _environment(layout: Layout) -> list[str]:
 
 
 def _reasons(job: TrainingJob, layout: Layout) -> list[str]:
-    model, reasons = job.model, []
+    reasons = []
     if layout.schedule != "1f1b":
         reasons.append(f"{layout.schedule} is not among its schedules, 1f1b is")
     if layout.offload in ("all", "nvme"):
         reasons.append("it offloads the optimizer's states alone")
-    if layout.pp > 1 and model.layers % (layout.pp * layout.vpp):
-        reasons.append(
-            f"{model.layers} layers do not divide into {layout.pp * layout.vpp} pieces, and how to "
-            "share them out unevenly has flags of its own"
-        )
     if layout.zero_stage >= 2 and layout.pp > 1:
         reasons.append(f"Megatron-FSDP (z{layout.zero_stage}) under a pipeline is not written here")
-    if layout.vpp > 1 and model.layers // (layout.pp * layout.vpp) % layout.recompute_every:
+    if any(each % layout.recompute_every for each in layers_by_piece(job, layout)):
         reasons.append(f"a checkpoint every {layout.recompute_every} layers leaves a rest")
     if layout.recompute_layers % layout.vpp:
         reasons.append(
@@ -113,7 +109,10 @@ def flags(job: TrainingJob, layout: Layout) -> FlagPairs:
 def _layout_flags(job: TrainingJob, layout: Layout) -> FlagPairs:
     yield "tensor-model-parallel-size", layout.tp
     yield "pipeline-model-parallel-size", layout.pp
-    if layout.vpp > 1:
+    if job.model.layers % (layout.pp * layout.vpp):
+        # It has the pieces of all stages, and so how many a stage has.
+        yield SHARED_OUT[0], _pieces_text(layers_by_piece(job, layout))
+    elif layout.vpp > 1:
         yield "num-virtual-stages-per-pipeline-rank", layout.vpp
     yield "context-parallel-size", layout.cp
     if layout.ep > 1:
@@ -141,6 +140,12 @@ def _layout_flags(job: TrainingJob, layout: Layout) -> FlagPairs:
     if layout.offload == "optimizer":
         yield "optimizer-cpu-offload", True
     yield "attention-backend", "flash" if layout.is_flash else "unfused"
+
+
+def _pieces_text(pieces: Sequence[int]) -> str:
+    """Megatron-Core's words for unequal pieces: the embedding, layers, the loss."""
+    first, *middle, last = (f"t*{num}" if num else "" for num in pieces)
+    return "|".join([f"E{first}", *middle, f"{last}L"])
 
 
 def _recompute_flags(model: Model, layout: Layout) -> FlagPairs:
@@ -238,10 +243,9 @@ def _quoted(value: object) -> str:
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
-MAX_WORDS = 100_000
-_ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w{0,60})=([^\s;()]{0,200})\s*$")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60}|\d)(?::?-([^}]{0,60}))?\}?")
-Flags = dict[str, str | bool]
+_REPEATED = re.compile(r"[( ]([^() ]{0,200})[) ]\*(\d{1,4})")
+"""A group of pieces and how often; its brackets have gone where a script's words were split."""
+MAX_LAYERS = 10_000
 COUNTS = Counts(
     names=(
         "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
@@ -261,73 +265,13 @@ READ = frozenset(
     )
 )  # fmt: skip
 """Flags whose value matters here: where it is a variable that is not set, that is said."""
+SHARED_OUT = (
+    "pipeline-model-parallel-layout", "decoder-first-pipeline-num-layers",
+    "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split",
+)  # fmt: skip
+"""Flags that share layers out unevenly."""
 STAGES = {"no_shard": 0, "optim": 1} | {name: stage for stage, name in STRATEGIES.items()}
-
-
-def flags_of(text: str, where: str) -> tuple[Flags, tuple[str, ...]]:
-    """`--name value` pairs of a script. Variables are taken from assignments in the same file;
-    nothing is run."""
-    variables: dict[str, str] = {}
-    for line in text.splitlines():
-        match = _ASSIGNED.match(line)
-        if match is not None:
-            name, value = match[1], match[2].strip("\"'")
-            own = _VARIABLE.fullmatch(value)
-            if own is not None and own[1] == name and own[2] is not None:
-                # NAME=${NAME:-2}: what is taken where nobody sets it before.
-                value = variables.get(name) or own[2]
-            variables[name] = value
-    words = _words(text, where)
-    flags: Flags = {}
-    unknown: list[str] = []
-    for index, word in enumerate(words):
-        if not word.startswith("--") or len(word) < 4:
-            continue
-        name, has_value, value = word[2:].partition("=")
-        if not has_value:
-            following = words[index + 1] if index + 1 < len(words) else "--"
-            value = "" if following.startswith("--") or following == "\\" else following
-        filled = _filled(value, variables)
-        if filled is None or "$" in filled or "`" in filled:
-            if name in READ:
-                unknown.append(f"--{name} {value[:60]} is not set in this file")
-            continue
-        flags[name] = filled or True
-    return flags, tuple(unknown[:20])
-
-
-def _words(text: str, where: str) -> list[str]:
-    try:
-        # Neither a line's end in the middle of a command nor an array's brackets are words.
-        plain = text.replace("\\\n", " ").replace("(", " ").replace(")", " ")
-        words = [word.strip() for word in shlex.split(plain, comments=True)]
-    except ValueError as problem:
-        raise InputError(f"{where}: not a shell script: {problem}") from None
-    if len(words) > MAX_WORDS:
-        raise InputError(f"{where}: more than {MAX_WORDS} words are no launch script")
-    # An assignment of several flags in quotes is one word to the shell.
-    parts: list[str] = []
-    for word in words:
-        if " --" in f" {word}" and " " in word.strip():
-            parts += word.partition("=")[2].split() if "=" in word.split()[0] else word.split()
-        else:
-            parts.append(word)
-    return parts
-
-
-def _filled(value: str, variables: Mapping[str, str], depth: int = 4) -> str | None:
-    """With the file's own variables put in; None where one is not set there."""
-    for _ in range(depth):
-        match = _VARIABLE.search(value)
-        if match is None:
-            return value
-        known: str | None = variables.get(match[1]) or match[2]
-        if known is None:
-            return None
-        value = value[: match.start()] + known + value[match.end() :]
-        if len(value) > 1000:
-            return None
-    return None
 
 
 def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
@@ -363,7 +307,7 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         overlaps_data="overlap-grad-reduce" in flags,
         grads="bf16" if "grad-reduce-in-bf16" in flags else None,
         bucket_elements=_count(flags, "ddp-bucket-size"),
-        refused=tuple(COUNTS.refused(flags, "--")),
+        refused=(*COUNTS.refused(flags, "--"), *_unshared(flags)),
         notes=notes,
     )
 
@@ -393,11 +337,32 @@ def _pieces(flags: Flags) -> int:
     pieces = _count(flags, "num-virtual-stages-per-pipeline-rank")
     if pieces is not None:
         return pieces
-    per_piece = _count(flags, "num-layers-per-virtual-pipeline-stage")
     layers, pp = _count(flags, "num-layers"), _count(flags, "pipeline-model-parallel-size") or 1
+    shared_out = flags.get(SHARED_OUT[0])
+    if isinstance(shared_out, str):
+        return max(1, _num_pieces(shared_out) // pp)
+    per_piece = _count(flags, "num-layers-per-virtual-pipeline-stage")
     if per_piece is None or layers is None:
         return 1
     return max(1, layers // (pp * per_piece))
+
+
+def _unshared(flags: Flags) -> Iterator[str]:
+    """Layers that do not divide by stages, and nothing that says how to share them out."""
+    layers, pp = _count(flags, "num-layers"), _count(flags, "pipeline-model-parallel-size") or 1
+    pieces = pp * _pieces(flags)
+    if layers is not None and layers % pieces and not any(name in flags for name in SHARED_OUT):
+        yield f"{layers} layers do not divide into {pieces} pieces: --{SHARED_OUT[0]} shares them"
+
+
+def _num_pieces(text: str) -> int:
+    """Pieces of all stages in Megatron-Core's words: bars end them, and a group in brackets may be
+    repeated with the bars in it."""
+    num, plain = 0, text.replace("\\", "")
+    for group, times in _REPEATED.findall(plain):
+        num += group.count("|") * (whole_text(times, 1, MAX_LAYERS) or 1)
+    plain = _REPEATED.sub("", plain).strip()
+    return num + plain.count("|") + (not plain.endswith("|"))
 
 
 def _recompute(flags: Flags) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from stepscope.core.toml_text import parse_toml
 from stepscope.errors import InputError
 from stepscope.plan.launch.deepspeed import is_deepspeed, read_deepspeed
-from stepscope.plan.launch.megatron import flags_of, read_megatron
+from stepscope.plan.launch.flags import flags_of
+from stepscope.plan.launch.megatron import READ, read_megatron
 from stepscope.plan.launch.read_layout import is_layout, read_layout
 from stepscope.plan.launch.settings import Settings
 from stepscope.plan.launch.torchtitan import is_torchtitan, read_torchtitan, tables_of_flags
@@ -39,7 +40,7 @@ def read_settings(path: Path) -> Settings:
         return _read_json(data, where)
     if len(data) > MAX_SCRIPT_BYTES:
         raise InputError(f"{where}: more than {MAX_SCRIPT_BYTES} bytes are no launch script")
-    flags, notes = flags_of(text, where)
+    flags, notes = flags_of(text, where, READ)
     tables = tables_of_flags(flags)
     if is_torchtitan(tables):
         config = flags.get("config")
