@@ -98,6 +98,7 @@ THINGS: dict[str, Thing] = {
     "cloudpickle": _packages("cloudpickle"),
     "deepspeed": _packages("deepspeed"),
     "megatron-core": _packages("megatron=megatron-core"),
+    "transformers": _packages("transformers", "accelerate"),
     "the frameworks": _packages("accelerate", "lightning", "transformers"),
     "mlflow": _packages("mlflow"),
     "OpenTelemetry's protocol": _packages(

@@ -199,6 +199,13 @@ class Framework:
     """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 
 
+COMPILED_LOSS: dict[str, object] = {
+    "logit_bytes": 4.0, "idle_logit_bytes": 0.0, "logit_passes": 12.0,
+}  # fmt: skip
+"""What changes where a compiler takes the loss in: logits stay in half precision, and so does their
+gradient."""
+
+
 class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
     """A framework of frameworks.json."""
 

@@ -214,10 +214,15 @@ class Model:
         return layers + outer + self.extra_layer_params
 
 
+def has_windows(model: Model, seq_len: int) -> bool:
+    """Whether some layers see less of a sequence than all that is before a token."""
+    return bool(model.num_window_layers and 0 < model.window < seq_len)
+
+
 def windowed_share(model: Model, seq_len: int) -> float:
     """Share of all pairs of tokens that attention looks at, where some layers see only a window
     before each token."""
-    if not model.num_window_layers or not model.window or model.window >= seq_len:
+    if not has_windows(model, seq_len):
         return 1.0
     share = model.window / seq_len
     windowed = share * (2 - share) if model.is_causal else share

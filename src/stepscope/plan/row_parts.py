@@ -14,6 +14,7 @@ from stepscope.plan.cluster import Cluster
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.framework import (
     AUTOMODEL,
+    COMPILED_LOSS,
     COMPOSER,
     FSDP,
     INTERNEVO,
@@ -103,7 +104,7 @@ def _torchtitan(row: dict[str, Any], name: str, options: str) -> Framework:
         is_new = cluster_of(row).device.key.startswith(DEVICES_SINCE_2025)
     if not is_new:
         return framework
-    return replace(framework, logit_bytes=4.0, idle_logit_bytes=0.0, logit_passes=12.0)
+    return replace(framework, **COMPILED_LOSS)  # type: ignore[arg-type]
 
 
 def _megatron(row: dict[str, Any], name: str, options: str) -> tuple[Framework, bool]:

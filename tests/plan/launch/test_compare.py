@@ -10,7 +10,7 @@ from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.compare import bare, candidates, chosen, first_that_writes, nearest
-from stepscope.plan.launch.emit import COMPARED, TARGETS, launch_of, target_of
+from stepscope.plan.launch.emit import COMPARED, TARGETS, able, launch_of, target_of
 from stepscope.plan.layout import OFFLOAD, Layout
 from stepscope.plan.space import Space
 
@@ -34,12 +34,23 @@ def job_for(model: str, cluster: str, seq: int = 4096, **rest: object) -> Traini
     return TrainingJob(**(values | rest))  # type: ignore[arg-type]
 
 
+def test_models_that_the_script_lacks_are_written_for_the_trainer() -> None:
+    windowed = job_for("mistral-7b", "1x8xH100", 16384)
+    compared = candidates(windowed, Space(), COMPARED, top=1)
+    rows = {each.job.framework.name: each for each in compared}
+    assert rows["fsdp"].target == rows["ddp"].target == "transformers"
+    assert chosen(compared) is rows["fsdp"]
+    # All of a sequence is in sight.
+    assert able("fsdp2", job_for("mistral-7b", "1x8xH100", 4096)) == "fsdp2"
+    assert able("fsdp2", job_for("mixtral-8x7b", "1x8xH100")) == "fsdp2"
+
+
 @pytest.mark.parametrize(("model", "cluster", "seq", "pins"), JOBS)
 def test_what_is_recommended_can_be_written(
     model: str, cluster: str, seq: int, pins: dict[str, tuple[str, ...]]
 ) -> None:
     compared = candidates(job_for(model, cluster, seq), Space(**pins), COMPARED, top=5)  # type: ignore[arg-type]
-    assert [each.target for each in compared] == list(COMPARED)
+    assert [each.target for each in compared] == [able(each, compared[0].job) for each in COMPARED]
     for each in compared:
         assert (each.best is None) == bool(each.reason)
         framework = each.job.framework
@@ -90,8 +101,8 @@ def test_a_named_layout_goes_by_the_first_framework_that_writes_it() -> None:
 
 def test_every_target_has_a_framework_that_is_known() -> None:
     for word in COMPARED:
-        assert target_of(TARGETS[word].framework) == word
+        assert target_of(TARGETS[word].framework, job_for("7b", "8xH100")) == word
         framework = find_framework(TARGETS[word].framework)
         assert framework is not None
         assert bare(job_for("7b", "8xH100"), Space(), word).job.framework == framework
-    assert target_of("nanotron") is None
+    assert target_of("nanotron", job_for("7b", "8xH100")) is None

@@ -237,6 +237,7 @@ def test_what_is_pinned_stays_and_the_rest_is_what_the_target_has() -> None:
     assert space.pp == (1,)
     assert set(TARGETS) == {
         "torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate",
+        "transformers",
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from stepscope.errors import UsageError
 from stepscope.plan.catalog import find_model
 from stepscope.plan.cluster_parse import parse_cluster
 from stepscope.plan.estimate import choices_of
-from stepscope.plan.framework import find_framework, grads_setting
+from stepscope.plan.framework import find_framework, grads_setting, with_grads
 from stepscope.plan.job import OPTIMIZERS, TrainingJob
 from stepscope.plan.launch import check as check_module
 from stepscope.plan.launch.check import check, framework_of
@@ -31,7 +31,11 @@ FILES = {
     "deepspeed": ("ds_config.json",),
     "megatron": ("megatron-args.sh",),
     "torchtitan": ("train.toml", "launch.sh"),
+    "transformers": ("trainer-args.sh",),
 }
+BESIDE = [("transformers", "ddp"), ("transformers", "deepspeed")]
+"""Frameworks that a target writes beside its usual one."""
+CASES = [*((target, TARGETS[target].framework) for target in sorted(TARGETS)), *BESIDE]
 JOBS = [
     ("llama3-8b", "1x8xH100", 4096, "bf16", "adam", None),
     ("llama3-8b", "1x8xH100", 4096, "bf16", "adam", "bf16"),
@@ -54,10 +58,11 @@ def test_every_target_is_read_again() -> None:
     assert set(FILES) == set(TARGETS)
 
 
-@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize(("target", "named"), CASES)
 @pytest.mark.parametrize(("model", "cluster", "seq", "precision", "optimizer", "grads"), JOBS)
 def test_what_is_written_costs_the_same_when_it_is_read(
     target: str,
+    named: str,
     model: str,
     cluster: str,
     seq: int,
@@ -75,7 +80,11 @@ def test_what_is_written_costs_the_same_when_it_is_read(
         precision=precision, optimizer=OPTIMIZERS[optimizer], grads=grads,
     )  # fmt: skip
     candidate = bare(plain, Space(offload=OFFLOAD, recompute_every=(1, 2)), target)
-    job = candidate.job
+    job, own = candidate.job, find_framework(named)
+    assert own is not None
+    if (target, named) in BESIDE:
+        with_own = grads and grads_setting(own, grads)
+        job = replace(job, framework=with_grads(own, grads) if with_own and grads else own)
     if TARGETS[target].lacks(job) or (grads and grads_setting(job.framework, grads) is None):
         return
     seen: set[tuple[int, str, str]] = set()
@@ -109,5 +118,5 @@ def test_what_is_written_costs_the_same_when_it_is_read(
                 layout = choice.layout
                 seen.add((layout.zero_stage, layout.recompute, layout.offload))
     assert seen
-    if target in ("deepspeed", "fsdp2", "megatron"):
+    if "deepspeed" in (target, named) or target in ("fsdp2", "megatron", "transformers"):
         assert {stage for stage, _, _ in seen} >= set(job.framework.zero_stages) - {0}

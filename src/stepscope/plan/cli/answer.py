@@ -57,7 +57,7 @@ def answer(options: Options, target: str | None = None) -> Plan:
     questions = options.questions
     job, notes = job_of(options)
     asked = space_of(options.pins)
-    one = target or (None if options.framework is None else target_of(options.framework))
+    one = target or (None if options.framework is None else target_of(options.framework, job))
     compares = target is None and options.framework in (None, ALL)
     sized = bare(job, asked, LARGEST) if compares else one_of(job, asked, one)
     largest = what_if.largest_model(sized.job, sized.space) if questions.largest else None
@@ -232,7 +232,7 @@ def zero_stages_of(answered: Candidate, asked: Space) -> tuple[Variant, ...]:
 def framework_row(candidate: Candidate, answered: Candidate) -> FrameworkRow:
     best, target = candidate.best, TARGETS[candidate.target]
     return FrameworkRow(
-        name=target.framework,
+        name=candidate.job.framework.name,
         emit=candidate.target,
         best=None if best is None else account_of(candidate.job, best),
         is_answered=candidate.target == answered.target,
@@ -296,7 +296,7 @@ def what_ifs_of(
     for change in map(what_if.parse_change, words):
         changed, free = what_if.changed_job(job, change), space
         if changed.framework.name != job.framework.name:
-            free = one_of(changed, asked, target_of(changed.framework.name)).space
+            free = one_of(changed, asked, target_of(changed.framework.name, changed)).space
         if changed.compression is None:
             variants.append(_variant(change.words, changed, what_if.fastest(changed, free)))
             continue

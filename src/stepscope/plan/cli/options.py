@@ -20,7 +20,7 @@ RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 OFFLOAD = ("none", "optimizer", "all", "nvme")
 GRADS = ("bf16", "fp32")
-TARGETS = ("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate")
+TARGETS = ("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate", "transformers")
 COLLECTIVES = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv",
 )  # fmt: skip
@@ -164,8 +164,8 @@ class Launched:
     )
     check: Path | None = declare.option(
         "--check FILE",
-        "a ds_config.json, a torchtitan train.toml or a script with Megatron-LM's flags: what "
-        "it will take, and what is wrong with it",
+        "a ds_config.json, a torchtitan train.toml, or a script with flags of Megatron-LM or of "
+        "transformers' Trainer: what it will take, and what is wrong with it",
         Path,
     )
 

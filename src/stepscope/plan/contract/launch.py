@@ -21,7 +21,10 @@ class LaunchContract(Contract, frozen=True, kw_only=True, tag="stepscope.launch/
     """The launch line and configuration of one layout."""
 
     target: Annotated[
-        str, one_of("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate")
+        str,
+        one_of(
+            "torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate", "transformers"
+        ),
     ]
     model: str
     cluster: str
@@ -73,7 +76,7 @@ class CheckContract(Contract, frozen=True, kw_only=True, tag="stepscope.check/1"
     """A framework's configuration as it was read, what it will take, and what is wrong with it."""
 
     file: str
-    kind: Annotated[str, one_of("deepspeed", "torchtitan", "megatron", "torch")]
+    kind: Annotated[str, one_of("deepspeed", "torchtitan", "megatron", "torch", "transformers")]
     runs: bool
     """Whether nothing was seen that keeps it from running."""
     fits: bool | None

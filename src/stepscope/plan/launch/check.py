@@ -70,7 +70,7 @@ def framework_of(settings: Settings, framework: Framework) -> Framework:
         framework = replace(framework, overlaps_tensor=settings.overlaps_tensor)
     if settings.grads is not None:
         framework = with_grads(framework, settings.grads)
-    return framework
+    return replace(framework, **settings.conventions)  # type: ignore[arg-type]
 
 
 def check(settings: Settings, job: TrainingJob | None) -> Checked:
@@ -134,6 +134,9 @@ def layout_of(settings: Settings, job: TrainingJob) -> Layout | None:
     shard = cut.shard
     if settings.copies is not None and settings.copies > 1 and cut.zero_stage == 3:
         shard = dp * cut.cp // settings.copies if dp % settings.copies == 0 else 0
+    per_node = job.cluster.devices_per_node
+    if settings.has_node_shards and dp > per_node and dp % per_node == 0:
+        shard = per_node
     return replace(cut, dp=dp, micro_batch=micro, num_micro=num_micro, shard=shard)
 
 
@@ -347,6 +350,7 @@ OVERLAP_FIX = {
     "deepspeed": '"overlap_comm": true',
     "megatron": "--overlap-grad-reduce",
     "torchtitan": "FSDP overlaps by itself",
+    "transformers": '"overlap_comm": true in DeepSpeed\'s file',
 }
 
 
@@ -366,6 +370,8 @@ def _bucket_faults(
 ) -> list[Fault]:
     """Small buckets pay a collective's start and hops each time; large ones are memory."""
     elements, width = settings.bucket_elements, layout.dp * layout.cp
+    if settings.has_square_buckets:
+        elements = job.model.hidden**2
     if elements is None or width == 1:
         return []
     value_bytes, faults = VALUE_BYTES[job.precision], []

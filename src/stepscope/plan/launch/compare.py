@@ -9,7 +9,7 @@ from stepscope.errors import UsageError
 from stepscope.plan.estimate import Choice, choice_of
 from stepscope.plan.framework import find_framework, grads_setting, with_grads
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch.emit import PYTORCH, TARGETS, launch_of, restricted
+from stepscope.plan.launch.emit import PYTORCH, TARGETS, able, launch_of, restricted
 from stepscope.plan.layout import Layout
 from stepscope.plan.search import SearchResult, least_memory, search
 from stepscope.plan.space import Space
@@ -54,6 +54,7 @@ def bare(job: TrainingJob, space: Space, target: str) -> Candidate:
         job = replace(job, framework=with_grads(framework, job.grads))
     elif framework.name != job.framework.name:
         job = replace(job, framework=framework)
+    target = able(target, job)
     return Candidate(target=target, job=job, space=restricted(space, target))
 
 
@@ -62,7 +63,7 @@ def _candidate(job: TrainingJob, space: Space, target: str, top: int) -> Candida
     framework, grads = candidate.job.framework, job.grads
     if grads is not None and grads_setting(framework, grads) is None:
         return replace(candidate, reason=f"it keeps no gradients in {grads}")
-    if lacking := TARGETS[target].lacks(candidate.job):
+    if lacking := TARGETS[candidate.target].lacks(candidate.job):
         return replace(candidate, reason="; ".join(lacking))
     try:
         check_job(candidate.job, candidate.space)

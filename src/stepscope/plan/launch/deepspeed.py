@@ -25,13 +25,7 @@ def deepspeed(job: TrainingJob, choice: Choice) -> Launch:
     reasons = lacking(job) + cuts_beyond_data(layout)
     if layout.recompute_every > 1:
         reasons.append("how many layers a checkpoint is of is said in the model, not there")
-    if layout.offload != "none" and layout.zero_stage == 0:
-        reasons.append("offload needs ZeRO (z1 or more)")
-    if layout.offload in ("all", "nvme") and layout.zero_stage < 3:
-        reasons.append("weights are offloaded under ZeRO-3 alone")
-    is_hybrid = 0 < layout.shard < layout.dp
-    if is_hybrid and layout.zero_stage < 3:
-        reasons.append("copies that ranks share (MiCS) are under ZeRO-3 alone")
+    reasons += zero_reasons(layout)
     refuse("deepspeed", layout, reasons, _instead(layout))
     line = f"deepspeed {_hosts(job)}train.py --deepspeed --deepspeed_config {CONFIG}"
     return Launch(
@@ -44,6 +38,18 @@ def deepspeed(job: TrainingJob, choice: Choice) -> Launch:
         ),
         notes=_notes(job, layout),
     )
+
+
+def zero_reasons(layout: Layout) -> list[str]:
+    """What its ZeRO stages cannot do."""
+    reasons = []
+    if layout.offload != "none" and layout.zero_stage == 0:
+        reasons.append("offload needs ZeRO (z1 or more)")
+    if layout.offload in ("all", "nvme") and layout.zero_stage < 3:
+        reasons.append("weights are offloaded under ZeRO-3 alone")
+    if 0 < layout.shard < layout.dp and layout.zero_stage < 3:
+        reasons.append("copies that ranks share (MiCS) are under ZeRO-3 alone")
+    return reasons
 
 
 def lacking(job: TrainingJob) -> list[str]:

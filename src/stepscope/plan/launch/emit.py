@@ -11,7 +11,7 @@ from msgspec import Struct
 from stepscope.plan.estimate import Choice
 from stepscope.plan.framework import find_framework
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch import deepspeed, megatron, torch, torchtitan
+from stepscope.plan.launch import deepspeed, megatron, torch, torchtitan, transformers
 from stepscope.plan.launch.files import Launch
 from stepscope.plan.space import Space
 
@@ -76,16 +76,35 @@ TARGETS = {
         space={**_DATA, "recompute": PLAIN},
         adoption="prepare around model, optimizer and data, and a YAML file",
     ),
+    "transformers": Target(
+        framework="fsdp",
+        write=transformers.transformers,
+        lacks=transformers.lacking,
+        space={**_DATA, "recompute": PLAIN, "has_partial_recompute": False, "shard": (0,)},
+        adoption="its Trainer around a model of its own, and flags",
+    ),
 }
-PYTORCH = ("torchrun", "fsdp2", "torchtitan")
-"""Targets that run on PyTorch alone."""
-COMPARED = (*PYTORCH, "deepspeed", "megatron")
+COMPARED = ("torchrun", "fsdp2", "torchtitan", "deepspeed", "megatron")
 """One for each framework."""
 
 
-def target_of(framework: str) -> str | None:
+ANY_MODEL = "transformers"
+"""Target that writes what `torchrun` and `fsdp2` have no model for."""
+PYTORCH = (*COMPARED[:3], ANY_MODEL)
+"""Targets that run on PyTorch's own means."""
+
+
+def target_of(framework: str, job: TrainingJob) -> str | None:
     """The target that a framework's layouts are written for."""
-    return next((word for word in COMPARED if TARGETS[word].framework == framework), None)
+    target = next((word for word in COMPARED if TARGETS[word].framework == framework), None)
+    return None if target is None else able(target, job)
+
+
+def able(target: str, job: TrainingJob) -> str:
+    """The target, or the one in its place that has the model where it has not."""
+    if target not in ("torchrun", "fsdp2") or not TARGETS[target].lacks(job):
+        return target
+    return target if TARGETS[ANY_MODEL].lacks(job) else ANY_MODEL
 
 
 def offloads_of(target: str) -> tuple[str, ...]:

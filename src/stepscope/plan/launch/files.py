@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -24,6 +24,8 @@ SETTINGS = "layout.json"
 WIDTH = 72
 STARTS = ("torchrun ", "deepspeed ")
 """Lines that may be long and hold no text in quotes with spaces."""
+FlagPairs = Iterable[tuple[str, object]]
+"""Flags with their values; True is a flag without one."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -103,6 +105,20 @@ def shell_file(
         part for line in lines for part in (broken(line) if line.startswith(STARTS) else (line,))
     ]
     return LaunchFile(name=LAUNCH, text="\n".join([*head, *body, ""]), is_executable=True)
+
+
+def arguments_file(name: str, flags: FlagPairs) -> LaunchFile:
+    """Flags as an array of the shell, for a script to source."""
+    lines = [
+        f"  --{flag}" if value is True else f"  --{flag} {_quoted(value)}" for flag, value in flags
+    ]
+    text = "\n".join(["# Sourced by launch.sh.", "ARGUMENTS=(", *lines, ")", ""])
+    return LaunchFile(name=name, text=text)
+
+
+def _quoted(value: object) -> str:
+    words = value if isinstance(value, tuple) else (value,)
+    return " ".join(shlex.quote(str(word)) for word in words)
 
 
 def about(job: TrainingJob, layout: Layout) -> list[str]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 
-from stepscope.plan.contract.launch import LaunchFile
 from stepscope.plan.estimate import Choice
 from stepscope.plan.job import TrainingJob
-from stepscope.plan.launch.files import Launch, refuse, shell_file, torchrun_line
+from stepscope.plan.launch.files import (
+    FlagPairs,
+    Launch,
+    arguments_file,
+    refuse,
+    shell_file,
+    torchrun_line,
+)
 from stepscope.plan.launch.flags import Flags
 from stepscope.plan.launch.settings import MAX_COUNT, Counts, Settings
 from stepscope.plan.layout import Layout
-from stepscope.plan.model import Experts, Latent, Model
+from stepscope.plan.model import Experts, Latent, Model, has_windows
 from stepscope.plan.parameters import layers_by_piece
 from stepscope.protocol.untrusted import whole_text
 
@@ -27,7 +32,6 @@ NOTE = (
 )
 CHEAP_MODULES = ("layernorm", "moe_act")
 """What selective recomputation is planned as; without it Megatron repeats attention alone."""
-FlagPairs = Iterator[tuple[str, object]]
 
 
 def megatron(job: TrainingJob, choice: Choice) -> Launch:
@@ -47,7 +51,7 @@ def megatron(job: TrainingJob, choice: Choice) -> Launch:
         layout=str(layout),
         command=line,
         files=(
-            LaunchFile(name=ARGUMENTS, text=_array(job, layout)),
+            arguments_file(ARGUMENTS, flags(job, layout)),
             shell_file(job, layout, lines),
         ),
         notes=(NOTE,),
@@ -94,7 +98,8 @@ def lacking(job: TrainingJob) -> list[str]:
         reasons.append(f"{model.name} is an encoder and pretrain_gpt.py trains decoders")
     if not model.is_rotated and not model.max_positions:
         reasons.append(f"{model.name}'s positions are biases of the scores, which it has not")
-    if model.num_sinks or model.window or model.is_parallel or model.embedding_hidden:
+    is_windowed = has_windows(model, job.seq_len)
+    if model.num_sinks or is_windowed or model.is_parallel or model.embedding_hidden:
         reasons.append(f"{model.name}'s attention or embedding has no flags that are written here")
     return reasons
 
@@ -228,19 +233,6 @@ def _precision_flags(job: TrainingJob) -> FlagPairs:
     if job.optimizer.name == "sgd":
         # Its own is 0.9.
         yield "sgd-momentum", 0.0
-
-
-def _array(job: TrainingJob, layout: Layout) -> str:
-    lines = [
-        f"  --{name}" if value is True else f"  --{name} {_quoted(value)}"
-        for name, value in flags(job, layout)
-    ]
-    return "\n".join(["# Sourced by launch.sh.", "ARGUMENTS=(", *lines, ")", ""])
-
-
-def _quoted(value: object) -> str:
-    words = value if isinstance(value, tuple) else (value,)
-    return " ".join(shlex.quote(str(word)) for word in words)
 
 
 _REPEATED = re.compile(r"[( ]([^() ]{0,200})[) ]\*(\d{1,4})")

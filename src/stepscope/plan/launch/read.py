@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ from stepscope.plan.launch.megatron import READ, read_megatron
 from stepscope.plan.launch.read_layout import is_layout, read_layout
 from stepscope.plan.launch.settings import Settings
 from stepscope.plan.launch.torchtitan import is_torchtitan, read_torchtitan, tables_of_flags
+from stepscope.plan.launch.transformers import READ as TRAINER_READ
+from stepscope.plan.launch.transformers import is_trainer, read_transformers
 from stepscope.protocol.untrusted import parse_json, read_regular
 
 MAX_BYTES = 1 << 20
+MAX_NAME = 1000
 MAX_SCRIPT_BYTES = 1 << 17
 """A shell script's words are split by a parser whose time grows with the square of a word."""
 KNOWN = (
-    "a DeepSpeed configuration or a layout that --emit wrote (.json), a torchtitan file (.toml) or "
-    "Megatron-LM's flags (.sh)"
+    "a DeepSpeed configuration, arguments of transformers' Trainer or a layout that --emit wrote "
+    "(.json), a torchtitan file (.toml), or flags of Megatron-LM or the Trainer (.sh)"
 )
 
 
@@ -37,10 +41,10 @@ def read_settings(path: Path) -> Settings:
         return _read_toml(data, where)
     text = data.decode("utf-8", "replace")
     if text.lstrip().startswith("{"):
-        return _read_json(data, where)
+        return _read_json(data, where, path.parent)
     if len(data) > MAX_SCRIPT_BYTES:
         raise InputError(f"{where}: more than {MAX_SCRIPT_BYTES} bytes are no launch script")
-    flags, notes = flags_of(text, where, READ)
+    flags, notes = flags_of(text, where, READ | TRAINER_READ)
     tables = tables_of_flags(flags)
     if is_torchtitan(tables):
         config = flags.get("config")
@@ -52,9 +56,12 @@ def read_settings(path: Path) -> Settings:
         )
         tables["activation_checkpoint"] = {"mode": mode}
         return read_torchtitan(tables, where)
+    if is_trainer(flags):
+        return read_transformers(flags, where, partial(_beside, path.parent), notes)
     if "tensor-model-parallel-size" not in flags and "micro-batch-size" not in flags:
         raise InputError(
-            f"{where}: no flags of Megatron-LM or torchtitan are in it; it must be {KNOWN}"
+            f"{where}: no flags of Megatron-LM, torchtitan or the Trainer are in it; it must be "
+            f"{KNOWN}"
         )
     return read_megatron(flags, where, notes)
 
@@ -71,13 +78,28 @@ def _read_toml(data: bytes, where: str) -> Settings:
     return read_torchtitan(tables, where)
 
 
-def _read_json(data: bytes, where: str) -> Settings:
+def _beside(folder: Path, name: str) -> Any:
+    """The JSON that a file names: in its own folder or below it, or in the text itself."""
+    try:
+        if name.lstrip().startswith("{"):
+            return parse_json(name.encode())
+        parts = Path(name).parts
+        if len(name) > MAX_NAME or Path(name).is_absolute() or ".." in parts:
+            return None
+        return parse_json(read_regular(folder / name, MAX_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
+def _read_json(data: bytes, where: str, folder: Path) -> Settings:
     try:
         config: Any = parse_json(data)
     except ValueError as problem:
         raise InputError(f"{where}: not JSON: {ascii(str(problem))[1:-1][:200]}") from None
     if isinstance(config, dict) and is_layout(config):
         return read_layout(config, where)
+    if isinstance(config, dict) and is_trainer(config):
+        return read_transformers(config, where, partial(_beside, folder))
     if not isinstance(config, dict) or not is_deepspeed(config):
         raise InputError(f"{where}: no DeepSpeed configuration; it must be {KNOWN}")
     return read_deepspeed(config, where)

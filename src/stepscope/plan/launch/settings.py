@@ -17,7 +17,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """None is 'the file does not say'."""
 
     kind: str
-    """deepspeed, torchtitan, megatron or torch."""
+    """deepspeed, torchtitan, megatron, transformers or torch."""
     where: str
     """The file's name."""
     framework: str
@@ -47,6 +47,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """That gradients are kept in, where it is not what the framework does by itself."""
     bucket_elements: int | None = None
     """Elements of a bucket of gradients."""
+    has_square_buckets: bool = False
+    """Whether a bucket has as many as a square matrix of the model."""
+    has_node_shards: bool = False
+    """Whether the ranks of a node share one copy."""
+    conventions: Mapping[str, object] = {}
+    """What else of the framework the file changes."""
     refused: tuple[str, ...] = ()
     """Values that no framework takes, in words; the settings have what is usual in their place."""
     notes: tuple[str, ...] = ()

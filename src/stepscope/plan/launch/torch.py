@@ -20,7 +20,7 @@ from stepscope.plan.launch.files import (
     torchrun_line,
 )
 from stepscope.plan.layout import Layout
-from stepscope.plan.model import Model
+from stepscope.plan.model import Model, has_windows
 
 ELSEWHERE = "torchtitan and megatron can express such cuts (--emit torchtitan)"
 PRECISIONS = {"bf16": "bf16", "fp32": "no", "tf32": "no"}
@@ -53,7 +53,7 @@ def torchrun(job: TrainingJob, choice: Choice) -> Launch:
 def fsdp2(job: TrainingJob, choice: Choice) -> Launch:
     """Data ranks that share all states, or copies of those (HSDP)."""
     layout = choice.layout
-    reasons = _reasons(job, layout) + _shard_reasons(layout)
+    reasons = _reasons(job, layout) + shard_reasons(layout)
     refuse("fsdp2", layout, reasons, ELSEWHERE if _is_cut(layout) else "")
     return _launch("fsdp2", "fsdp2", job, choice)
 
@@ -62,7 +62,7 @@ def accelerate(job: TrainingJob, choice: Choice) -> Launch:
     """The same by accelerate's own configuration: MULTI_GPU for DDP, FSDP for shards."""
     layout = choice.layout
     reasons = _reasons(job, layout)
-    reasons += _shard_reasons(layout) if layout.zero_stage else []
+    reasons += shard_reasons(layout) if layout.zero_stage else []
     refuse("accelerate", layout, reasons, ELSEWHERE if _is_cut(layout) else "")
     command = f"accelerate launch --config_file {CONFIG} {SCRIPT}"
     lines = [command]
@@ -153,10 +153,10 @@ def lacking(job: TrainingJob) -> list[str]:
         reasons.append(f"PyTorch has no {job.optimizer.name} that keeps such states; {known} are")
     if job.is_adapter:
         reasons.append("the script trains all weights and has no adapters")
-    return reasons + model_reasons(job.model)
+    return reasons + model_reasons(job.model, job.seq_len)
 
 
-def model_reasons(model: Model) -> list[str]:
+def model_reasons(model: Model, seq_len: int) -> list[str]:
     """What the script's plain decoder does not have."""
     lacks = {
         "experts": model.experts is not None,
@@ -165,7 +165,7 @@ def model_reasons(model: Model) -> list[str]:
         "norms on queries and keys": model.has_qk_norm or model.qk_norm_params > 0,
         "attention sinks": model.num_sinks > 0,
         "parallel attention and MLP": model.is_parallel,
-        "windowed attention": model.window > 0,
+        "windowed attention": has_windows(model, seq_len),
         "an embedding of another width": model.embedding_hidden > 0,
         "more than two norms a layer": model.norms_per_layer != 2 or model.num_outer_norms != 1,
         "an encoder's extra parts": model.num_token_types > 0 or model.pooler_params > 0,
@@ -178,7 +178,8 @@ def model_reasons(model: Model) -> list[str]:
     return [f"the script's model is a plain decoder and {model.name} has {' and '.join(lacking)}"]
 
 
-def _shard_reasons(layout: Layout) -> list[str]:
+def shard_reasons(layout: Layout) -> list[str]:
+    """What FSDP's shards cannot do."""
     if layout.zero_stage < 2:
         return [f"FSDP shares all states and z{layout.zero_stage} does not (--emit torchrun)"]
     if layout.offload in ("optimizer", "nvme"):

@@ -15,7 +15,8 @@ from stepscope.report.document.blocks import Block, Facts, Headline, Items, Sect
 from stepscope.report.words import percent, plural
 
 KINDS = {"deepspeed": "a DeepSpeed configuration", "torchtitan": "a torchtitan configuration",
-         "megatron": "Megatron-LM's flags", "torch": "what --emit wrote for PyTorch"}  # fmt: skip
+         "megatron": "Megatron-LM's flags", "torch": "what --emit wrote for PyTorch",
+         "transformers": "arguments of transformers' Trainer"}  # fmt: skip
 
 
 @as_document
