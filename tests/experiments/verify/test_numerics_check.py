@@ -104,6 +104,18 @@ def test_what_the_baseline_does_to_itself_is_not_the_candidates_fault() -> None:
     assert check_numerics(BASE, again, rows(off(0.05, 3), "y")).verdict == DIFFERS
 
 
+def test_two_baselines_that_begin_apart_tell_nothing_of_a_third_run() -> None:
+    """The job is not seeded: two of its runs may be near each other by chance. Rounding that grows
+    is told from that, and a candidate that gives no number is none of its runs."""
+    again, further = rows(off(0.002), "e"), rows(off(0.05), "f")
+    check = check_numerics(BASE, again, further)
+    assert check.verdict == UNKNOWN
+    assert mentions(check.because, "not seeded")
+    assert check_numerics(BASE, again, rows(lambda _: math.nan, "f")).verdict == DIFFERS
+    grown = rows(off(0.002, start=10), "e")
+    assert check_numerics(BASE, grown, further).verdict == DIFFERS
+
+
 def test_the_tolerance_is_the_callers() -> None:
     candidate = rows(off(0.01), "e")
     assert check_numerics(BASE, BASE, candidate, 0.02).verdict == ROUNDING

@@ -27,7 +27,7 @@ from stepscope.experiments.verify.schedule import RUNS_A_ROUND, VerifyPolicy
 
 MIN_STEPS, MIN_TIMED_S = 9, 1.0
 """Timed in a run however large the gain is: a third of them is still three."""
-OPEN_SHARE = 1 / 12
+OPEN_SHARE = 1 / 8
 """Share of the gain's logarithm that its standard error may be."""
 TimeOf = Callable[[Measured], float]
 
@@ -84,10 +84,10 @@ class Evidence:
         return any(run.trial.irregular_step_ns for run in self.counted())
 
     def enough_steps(self) -> int | None:
-        """Timed steps of a run, by which the steps alone leave a pair's ratio open by a twelfth of
+        """Timed steps of a run, by which the steps alone leave a pair's ratio open by an eighth of
         the rehearsed gain at most: Student's interval over the first four pairs is then about a
-        quarter of it. None where nothing tells: steps that save or evaluate are to be seen as
-        often as before."""
+        half of it either way. None where nothing tells: steps that save or evaluate are to be seen
+        as often as before."""
         first, second = (
             next((run for run in reversed(self.runs) if run.side == side and run.step_ns), None)
             for side in (BASELINE, CANDIDATE)

@@ -76,6 +76,10 @@ class _Quantity:
         self.words = words
         self.gap = _gap(baseline, candidate, read, tolerance)
         self.floor = _gap(baseline, again, read, tolerance)
+        first = next((row.step for row in baseline if read(row) is not None), None)
+        self.starts_apart = self.floor.first_step is not None and self.floor.first_step == first
+        """Whether two runs of the baseline are other runs from the first step on, before rounding
+        could have grown: how far they are apart then says nothing of how far a third is."""
 
 
 def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) -> tuple[str, str]:
@@ -90,8 +94,12 @@ def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) ->
             unknown = "neither losses nor norms were seen that say by how much"
             return DIFFERS, f"the parameters' bits differ, and {unknown}"
         return ROUNDING, _furthest([quantity.gap for quantity in seen])
-    worse = [quantity for quantity in beyond if not _is_noise(quantity.gap, quantity.floor)]
-    loose = [quantity for quantity in beyond if (quantity.floor.largest or 0.0) > MAX_NOISE]
+    worse = [quantity for quantity in beyond if not _is_noise(quantity)]
+    loose = [
+        quantity
+        for quantity in beyond
+        if quantity.starts_apart or (quantity.floor.largest or 0.0) > MAX_NOISE
+    ]
     if not worse and loose:
         apart = f"two runs of the baseline are {_apart(loose[0].floor)} themselves"
         why = f"{apart} in the {loose[0].words}: the job is not seeded, and nothing can be told"
@@ -119,10 +127,11 @@ def _same_words(quantities: Sequence[_Quantity], compared: int) -> str:
     return f"{agreement}, and {bits} of them" if compared else agreement
 
 
-def _is_noise(gap: Gap, floor: Gap) -> bool:
-    if floor.largest is None or gap.largest is None or not math.isfinite(gap.largest):
+def _is_noise(quantity: _Quantity) -> bool:
+    gap, floor = quantity.gap.largest, quantity.floor.largest
+    if floor is None or gap is None or not math.isfinite(gap):
         return False
-    return gap.largest <= NOISE_FACTOR * floor.largest
+    return quantity.starts_apart or gap <= NOISE_FACTOR * floor
 
 
 def _furthest(gaps: Sequence[Gap]) -> str:
