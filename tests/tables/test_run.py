@@ -191,6 +191,14 @@ def test_a_table_is_used_as_its_data_frame_is() -> None:
         kernels.no_such_thing  # noqa: B018 - the look itself is what raises
 
 
+def test_a_cell_that_shows_a_table_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = stepscope.load(SMALL, cache=False).steps
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    shown = _Tags(table._repr_html_())
+    assert shown.tags == {"p"}
+    assert "pip install 'stepscope[" in shown.text
+
+
 def test_the_first_rows_need_no_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     table = stepscope.load(SMALL, cache=False).steps

@@ -137,8 +137,15 @@ def without_hold_ups(graph: Graph, name: Int64, share: float) -> Graph:
     task."""
     step = graph.task_step
     both = name * (int(name.max(initial=0)) + 2) + np.append(name[1:], NONE)
+    work = graph.call_parts["work"].copy()
+    # What precedes a step's first operator stands with the last one of the step before, and is not
+    # in the last step.
+    between = np.append(np.diff(step) != 0, False)
+    within = ~between
+    within[-1:] = False
     # Between two of the same names; of a pair that not every step has, after one of that name.
-    work = _recurring(_recurring(graph.call_parts["work"], both, step), name, step)
+    for inside, alike in ((within, both), (within, name), (between, np.zeros_like(name))):
+        work[inside] = _recurring(work[inside], alike[inside], step[inside])
     return replace(
         graph,
         task_ns=_own(_recurring(graph.task_ns, name, step), share),

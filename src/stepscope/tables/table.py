@@ -7,11 +7,13 @@ With pandas installed a table is used as its data frame is: `kernels.head()`, `k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from html import escape
 from importlib.util import find_spec
 from shutil import get_terminal_size
 from typing import Any
 
 from stepscope.core.extras import need
+from stepscope.errors import UsageError
 from stepscope.tables.arrow import ArrowTable, arrow
 from stepscope.tables.html import table_html
 from stepscope.tables.rows.columns import TableSpec
@@ -114,4 +116,9 @@ class Table:
         return to_text(self.to_arrow(), get_terminal_size().columns, MAX_ROWS)
 
     def _repr_html_(self) -> str:
-        return table_html(self.to_arrow(), self.name, self.spec)
+        try:
+            rows = self.to_arrow()
+        except UsageError as missing:
+            # A notebook would show where it was raised, and at the end why.
+            return f"<p>{escape(str(missing))}</p>"
+        return table_html(rows, self.name, self.spec)

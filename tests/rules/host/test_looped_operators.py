@@ -75,6 +75,29 @@ def test_layers_are_no_loop_however_many() -> None:
     assert propose(calls(unlike)) is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "product", "is_loop"),
+    [(4, "aten::amin", True), (4000, "aten::amin", False), (4, "aten::mm", False)],
+)
+def test_a_long_body_is_a_loop_where_it_reads_few_numbers(
+    rows: int, product: str, is_loop: bool
+) -> None:
+    """The loss of one sample, not a layer."""
+    sizes = OpInputs(dims=f"[[{rows}, 8]]", types=None, strides=None, concrete=None)
+    body = (*(f"aten::op{number}" for number in range(29)), product)
+    events: list[Event] = []
+    now = 0
+    for step in range(3):
+        began = now
+        for _ in range(40):
+            for name in body:
+                events.append(op(name, now, now + 5 * US, detail=sizes))
+                now += 10 * US
+        events.append(mark(f"ProfilerStep#{step}", began, now))
+    run = case_of(build_context(trace_of(*events), None), 0, None)
+    assert (propose(run) is not None) is is_loop
+
+
 @pytest.mark.parametrize(("width", "is_loop"), [(32, True), (256, False)])
 def test_a_loop_of_large_products_is_of_work(width: int, is_loop: bool) -> None:
     """As the backward of a deep network is, whose nodes tell no sizes themselves."""

@@ -94,13 +94,17 @@ def test_one_long_pause_a_step_is_named_however_busy_the_host_is() -> None:
     assert said.evidence[0].startswith("1 gap a step")
 
 
-def held_up(*, recurring_ms: float, taken_ms: float, inside_ms: float = 0.0) -> Case:
+def held_up(
+    *, recurring_ms: float, taken_ms: float, inside_ms: float = 0.0, before_ms: float = 0.0
+) -> Case:
     """Steps of 20 operators on a host that had no core for half of the time: it stands still before
-    one operator in each step, and in each step before another one as well, or inside one."""
+    one operator in each step, and in each step before another one as well, or inside one; or before
+    each step's first."""
     events: list[Event] = []
     now = 0
     for step in range(4):
         began = now
+        now += round(before_ms * MS)
         for number in range(20):
             if number == 3:
                 now += round(recurring_ms * MS)
@@ -126,4 +130,9 @@ def test_what_recurs_is_the_hosts_on_a_busy_machine_too() -> None:
 
 def test_an_operator_that_stood_still_in_one_step_is_no_part_of_all() -> None:
     case = held_up(recurring_ms=20, taken_ms=0, inside_ms=40)
+    assert gain(case, python_overhead.propose(case)) == pytest.approx(30 / 10, rel=0.1)
+
+
+def test_what_comes_before_each_steps_first_operator_recurs_on_a_busy_machine() -> None:
+    case = held_up(recurring_ms=0, taken_ms=8, before_ms=20)
     assert gain(case, python_overhead.propose(case)) == pytest.approx(30 / 10, rel=0.1)

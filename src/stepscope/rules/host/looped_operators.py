@@ -3,8 +3,9 @@
 What it sees: on a run without a device, the same few operators again and again in one order (a
 `select` and an `add` per edge of a graph, a `where` per token), and the same in backward; or in any
 order, for nodes have not as many edges each and a branch is not always taken. Layers of a model
-repeat too, but with many operators in each, or large products; the optimizer's own loop is not
-meant, nor the backward of one operator that turns inside (nn.GRU, nn.LSTM), nor what
+repeat too, but with many operators in each, or large products: a body of up to 64 counts where it
+multiplies no matrices and reads few numbers (the loss of one sample). The optimizer's own loop is
+not meant, nor the backward of one operator that turns inside (nn.GRU, nn.LSTM), nor what
 `logged-tensors` tells.
 
 Why it costs: a call of an operator takes the host microseconds however little it computes: its
@@ -49,7 +50,9 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_operators: int = 16
-    """Of a loop's body. A layer has more: 20 to 60 in a transformer."""
+    """Of a loop's body whatever it reads. A layer has more: 20 to 60 in a transformer."""
+    most_small: int = 64
+    """Of a body without products, whose operators read few numbers each: the loss of one sample."""
     least_turns: int = 32
     """Of a loop. Models of as many layers as that have more operators in each."""
     left: float = 0.5
@@ -119,16 +122,19 @@ def turns_of(case: Case, graph: Graph) -> Int64:
         if not len(known) or len(distinct(known)) >= POLICY.least_turns:
             turns[inside] = num
 
-    for size in range(1, POLICY.most_operators + 1):
-        same = np.zeros(len(names), np.bool_)
-        same[size:] = (
-            (names[size:] == names[:-size])
-            & (graph.task_step[size:] == graph.task_step[:-size])
-            & own[size:]
-            & own[:-size]
-        )
-        for begin, end in _runs(same):
-            mark(slice(begin - size, end), (end - begin) // size + 1)
+    small = own & _small(case, graph)
+    for size in range(1, POLICY.most_small + 1):
+        least = POLICY.least_turns * size
+        mine = own if size <= POLICY.most_operators else small
+        blocks = [block for block in _runs(mine) if block[1] - block[0] >= least]
+        for low, high in blocks:
+            inside = slice(low + size, high)
+            before = slice(low, high - size)
+            same = (names[inside] == names[before]) & (
+                graph.task_step[inside] == graph.task_step[before]
+            )
+            for begin, end in _runs(same):
+                mark(slice(low + begin, low + size + end), (end - begin) // size + 1)
     for inside in _irregular(names, graph.task_step, own & (turns == 1)):
         _, counts = np.unique(names[inside], return_counts=True)
         num = int(np.median(counts))
@@ -170,6 +176,26 @@ def _of_large_products(case: Case, graph: Graph) -> Bool:
     first, last = (np.searchsorted(starts, at[tasks]) for at in (trace.start_ns, trace.end_ns))
     inside: Bool = first < last
     return inside
+
+
+def _small(case: Case, graph: Graph) -> Bool:
+    """Mask of the tasks that multiply no matrices and read few numbers, as far as is known: those
+    of backward are as small as what they are the backward of."""
+    trace, begun = case.context.trace, case.context.trace.start_ns[graph.task_event]
+    ops = np.flatnonzero(trace.is_kind(Kind.OP))
+    task = np.searchsorted(begun, trace.start_ns[ops], side="right") - 1
+    inside = (task >= 0) & (trace.start_ns[ops] < trace.end_ns[graph.task_event[task]])
+    ops, task = ops[inside], task[inside]
+    small, known = np.ones(len(graph), np.bool_), np.zeros(len(graph), np.bool_)
+    small[task[matching(trace, PRODUCT)[ops]]] = False
+    has = trace.detail[ops] >= 0
+    details, first = np.unique(trace.detail[ops[has]], return_index=True)
+    num = np.array([_num_read(trace, op) for op in ops[has][first].tolist()], np.int64)
+    known[task[has]] = True
+    if len(details):
+        read = num[np.searchsorted(details, trace.detail[ops[has]])]
+        small[task[has][read > POLICY.small]] = False
+    return small & known
 
 
 def _num_read(trace: Trace, op: int) -> int:
