@@ -4,9 +4,10 @@ and such a script by itself.
 To start a Python and to import torch is most of what a small job takes. So one process, which has
 no part in any of them, has torch, and forks for both `stepscope` and its job: each has its own
 number, parent, signals, output, environment and end, and `import torch` finds its modules loaded,
-after whatever waits for it. What is not as after a start: modules of the standard library that
-torch needs are there from the beginning, and the script's frames stand on others. Where that or the
-start matters, a job is started.
+after whatever waits for it. Half of the rest is `stepscope` itself, imported anew by each run: what
+the first one imported, the next find loaded, and each where it would import it. What is not as
+after a start: modules of the standard library that torch needs are there from the beginning, and
+the script's frames stand on others. Where that or the start matters, a job is started.
 
     python forked_jobs.py FD    serves the socket's other end, a run at a time
 """
@@ -22,6 +23,7 @@ if __name__ == "__main__":
 import atexit
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -35,7 +37,7 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 HERE = Path(__file__).absolute()
 MOST_BYTES = 1 << 20
@@ -98,21 +100,67 @@ def serve(asking: socket.socket) -> None:
     import stepscope.cli.main
     import stepscope.cli.run  # noqa: F401
 
+    imports = Imports()
     gc.freeze()
     while True:
         request, files, _, _ = socket.recv_fds(asking, MOST_BYTES, 2)
         if not request:
             return
-        process_id = os.fork()
-        if process_id == 0:
-            asking.close()
-            for number, file in enumerate(files, 1):
-                os.dup2(file, number)
-            _become_stepscope(torch, *json.loads(request))
-        for file in files:
-            os.close(file)
-        asking.send(b"%d" % process_id)
-        asking.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1]))
+        with tempfile.TemporaryFile() as seen:
+            process_id = os.fork()
+            if process_id == 0:
+                asking.close()
+                for number, file in enumerate(files, 1):
+                    os.dup2(file, number)
+                _become_stepscope(torch, imports, seen, *json.loads(request))
+            for file in files:
+                os.close(file)
+            asking.send(b"%d" % process_id)
+            code = os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1])
+            if seen.seek(0, os.SEEK_END):
+                seen.seek(0)
+                imports.make(*json.load(seen))
+                gc.freeze()
+            asking.send(b"%d" % code)
+
+
+class Imports:
+    """What runs import of `stepscope`, before they start a job and after that."""
+
+    def __init__(self) -> None:
+        self.loaded = set(sys.modules)
+        self.after: Modules = {}
+        self.before: list[str] | None = None
+
+    def make(self, before: list[str], after: list[str]) -> None:
+        """Import both; the second part is nowhere to be found until a job runs."""
+        for name in before:
+            importlib.import_module(name)
+        self.loaded |= set(sys.modules)
+        sys.modules.update(self.after)
+        for name in after:
+            importlib.import_module(name)
+        self.after = {name: sys.modules.pop(name) for name in set(sys.modules) - self.loaded}
+
+    def job_begins(self) -> None:
+        """In the process that started it, which may have imported some of the rest already: then
+        what was loaded is not its own."""
+        if self.before is None:
+            self.before = self._own()
+        if not self.after.keys() & sys.modules.keys():
+            sys.modules.update(self.after)
+
+    def tell(self, seen: IO[bytes]) -> None:
+        """What the next runs are to find loaded, where anything is new."""
+        before = self.before or []
+        after = [name for name in self._own() if name not in before]
+        if self.before is not None and after:
+            seen.write(json.dumps([before, after]).encode())
+            seen.flush()
+
+    def _own(self) -> list[str]:
+        known = self.loaded | self.after.keys()
+        return [name for name in sys.modules if name.startswith("stepscope.") and name not in known]
 
 
 def _torch() -> Modules:
@@ -128,13 +176,19 @@ def _torch() -> Modules:
 
 
 def _become_stepscope(
-    torch: Modules, words: list[str], environment: dict[str, str], folder: str, whole_end: bool
+    torch: Modules,
+    imports: Imports,
+    seen: IO[bytes],
+    words: list[str],
+    environment: dict[str, str],
+    folder: str,
+    whole_end: bool,
 ) -> NoReturn:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["stepscope", *words]
-    _fork_scripts(torch, whole_end)
+    _fork_scripts(torch, imports, whole_end)
 
     def main() -> None:
         if words[0] == sys.executable:
@@ -144,6 +198,7 @@ def _become_stepscope(
         sys.exit(stepscope())
 
     code = _code_of(main)
+    imports.tell(seen)
     # To take torch apart, as Python does at its end, would take longer than all of the above.
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -151,7 +206,7 @@ def _become_stepscope(
     os._exit(code)
 
 
-def _fork_scripts(torch: Modules, whole_end: bool) -> None:
+def _fork_scripts(torch: Modules, imports: Imports, whole_end: bool) -> None:
     """From now on this process forks where it would start a Python for a script."""
     is_old = not hasattr(subprocess, "_fork_exec")
     place: Any = sys.modules["_posixsubprocess"] if is_old else subprocess
@@ -178,6 +233,7 @@ def _fork_scripts(torch: Modules, whole_end: bool) -> None:
                 atexit.unregister(handler)
             setattr(place, name, fork_exec)
             _become_job(torch, whole_end, command[1:], *more)
+        imports.job_begins()
         return process_id
 
     vars(atexit)["register"] = registered

@@ -54,3 +54,23 @@ def test_a_forked_job_is_as_a_started_one(tmp_path: Path) -> None:
 def test_a_forked_job_ends_with_the_code_that_it_asks_for() -> None:
     assert forked_jobs._code_of(lambda: sys.exit(3)) == 3
     assert forked_jobs._code_of(sys.exit) == forked_jobs._code_of(lambda: None) == 0
+
+
+def test_what_a_run_imports_after_its_job_the_next_finds_loaded(tmp_path: Path) -> None:
+    """But its job does not, nor does one that comes first."""
+    imports = forked_jobs.Imports()
+    name = "stepscope.report.html.charts"
+    others = {each: module for each, module in sys.modules.items() if each in imports.loaded}
+    try:
+        sys.modules.pop(name, None)
+        imports.loaded.discard(name)
+        imports.make([], [name])
+        assert name in imports.after
+        assert name not in sys.modules
+        imports.job_begins()
+        assert sys.modules[name] is imports.after[name]
+        sys.modules[name] = sys
+        imports.job_begins()
+        assert sys.modules[name] is sys, "it was imported by the run itself"
+    finally:
+        sys.modules.update(others)
