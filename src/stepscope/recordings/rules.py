@@ -20,6 +20,7 @@ MODULES = (
     "system.idle_device",
     "ncu.idle_tensor_cores",
     "ncu.latency_bound",
+    "job_log.failed_job",
     "job_log.killed_workers",
     "ncu.low_l2_hits",
     "ncu.low_occupancy",

@@ -7,7 +7,7 @@ finding's evidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -28,10 +28,14 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 FRAGMENTATION = "fragmentation"
 NO_EXPANSION = "no expandable segments"
+FAILED_JOB = "failed-job"
+"""Advised of by its own rule."""
 BOUNDS = {
-    "data-parallel-module": "comms", "debug-mode": "host", "fp32-matmul": "compute",
-    "fragmentation": "memory", "late-rank": "imbalance", "launch-overhead": "host",
-    "memory-pressure": "memory", "tf32-off": "compute", "thread-oversubscription": "host",
+    "data-parallel-module": "comms", "debug-mode": "host", "failed-job": "host",
+    "fp32-matmul": "compute", "fragmentation": "memory", "late-rank": "imbalance",
+    "launch-overhead": "host",
+    "memory-pressure": "memory", "serial-loader": "data", "tf32-off": "compute",
+    "thread-oversubscription": "host",
     "unfused-attention": "memory", "untuned-convolution": "compute",
     "unused-parameter-scan": "comms",
 }  # fmt: skip
@@ -42,11 +46,15 @@ ADVICE = {warned.kind: warned.advice for warned in WARNINGS if warned.advice is 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """One for each kind of warning, for memory that ran out, and for collectives that hung."""
     outputs = () if auxiliary.training is None else auxiliary.training.outputs
-    return [*_warnings(outputs), *_out_of_memory(outputs), *_hangs(outputs)]
+    codes = BOUNDS.keys() - {FAILED_JOB}
+    return [*warned(outputs, codes), *_out_of_memory(outputs), *_hangs(outputs)]
 
 
-def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
+def warned(outputs: Sequence[JobOutput], codes: Collection[str]) -> Iterator[Advice]:
+    """What lines of the job's output say of the findings with these codes."""
     for kind, (code, summary, action) in ADVICE.items():
+        if code not in codes:
+            continue
         warnings = [
             (output.path, warning)
             for output in outputs
@@ -176,6 +184,17 @@ def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
             f"look at what rank {ranks} did then (py-spy dump, its own output): its input, its "
             "device, another branch"
         )
+    elif others := _in_another(worst, [hang for _, hang in hangs]):
+        here = "; ".join(
+            f"rank {number_ranges(hang.waiting)} in {hang.op} number {hang.sequence}"
+            for hang in sorted((worst, *others), key=lambda hang: hang.sequence)
+        )
+        summary = f"Ranks wait in different collectives: {here}."
+        action = (
+            "find the collective that not every rank calls: under `if rank == 0`, in a branch that "
+            "data decides, with another number of batches; TORCH_DISTRIBUTED_DEBUG=DETAIL names "
+            "the first that differs"
+        )
     else:
         summary = (
             f"{what} hung for {worst.timeout_s:,.0f} s, and no line says which rank did not come."
@@ -194,6 +213,19 @@ def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
             f"{path}:{hang.line}: {_hung(hang)}" for path, hang in hangs[: POLICY.most_evidence]
         ),
     )
+
+
+def _in_another(worst: Hang, hangs: Sequence[Hang]) -> list[Hang]:
+    """Where other ranks of its group hung; a line may not say which group it is of."""
+    return [
+        hang
+        for hang in hangs
+        if (hang.group == worst.group or None in (hang.group, worst.group))
+        and (hang.sequence, hang.op) != (worst.sequence, worst.op)
+        and hang.waiting
+        and worst.waiting
+        and not {*hang.waiting} & {*worst.waiting}
+    ]
 
 
 def _hung(hang: Hang) -> str:

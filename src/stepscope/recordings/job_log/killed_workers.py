@@ -42,6 +42,13 @@ WHY = {
             "/dev/shm); or fewer workers, a smaller prefetch_factor"
         ),
     ),
+    "worker crashed": (
+        "A DataLoader's worker crashed in native code.",
+        (
+            "num_workers=0 or faulthandler.enable() in worker_init_fn shows where; libraries with "
+            "threads of their own (OpenCV: cv2.setNumThreads(0)) do not stand a fork"
+        ),
+    ),
     "worker exited": (
         "A DataLoader's worker ended by itself.",
         (

@@ -56,11 +56,11 @@ HUNG = re.compile(
     r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?[^)]{0,80}, "
     r"Timeout\(ms\)=(\d{1,12})\)"
 )
-ENQUEUED_MARK = "ast enqueued NCCL work: "
+ENQUEUED_MARK = "ast enqueued "
 ENQUEUED = re.compile(
-    r"(?:detected by watchdog at work: (\d{1,18}), last|dump signal due to a collective "
-    r"timeout.{0,300} Last)"
-    r" enqueued NCCL work: (-?\d{1,18})"
+    r"(?:detected by watchdog at work(?: sequence id)?: (\d{1,18})(?:,| PG status:) last"
+    r"|dump signal due to a collective timeout.{0,300} Last)"
+    r" enqueued (?:NCCL )?work: (-?\d{1,18})"
 )
 GROUP = re.compile(r"\[(PG [^\[\]]{1,200}?) ?Rank \d{1,7}\]")
 RANKS = (re.compile(r"\[rank(\d{1,7})\]"), re.compile(r"\[(?:PG [^\[\]]{1,200} )?Rank (\d{1,7})\]"))
