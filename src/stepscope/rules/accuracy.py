@@ -30,17 +30,18 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The logarithm from which on it grows no more: 4.5 times as fast."""
 
     sweeping: float = 0.7
-    """Of what the replay leaves open of a change of the whole model, beside an error that is as
-    likely to be on its other side: its parts (the host, fusing, layouts) are not all at their worst
-    at once. By their errors when they were first scored, 59 of 67 gains of compiling lie in their
-    ranges so, which are a third narrower than where all of it is added."""
+    """Share of the replay's uncertainty about a change of the whole model that is added to its
+    range, beside an error that is as likely to be on its other side: its parts (the host, fusing,
+    layouts) are not all at their worst at once. By their errors when they were first scored, 59 of
+    67 gains of compiling lie in their ranges so, which are a third narrower than where all of it is
+    added."""
     timed: float = 0.5
     """Less of it where all that the fix changes was timed on the device: of 33 gains of TF32 and 16
     bits, partly timed on an H200, 31 lie in their ranges then, and all 7 of a set not seen."""
 
     least_held_up: float = 0.05
-    """Of the time in which the main thread had no core, from which a range is wider: on a machine
-    of its own it is 1 % or 2 %."""
+    """Share of the time in which the main thread had no core, from which a range is wider: on a
+    machine of its own it is 1 % or 2 %."""
     most_held_up: float = 0.5
     """From which others that are not of the run take more than they leave. A range grows no wider:
     what is in the way of a step is in the way of the faster one, too."""

@@ -56,7 +56,7 @@ def weighed(auxiliary: Auxiliary, facts: Facts) -> Auxiliary:
 
 
 def kernel_shares(facts: Facts) -> Mapping[str, float]:
-    """Of the median rank's measured windows, by kernel name."""
+    """Share of the median rank's measured windows, by kernel name."""
     if not facts.ranks:
         return {}
     rank = facts.median_rank

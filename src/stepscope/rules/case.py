@@ -45,14 +45,17 @@ Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 UNRECORDED_SHARE = 0.25
-"""Of what a fetch waits on average: with less of it, the measured steps miss the wait."""
+"""Share of a fetch's mean wait that the measured steps must hold: with less of it they miss the
+wait."""
 WAITING_SHARE = 0.05
-"""Of an unprofiled step in next(), beside what fetching a ready batch takes, from which worker
+"""Share of an unprofiled step spent in next(), beyond fetching a ready batch, from which worker
 processes do not keep up."""
 MAX_HELD_UP = 0.9
-"""Of the time, by which what a host without a device did in one piece is taken to be shorter."""
+"""Largest share of the time by which what a host without a device did in one piece is taken to be
+shorter."""
 SLOWED = 0.9
-"""Of the recorded step that the unprofiled one takes at most, for its waits to be other ones."""
+"""Largest share of the recorded step that an unprofiled step may take for its waits to be other
+ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class Case:
     longer, did not, and the run's is longer than theirs without what recording usually costs. Else
     its host is slower than usual."""
     unprofiled_ns: float | None
-    """Of a step of that graph."""
+    """Length of an unprofiled step of that graph."""
     metadata: RankMetadata | None = None
     """What the run folder has of the rank."""
     _replayed: list[Trace] = field(default_factory=list, repr=False, compare=False)
@@ -296,7 +299,7 @@ def _measured(steps: UnprofiledSteps) -> dict[str, float]:
 
 
 def _ready_ns(context: RankContext, metadata: RankMetadata) -> float:
-    """Of a step's batches, if they are all ready."""
+    """Time to fetch a step's batches if they are all ready."""
     num_tensors = None if metadata.loader is None else metadata.loader.batch_tensors
     num_batches = (None if metadata.steps is None else metadata.steps.num_batches) or 1.0
     return num_batches * ready_ns(context.trace, context.host, num_tensors)

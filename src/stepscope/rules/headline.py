@@ -48,11 +48,13 @@ HOST_WORDS = {
 KERNELS = ("compute", "memory")
 """Both are the part `compute` of a step."""
 NEAR = 0.8
-"""Of the largest share, from which another is not told from it: replays err by as much."""
+"""Fraction of the largest share from which another share cannot be told from it: replays err by as
+much."""
 FEWER_WAITS = 0.1
-"""Of the step, from which the recorded steps do not show what the verdict says of them."""
+"""Share of the step by which the recorded steps may fall short of what the verdict says of them."""
 WEAK = 0.1
-"""Of the step: a resource that holds it up by less does not stand alone for what limits it."""
+"""Share of the step below which a resource that holds it up does not stand alone for what limits
+it."""
 
 
 def names_of(rank: RankFacts) -> Mapping[str, str]:

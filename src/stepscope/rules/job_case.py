@@ -23,7 +23,7 @@ from stepscope.rules.partition_verdict import MOST_MISSED
 from stepscope.rules.proposal import Fix
 
 MAX_HOST_ERROR = 0.02
-"""Of the known step, by which a fit of the hosts' own time may be off."""
+"""Share of the known step by which a fit of the hosts' own time may be off."""
 
 CaseOf = Callable[[int, int | None], Case | None]
 """The case of the rank at this index of `Facts.ranks`, for this step time; None where its trace
@@ -39,7 +39,7 @@ class Job:
     world_size: int | None = None
     """As the traces recorded it; None where they do not, or do not agree."""
     rank_records: tuple[CollectiveRecords, ...] = field(default=(), compare=False, repr=False)
-    """Of the ranks that recorded collectives; none where two traces are of one rank."""
+    """Records of the ranks that recorded collectives; none where two traces are of one rank."""
     matched: Matched | None = field(default=None, compare=False, repr=False)
     """The collectives of all ranks; None where there are none."""
     lateness: tuple[Lateness, ...] = ()
@@ -61,7 +61,7 @@ class JobCase:
     matched: Matched
     lateness: tuple[Lateness, ...]
     job_graph: JobGraph
-    """Of the unprofiled run."""
+    """Graph of the unprofiled run, all ranks together."""
     host_bounds: tuple[JobGraph, JobGraph] | None = None
     """The job's graph with as little and as much host time as there may be, where that is open."""
     step_interval_ns: float
@@ -72,7 +72,7 @@ class JobCase:
     """Without a device: the recorded steps are so much longer or shorter than the run's that they
     do not tell which rank's host is the slower one."""
     num_ranks: int
-    """Of the job as recorded; more than there are cases in a large one."""
+    """Number of ranks of the job as recorded; more than there are cases in a large one."""
     nccl: NcclLog | None = None
     is_alone: bool = False
     """One rank that exchanges nothing with others."""

@@ -25,9 +25,10 @@ LATE_RANK = "late-rank"
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
 SUBSUMED_LOG_SHARE = 0.6
-"""Of the logarithm of a fix's gain, from which another's fault that it repairs too is the cause."""
+"""Share of the logarithm of a fix's gain from which another's fault that it repairs too is the
+cause."""
 SWEEPING_DISCOUNT = 0.7
-"""Of the logarithm of what a change of the whole model gives, from which the fix of one fault
+"""Share of the logarithm of the gain of a change of the whole model from which the fix of one fault
 stands before it: it is sooner made, and less of the model has to fit it."""
 MOST_OF_ONE_STEP = 20.0
 """Times as fast, beyond which a gain is told where two steps show it."""
@@ -237,7 +238,8 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
 
 
 def held_up_share(job: JobCase) -> float | None:
-    """Of the rank whose host was most in others' way; None where no rank's is known."""
+    """Share of its time that the most held up rank's host had to wait for a core; None where no
+    rank's is known."""
     shares = [case.metadata.held_up_share for case in job.cases if case.metadata is not None]
     return max((share for share in shares if share is not None), default=None)
 

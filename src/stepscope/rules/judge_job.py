@@ -71,22 +71,22 @@ def judge_job(job: Job) -> Judged:
 
 
 def _cut_judgement(share: float) -> Judgement:
-    """Of a file that ends before the device's work does: steps without their work look short, or
-    idle."""
+    """Judgement of a file that ends before the device's work does: steps without their work look
+    short, or idle."""
     reason = f"the file ends early, without {share:.0%} of the device's work"
     needs = "record anew, and let the profiler end before the job does"
     return Judgement(abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),))
 
 
 def _faulty_judgement(fault: str) -> Judgement:
-    """Of times that cannot be right: a replay of them is of no run."""
+    """Judgement of times that cannot be right: a replay of them is of no run."""
     needs = "record anew; if it stays so, tell us of the machine and the recorder's version"
     return Judgement(abstentions=(Abstention(code=FIXES, reason=fault, needs=needs),))
 
 
 def crowded_judgement(judgement: Judgement, run: RunFacts) -> Judgement:
-    """Of a run that other processes were in the way of: the gains that are too large to be theirs,
-    with how to be surer; without any, the codes of what may cost something."""
+    """Judgement of a run that other processes were in the way of: the gains that are too large to
+    be theirs, with how to be surer; without any, the codes of what may cost something."""
     large = tuple(
         _measured_in_a_crowd(finding, run)
         for finding in judgement.findings

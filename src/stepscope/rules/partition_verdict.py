@@ -12,16 +12,18 @@ PROFILER_STRETCH = 2.0
 """The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while
 profiled)."""
 MOST_IDLE = 0.1
-"""Of the step. A device that idles less is the limit: the host could give no more than that."""
+"""Largest idle share of the step with which the device is the limit: the host could give no more
+than that."""
 MOST_MISSED = 0.25
-"""Of the known step. The lab's own recordings are met within 17 %; two even jobs on a busy machine,
-missed by 43 % and 98 %, had somebody blamed for what the recording itself had cost."""
+"""Share of the known step by which a replay may miss it. The lab's own recordings are met within 17
+%; two even jobs on a busy machine, missed by 43 % and 98 %, had somebody blamed for what the
+recording itself had cost."""
 MOST_SILENT = 0.5
-"""Of the idle time, from which it is the host's gaps without a call that hold the device
-up."""
+"""Share of the idle time from which the host's gaps without a call hold the device up."""
 
 LEAST_CUT = 0.01
-"""Of the device's work. The last operators of a whole recording launch nothing, too."""
+"""Share of the device's work that must be missing for a file to count as cut. The last operators of
+a whole recording launch nothing, too."""
 
 DEVICE_PARTS = {
     "compute": "compute",
@@ -48,7 +50,7 @@ def is_missed(played: Replayed) -> bool:
 
 
 def cut_share(rank: RankFacts) -> float:
-    """Of the device's work, what a file that ends early does not have; 0 where that is next to
+    """Share of the device's work that a file that ends early does not have; 0 where that is next to
     none."""
     share = 0.0 if rank.launches is None else rank.launches.cut_share
     is_cut = any(note.startswith(CUT_NOTES) for note in rank.notes)

@@ -18,7 +18,7 @@ from stepscope.rules.case import Case
 
 MOST_PLACES = 3
 LEAST_SHARE = 0.05
-"""Of a finding's cost, below which a place is not worth a line."""
+"""Share of a finding's cost below which a source location gets no line."""
 
 
 class Fix(Struct, frozen=True, kw_only=True):
@@ -55,8 +55,8 @@ class Fix(Struct, frozen=True, kw_only=True):
     hopes_for_other: bool = False
     """What gives more is another way to make the fix, not the same one turning out well."""
     timed_share: float = 0.0
-    """Of the device time that it changes, what was timed on the device as the fix would have
-    it."""
+    """Share of the device time that the fix changes which was timed on the device as the fix would
+    have it."""
 
 
 class Proposal(Fix, frozen=True, kw_only=True):

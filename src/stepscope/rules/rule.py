@@ -23,7 +23,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     """One fault: what it is called, and whom to ask about it. A rule has one function at least."""
 
     code: str
-    """Of words joined by dashes, named for the fault, never the cure."""
+    """Code of words joined by dashes, named for the fault, never the cure."""
     bound: str
     """The share of the step that it costs: data, host, transfer, comms, imbalance, compute or
     memory."""
@@ -42,7 +42,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     advise_run: Callable[[RunFacts], Advice | None] | None = None
     """Asked once about the steps that a run timed, without a trace."""
     needs_device: bool = True
-    """Of an installed rule: False where it can judge ranks that use no device. Ours say it in the
+    """False where an installed rule can judge ranks that use no device. Ours say it in the
     registry, so that they need not be imported."""
     needs_replay: bool = True
     """Likewise: False where it has something to say of a rank whose steps cannot be replayed."""

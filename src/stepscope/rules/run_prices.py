@@ -8,8 +8,8 @@ from stepscope.core.run import RankMetadata, RunPart, RunPrice, WholeRun
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """Of torch.distributed.checkpoint.async_save, by the job's own clock on Neoverse N1 cores,
-    torch 2.13, 3 to 98 MB; docs/benchmarks.md."""
+    """Costs of torch.distributed.checkpoint.async_save, by the job's own clock on Neoverse N1
+    cores, torch 2.13, 3 to 98 MB; docs/benchmarks.md."""
 
     copy_ns: int = 1_500_000
     """To copy a state of no size in the step."""
@@ -78,7 +78,7 @@ def first_batch_ns(mine: RankMetadata) -> tuple[float, float] | None:
 
 
 def _price(part: RunPart, *, most: float, likely: float, least: float) -> RunPrice:
-    """Of what stays each time."""
+    """Price of a part of the run, from what stays of it each time."""
     low, middle, high = (
         max(part.dur_ns - round((part.num or 0) * stays), 0) for stays in (most, likely, least)
     )

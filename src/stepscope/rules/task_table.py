@@ -60,7 +60,7 @@ class TaskTable(Struct, frozen=True, kw_only=True):
         return mask
 
     def examples(self, mask: Bool) -> list[int]:
-        """Of the masked tasks' operators the last one of each name and inputs, in order."""
+        """Last operator of each name and inputs that the masked tasks have, in order."""
         last = np.full(len(self.example), NONE, np.int64)
         np.maximum.at(last, self.alike[mask], self.op[mask])
         ops: list[int] = np.sort(last[last != NONE]).tolist()

@@ -16,17 +16,17 @@ from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.registry import rule_of
 
 LARGE = 0.15
-"""Of the step, from which a share wants an answer or a reason."""
+"""Share of the step from which a part wants an answer or a reason."""
 MOST_LEFT = 0.5
-"""Of a share that the fixes may leave of it and still answer it."""
+"""Fraction of a share that the fixes may leave of it and still answer it."""
 MOST_NAMED = 2
 SMALL_NS = 20_000
-"""Of an operator's own time on the host: Python and the dispatcher take some microseconds of it,
-whatever it computes."""
+"""Nanoseconds of an operator on the host below which it is small: Python and the dispatcher take
+some microseconds of it, whatever it computes."""
 FEWER = "a device, or fewer of them"
 LARGER = "fewer, larger ones: batch what a loop calls one at a time"
 DECORATION = re.compile(r"^void |\(anonymous namespace\)::|at::native::|[<(][^:]*$|<.*$")
-"""Of a kernel's name."""
+"""Parts of a kernel's name that say nothing to a reader: namespaces, types and arguments."""
 
 NEEDS_REPLAY = "two whole steps, with ProfilerActivity.CPU and the device's"
 ON_HOST_NEEDS = "two whole steps"

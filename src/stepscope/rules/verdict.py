@@ -53,8 +53,8 @@ from stepscope.rules.shared.unrecorded import REASON as NO_ALLOCATIONS
 from stepscope.rules.unanswered import unanswered
 
 MOST_UNEXPLAINED = 0.5
-"""Of the step, idle with no cause recorded, from which no kernel or copy is the limit, whatever the
-replay says: it takes the time before them for theirs."""
+"""Share of the step, idle with no cause recorded, from which no kernel or copy is the limit,
+whatever the replay says: it takes the time before them for theirs."""
 LEAST_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest
 part of the step is named."""

@@ -26,7 +26,7 @@ ONCE = ("start_up", "first_batch", "compile", "warm_up", "shutdown", "recording"
 """What a run pays once, however long it is; what the recording takes is not the job's. Nor does
 anything else that was seen once say how often it comes."""
 MIN_SHARE = 0.02
-"""Of the run, from which a part has advice: as much as a finding must give."""
+"""Share of the run from which a part has advice: as much as a finding must give."""
 
 
 def advised(run: WholeRun, facts: RunFacts | None) -> WholeRun:

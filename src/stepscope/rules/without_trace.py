@@ -24,9 +24,9 @@ from stepscope.rules.registry import every_rule
 MOST_TESTS = 3
 
 LEAST_SHARE = 0.5
-"""Of a step spent in the loader from which it is the bound, on a machine without a device: there
-the host does one thing after the other, so the step without its wait is that much shorter. With a
-device it may be busy meanwhile."""
+"""Share of a step spent in the loader from which it is the bound, on a machine without a device:
+there the host does one thing after the other, so the step without its wait is that much shorter.
+With a device it may be busy meanwhile."""
 
 SIGNAL_CODE = 128
 """A shell's exit code for a job that a signal ended is so much more than the signal's number."""
@@ -131,7 +131,7 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
 
 
 def _held_up(run: RunFacts, rank: int, usual_ns: float) -> Verdict:
-    """Of ranks that are known to wait for one of them."""
+    """Verdict where ranks are known to wait for one of them."""
     own = run.by_rank[rank].own
     assert own is not None
     share = min(max(own.own_ns - usual_ns, 0.0) / max(own.own_ns, 1), 1.0)
@@ -145,8 +145,8 @@ def _held_up(run: RunFacts, rank: int, usual_ns: float) -> Verdict:
 
 
 def _wait_share(steps: UnprofiledSteps) -> float | None:
-    """Of a step, spent in the loader; None where the two cannot belong together. The wait is by the
-    host's clock and the step may be by the device's: they agree as well as the mean step is
+    """Share of a step spent in the loader; None where the two cannot belong together. The wait is
+    by the host's clock and the step may be by the device's: they agree as well as the mean step is
     known."""
     if steps.wait_ns is None or not 0 <= steps.wait_ns <= max(steps.step_ns, steps.high_ns):
         return None

@@ -29,7 +29,7 @@ CODE = "buffer-broadcast"
 BOUND = "comms"
 FORWARD = "DistributedDataParallel.forward"
 MIN_STEPS = 0.9
-"""Of the steps that must have one: a broadcast now and then is something else."""
+"""Share of the steps that must have a broadcast: one now and then is something else."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:

@@ -46,8 +46,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     )  # fmt: skip
     """The autograd functions of torch.nn.parallel; their work is DataParallel's own."""
     kept: float = 0.5
-    """Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the
-    trace."""
+    """Share of that work that the likely figure keeps: what DDP's exchange costs instead is not in
+    the trace."""
 
 
 POLICY = Policy()

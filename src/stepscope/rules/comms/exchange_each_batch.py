@@ -40,9 +40,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """For each exchange. More gives little more: three quarters of the cost are gone."""
     cautious_batches: int = 2
     least_share: float = 0.05
-    """Of the step in gradients' messages, from which so large a change is worth a word."""
+    """Share of the step in gradients' messages from which so large a change is proposed."""
     num_rounds: int = 8
-    """Of bisection: the messages' time to 0.4 %."""
+    """Rounds of bisection: they find the messages' time to 0.4 %."""
 
 
 POLICY = Policy()

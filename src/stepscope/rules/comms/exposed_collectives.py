@@ -34,7 +34,7 @@ from stepscope.rules.rule import Rule
 CODE = "exposed-collectives"
 BOUND = "comms"
 MIN_SHARE = 0.02
-"""Of the step in exposed collectives below which there is nothing to say."""
+"""Share of the step in exposed collectives below which nothing is reported."""
 GRADIENTS = (
     "Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send "
     "fewer bytes (bf16 gradients); or more compute per exchange (larger batch, accumulation with "

@@ -47,13 +47,13 @@ HALVES = ("bf16", "fp16")
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
-    """Of the step in such messages below which there is nothing to say."""
+    """Share of the step in such messages below which nothing is reported."""
     cast_traffic: float = 4.0
     """Bytes of memory traffic per byte of fp32 gradients: cast down, divided, cast up again."""
     slowest_memory: float = 300.0
     """GB/s of a device that is not known: a T4 has 320."""
     least_16_bit: float = 0.5
-    """Of the matrix kernels' time in 16 bits, from which parameters need not cross in 32."""
+    """Share of the matrix kernels' time in 16 bits from which parameters need not cross in 32."""
 
 
 POLICY = Policy()

@@ -62,8 +62,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_gradients: int = 4
     """In an oversized bucket: one of few gradients is large for theirs, and no cap splits it."""
     turn_ms: float = 2.25
-    """Of each process on a device that several share: the smallest message of two ranks took 4.5 ms
-    (one H200, driver 580)."""
+    """Milliseconds that a message waits for each process on a device that several share: the
+    smallest message of two ranks took 4.5 ms (one H200, driver 580)."""
 
 
 POLICY = Policy()
@@ -76,11 +76,13 @@ class _Split(Struct, frozen=True, kw_only=True):
     sent: Messages
     window_ns: Float64
     start_ns: float
-    """Of a message."""
+    """Time to start one message."""
 
     def left_ns(self, now_ns: Float64, cap_bytes: float) -> Float64:
-        """Of each message, what is left to move when its last gradient is there, were it sent in
-        pieces as its gradients come.
+        """Time that each message still takes when its last gradient is there, were it sent in
+        pieces as its gradients come. n pieces of p ns each become ready evenly over a window w: the
+        last one, or what queues up before it, is left: max(p, n p - w (n - 1) / n). What an earlier
+        message left takes from the window.
 
         n pieces of p ns each become ready evenly over a window w: the last one, or what queues up
         before it, is left: max(p, n p - w (n - 1) / n). What an earlier message left takes from
@@ -160,7 +162,7 @@ def _turns_ns(job: JobCase) -> float:
 
 
 def _piece_bytes(job: JobCase, index: int, sent: Messages, cap_bytes: float) -> float:
-    """Of a bucket under the cap, of gradients of the mean size."""
+    """Bytes of a bucket under the cap that is made of gradients of the mean size."""
     context = job.cases[index].context
     made = np.flatnonzero(_gradients(job.cases[index]))
     step = np.searchsorted(context.cut.host_start, context.trace.start_ns[made], side="right")
@@ -172,8 +174,8 @@ def _piece_bytes(job: JobCase, index: int, sent: Messages, cap_bytes: float) -> 
 
 
 def _windows_ns(job: JobCase, index: int, sent: Messages) -> Float64:
-    """Of each message, the time of the backward pass's kernels since the one before it, or since
-    its begin."""
+    """Time of the backward pass's kernels before each message, since the one before it or since the
+    pass's begin."""
     graph = job.job_graph.parts[index].graph
     backward = launched_inside(job, index, lambda name: BACKWARD.search(name) is not None)
     counted = np.where(backward & job.compute_tasks(index), graph.task_ns, 0.0)

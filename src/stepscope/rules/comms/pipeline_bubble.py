@@ -40,7 +40,7 @@ POINT_TO_POINT = ("send", "recv", "sendrecv")
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.03
-    """Of the step that every stage must spend waiting in sends and receives."""
+    """Share of the step that every stage must spend waiting in sends and receives."""
     more: int = 4
     """Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble
     negligible from m = 4 p on."""

@@ -51,11 +51,11 @@ HOST_MEMORY = 0
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.5
-    """Of the bytes gathered in forward that backward gathers again: less is a few layers kept
+    """Share of the bytes gathered in forward that backward gathers again: less is a few layers kept
     sharded on purpose."""
     usable: float = 0.95
-    """Of the device's memory that an allocator may reserve: the context, NCCL's buffers and the
-    libraries' need some."""
+    """Share of the device's memory that an allocator may reserve: the context, NCCL's buffers and
+    the libraries' need some."""
 
 
 POLICY = Policy()

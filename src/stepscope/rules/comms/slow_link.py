@@ -66,9 +66,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """One 100 Gb/s port, or PCIe 3.0 x16 in practice: the slowest link that training machines of
     the last years have."""
     slow: float = 0.4
-    """Of that, below which a link is slow."""
+    """Share of the expected rate below which a link is slow."""
     least_share: float = 0.05
-    """Of the step in collectives, from which it matters which way their bytes go."""
+    """Share of the step in collectives from which it matters which way their bytes go."""
 
 
 POLICY = Policy()
@@ -145,7 +145,8 @@ def _moving_ns(job: JobCase, records: CollectiveRecords) -> Float64:
 
 
 def _share_of_bytes(kind: Collective, cost: Cost | None) -> float:
-    """Of a message's time that its bytes take: a link is not slow because messages are small."""
+    """Share of a message's time that its bytes take: a link is not slow because messages are
+    small."""
     if cost is None or not kind.bytes:
         return 1.0
     return 1.0 - cost.alpha_ns / cost.of(kind.bytes)
@@ -174,7 +175,7 @@ class _Link(Struct, frozen=True, kw_only=True):
     """Over the bus, as collectives reach it."""
     words: str
     latency_s: float = 0.0
-    """Of a hop."""
+    """Latency of one hop."""
     is_known: bool = True
     """Whether something says that this machine has it."""
 

@@ -52,7 +52,7 @@ the calls themselves."""
 FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 """Begins with the buffers' broadcast, where there is one."""
 MIN_SHARE = 0.8
-"""Of a micro-batch's exchanged bytes that the others must exchange too."""
+"""Share of a micro-batch's exchanged bytes that the others must exchange too."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:

@@ -38,10 +38,10 @@ BOUND = "comms"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_beside: float = 0.2
-    """Of a gather's time that overlaps with compute, up to which it was not prefetched: the last
-    kernels of the layer before."""
+    """Largest share of a gather's time that may overlap with compute for it to count as not
+    prefetched: the last kernels of the layer before."""
     least_share: float = 0.5
-    """Of the gathers that must be so: the first of each pass has nothing to hide behind."""
+    """Share of the gathers that must be so: the first of each pass has nothing to hide behind."""
 
 
 POLICY = Policy()

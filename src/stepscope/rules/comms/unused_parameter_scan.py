@@ -37,7 +37,7 @@ CODE = "unused-parameter-scan"
 BOUND = "comms"
 SCAN = re.compile(r"reducer::search_unused_parameters")
 MAP_DTYPES = ("int32",)
-"""Of the map of used parameters that the reducer exchanges; gradients are no integers."""
+"""Types of the map of used parameters that the reducer exchanges; gradients are no integers."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:

@@ -44,21 +44,21 @@ HALVES = ("bf16", "fp16")
 
 class Policy(Struct, frozen=True, kw_only=True):
     kept: float = 0.84
-    """Of the share of its peak that a product reaches in 16 bits, in fp8: going forward 0.91 to
-    0.96 (H200, five shapes), going back less, where sums are kept in more bits."""
+    """Fraction of the share of peak reached in 16 bits that a product keeps in fp8: going forward
+    0.91 to 0.96 (H200, five shapes), going back less, where sums are kept in more bits."""
     cautious_kept: float = 0.7
     hopeful_kept: float = 0.95
     cast_bytes: float = 3.0
     """Moved for each number of both matrices of a compiled product: its scale is found in the
     kernel that writes it; it is read once more and written in fp8."""
     multiple: int = 16
-    """Of which the sides must be, for the fp8 kernels."""
+    """Number that must divide a product's sides for the fp8 kernels."""
     vocabulary: int = 30_000
     """A side from which a product is taken for the logits'."""
     worth: float = 0.9
-    """Of its time that a product may take in fp8 at most."""
+    """Largest share of its time that a product may take in fp8 to be worth the change."""
     least_share: float = 0.02
-    """Of the step that the products must gain together."""
+    """Share of the step that the products must gain together."""
 
 
 POLICY = Policy()

@@ -39,13 +39,15 @@ BOUND = "compute"
 
 class Policy(Struct, frozen=True, kw_only=True):
     spared: float = 0.5
-    """Of such an operator: half the bytes, twice the numbers in a register."""
+    """Share of such an operator's time that fp32 spares: half the bytes, twice the numbers in a
+    register."""
     cautious: float = 0.3
     least_numbers: int = 4096
-    """Of the largest tensor that an operator reads (32 KiB, a core's nearest cache): with fewer,
-    being called is what takes its time."""
+    """Elements of the largest tensor that an operator reads (32 KiB, a core's nearest cache): with
+    fewer, being called is what takes its time."""
     least_share: float = 0.25
-    """Of the step in such operators: features that one operator converts are not meant."""
+    """Share of the step in such operators below which nothing is reported: features that one
+    operator converts are not meant."""
 
 
 POLICY = Policy()

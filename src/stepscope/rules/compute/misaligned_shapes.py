@@ -43,13 +43,13 @@ BOUND = "compute"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
-    """Of the step in such products below which there is nothing to say."""
+    """Share of the step in such products below which nothing is reported."""
     unknown_share: float = 0.05
-    """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
+    """Share of the step in kernels that look so by name from which shapes are asked for."""
     pad_to: int = 64
     uncertainty: float = 0.25
-    """Of the padded products' time, either way: what well-made products differ by (0.69 to 0.81 of
-    the peak, and tails)."""
+    """Fraction of the padded products' time that they may take more or less: what well-made
+    products differ by (0.69 to 0.81 of the peak, and tails)."""
 
 
 POLICY = Policy()

@@ -48,9 +48,9 @@ BOUND = "compute"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
-    """Of the step spent in recomputation below which there is nothing to say."""
+    """Share of the step spent in recomputation below which nothing is reported."""
     usable: float = 0.92
-    """Of the device's memory: above it the allocator begins to retry."""
+    """Share of the device's memory that may be used: above it the allocator begins to retry."""
 
 
 POLICY = Policy()

@@ -51,13 +51,15 @@ BOUND = "compute"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
-    """Of the step in such convolutions below which there is nothing to say."""
+    """Share of the step in such convolutions below which nothing is reported."""
     unknown_share: float = 0.2
-    """Of the step in convolutions, from which it is worth asking for shapes."""
+    """Share of the step in convolutions from which shapes are asked for."""
     tuned: float = 0.95
-    """Of their time, with the algorithm chosen by trial: what twelve shapes took on an H200."""
+    """Fraction of the convolutions' time that is left with the algorithm chosen by trial: what
+    twelve shapes took on an H200."""
     best: float = 0.4
-    """Of its time, for one convolution: the largest gain measured, 0.34 to 0.48."""
+    """Fraction of one convolution's time that is left at best: the largest gain measured, 0.34 to
+    0.48."""
 
 
 POLICY = Policy()

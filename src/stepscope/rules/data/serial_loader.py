@@ -69,7 +69,7 @@ BOUND = "data"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
-    """Of the step spent in the loader below which there is nothing to say."""
+    """Share of the step spent in the loader below which nothing is reported."""
     workers: int = 8
     """Tried by the fix where the rank's cores are not known: the loading that one step needs is
     divided by it."""
@@ -176,8 +176,8 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
 
 
 def _computing_share(case: Case, loading_ns: float) -> float:
-    """Of the loading that is spent on a core, or in wait for one that others have. Where that was
-    not timed, no more than the whole process used in a step."""
+    """Share of the loading that is spent on a core, or in wait for one that others have. Where that
+    was not timed, no more than the whole process used in a step."""
     metadata = case.metadata
     assert metadata is not None
     steps, waited = metadata.steps, metadata.held_up_share or 0.0
@@ -208,7 +208,7 @@ def _threads(metadata: RankMetadata, share: float) -> float:
 
 
 def _operator_share(case: Case) -> float:
-    """Of the loader's time that is spent in PyTorch's operators."""
+    """Share of the loader's time that is spent in PyTorch's operators."""
     trace, host = case.context.trace, case.context.host
     calls = next_calls(trace, host, SERIAL)
     if len(calls) == 0:

@@ -39,7 +39,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_bursts: int = 3
     """Two equal distances between them: fewer may be chance."""
     least_share: float = 0.02
-    """Of the run spent in those waits, below which there is nothing to say."""
+    """Share of the run spent in those waits below which nothing is reported."""
     least_speedup: float = 1.02
     """Under this the median step does not show the bursts: they are reported without a gain."""
 

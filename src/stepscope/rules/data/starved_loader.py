@@ -67,7 +67,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     prefetch_factor: int = 4
     """Batches that each worker keeps ready, at least: twice PyTorch's own."""
     cautious_left: float = 0.5
-    """Of the wait that stays when storage or busy cores hold the workers up."""
+    """Share of the wait that stays when storage or busy cores hold the workers up."""
 
 
 POLICY = Policy()

@@ -37,7 +37,7 @@ from stepscope.rules.shared.host_ranges import (
 CODE = "checkpoint-stall"
 BOUND = "host"
 BEARABLE_SHARE = 0.01
-"""Of the run's time that saving may take."""
+"""Share of the run's time that saving may take."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:

@@ -52,7 +52,7 @@ WORDS = {
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.5
-    """Of backward nodes that check, from which it is a mode and not one line of the code."""
+    """Share of backward nodes that check from which it is a mode and not one line of the code."""
     least_note_ns: int = 10_000
     """Spent by an operator before its work, over the usual, from which it noted the stack (50 to
     200 us on one host)."""

@@ -200,7 +200,7 @@ def _calls_at(graph: Graph, times: Int64) -> Int64:
 
 
 def _grouped(graph: Graph, loops: _Loops, group: int) -> Graph:
-    """Of every `group` experts the first is left, with all their work."""
+    """Leave the first of every `group` experts, with all their work."""
     in_loop = loops.call_loop != NONE
     gone_calls = in_loop & (loops.call_expert % group != 0)
     gone = (loops.task_loop != NONE) & (loops.task_expert % group != 0)

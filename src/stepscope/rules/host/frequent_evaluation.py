@@ -26,7 +26,7 @@ from stepscope.rules.shared.host_ranges import located, rounded_up
 CODE = "frequent-evaluation"
 BOUND = "host"
 BEARABLE_SHARE = 0.05
-"""Of the run's time that evaluating may take: who trains wants to know."""
+"""Share of the run's time that evaluating may take: who trains wants to know."""
 
 
 def propose(case: Case) -> Proposal | None:

@@ -54,7 +54,7 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     collected_share: float = 0.9
-    """Of the pauses that are spared when the collector still runs, in one step of ten."""
+    """Share of the pauses that is spared when the collector still runs, in one step of ten."""
     worth: float = 1.02
     """Stretches whose absence gives less need no recording to explain them."""
     full_ns: int = 50_000_000

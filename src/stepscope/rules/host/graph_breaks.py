@@ -60,7 +60,7 @@ NODE = re.compile(r"^autograd::engine::evaluate_function")
 
 class Policy(Struct, frozen=True, kw_only=True):
     cautious_share: float = 0.5
-    """Of the time between the pieces that goes when some breaks have to stay."""
+    """Share of the time between the pieces that goes when some breaks have to stay."""
     least_in_a_row: int = 3
     """Regions one after the other in a forward from which it is remarked on."""
 
@@ -132,7 +132,7 @@ def _their_backward(case: Case, between: Intervals) -> Intervals:
 
 
 def _joined(case: Case, graph: Graph, eager: Intervals, share: float) -> Graph:
-    """Of the host's work in the eager stretches only the launching calls are left."""
+    """Leave only the launching calls of the host's work in the eager stretches."""
     inside = share_inside(case, eager)
     own = np.where(
         contains(eager, graph.call_start_ns), case.context.trace.dur_ns[graph.call_event], 0

@@ -68,7 +68,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_gain: float = 1.02
     """Without the host's time for launches, below which they cost nothing."""
     same_share: float = 0.9
-    """Of a step's launches that must recur in the next for its shapes to hold still."""
+    """Share of a step's launches that must recur in the next for its shapes to hold still."""
 
 
 POLICY = Policy()

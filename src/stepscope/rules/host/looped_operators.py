@@ -50,13 +50,15 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_operators: int = 16
-    """Of a loop's body whatever it reads. A layer has more: 20 to 60 in a transformer."""
+    """Operators of a loop's body at most, whatever it reads. A layer has more: 20 to 60 in a
+    transformer."""
     most_small: int = 64
-    """Of a body without products, whose operators read few numbers each: the loss of one sample."""
+    """Operators at most of a body without products, whose operators read few numbers each: the loss
+    of one sample."""
     least_turns: int = 32
-    """Of a loop. Models of as many layers as that have more operators in each."""
+    """Turns of a loop at least. Models of as many layers as that have more operators in each."""
     left: float = 0.5
-    """Of the loop, where only part of it can go."""
+    """Share of the loop that stays where only part of it can go."""
     small: int = 16_384
     """Numbers that are read in about the time that a call takes (64 KiB: 3 to 10 us on the hosts
     of the recorded runs). A loop that spends half its time in products of more is over work."""

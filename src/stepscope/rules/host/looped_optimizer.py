@@ -58,7 +58,8 @@ FUSED = {"Adam", "AdamW", "SGD", "Adagrad"}
 """Classes of torch.optim that take `fused=True`."""
 
 HIGH_COST_NS = 3_000.0
-"""Of the profiler per recorded operator, at the upper end of what was measured on one host."""
+"""Nanoseconds that the profiler costs per recorded operator, at the upper end of what was measured
+on one host."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -71,8 +72,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Tensors a multi-tensor kernel takes at a time, in the middle (ATen: 110 for one list down to
     36 for four)."""
     bandwidth_share: float = 0.72
-    """Of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7 passes
-    over 1.47 GB in 2.98 ms."""
+    """Share of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7
+    passes over 1.47 GB in 2.98 ms."""
 
 
 POLICY = Policy()
@@ -87,7 +88,7 @@ class _Loop(Struct, frozen=True, kw_only=True):
     num_parameters: float
     """Per step."""
     left_ns: float
-    """Of the device's time for it, per step, when done at once."""
+    """Device time of the loop, per step, when it is done at once."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:

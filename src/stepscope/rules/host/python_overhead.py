@@ -55,14 +55,14 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.2
-    """Of the host's work. Below it the operators and their launches are what keeps the host busy,
-    and launch-overhead judges."""
+    """Share of the host's work below which the operators and their launches are what keeps the host
+    busy, and launch-overhead judges."""
     pause_ns: int = 1_000_000
     """No way from one operator to the next takes this long: a gap that does is work of its own."""
     least_paused: float = 0.05
-    """Of the host's work in such gaps, from which they are worth a word by themselves."""
+    """Share of the host's work in such gaps from which they are reported by themselves."""
     cautious_share: float = 0.5
-    """Of the gaps that goes when only part of them can leave the step."""
+    """Share of the gaps that goes when only part of them can leave the step."""
 
 
 POLICY = Policy()

@@ -77,7 +77,7 @@ INSTEAD_OF = ("launch-overhead", "python-overhead", "looped-optimizer", "device-
 """Findings about the host: where nothing says that memory has room, a larger batch is said with
 them."""
 MIN_SAME_SHARE = 0.9
-"""Of a micro-step's kernels that must recur in the others, by name, for them to be the same
+"""Share of a micro-step's kernels that must recur in the others, by name, for them to be the same
 work on other data."""
 
 
@@ -172,7 +172,7 @@ def _price(case: Case, batch: Batch) -> str:
 
 
 def _samples_per_s(case: Case) -> float | None:
-    """Of this rank today; None where the batch is not known."""
+    """Samples a second of this rank today; None where the batch is not known."""
     loader = None if case.metadata is None else case.metadata.loader
     if loader is None or not loader.batch_size or not case.step_interval_ns:
         return None
@@ -197,7 +197,7 @@ def _room_words(memory: MemoryUse | None, recorder: Recorder) -> str:
 
 
 def _folded(case: Case, graph: Graph, micro: Int64, folds: int, roof_share: float) -> Graph:
-    """Of every `folds` micro-steps the first is left, as long as its kernels then take."""
+    """Leave the first of every `folds` micro-steps, as long as its kernels then take."""
     gone = (micro >= 0) & (micro % folds != 0)
     kept = tasks_of(graph, (micro >= 0) & ~gone)
     work = np.where(gone, 0.0, graph.call_parts["work"])

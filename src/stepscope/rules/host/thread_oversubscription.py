@@ -51,7 +51,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     most_per_core: float = 1.5
     """Threads for each core up to which nothing is said: they rarely all compute at once."""
     least_share: float = 0.1
-    """Of the measured time in which that many do, or in which a driving thread computes."""
+    """Share of the measured time in which that many want to run, or in which a driving thread
+    computes."""
     least_switches: float = 1000.0
     """A second on a core: two threads of OpenMP on two cores switch 250 times, sixteen of them 2300
     times."""
@@ -59,8 +60,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """A second on a core: the same two runs have 1 and 52. Threads that wait for the GIL switch as
     often, and are not moved."""
     least_busy: float = 0.8
-    """Of the cores that samples were taken on: below it a thread that waits for a core would find
-    one."""
+    """Share of the cores that samples were taken on: below it a thread that waits for a core would
+    find one."""
 
 
 POLICY = Policy()

@@ -44,23 +44,23 @@ BOUND = "imbalance"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_excess: float = 0.03
-    """Of the step, by which a rank's own step must be longer than the others'."""
+    """Share of the step by which a rank's own step must be longer than the others'."""
     hidden: float = 0.1
-    """Of the excess that is seen as lateness, below which the recording hides it."""
+    """Share of the excess that must be seen as lateness; below it the recording hides it."""
     least_ratio: float = 1.5
-    """Of what it does more of, to what the others do: hosts of one machine differ by a quarter for
-    no reason of the run's."""
+    """Ratio of a late rank's part to the others' at least: hosts of one machine differ by a quarter
+    for no reason of the run's."""
     hidden_ratio: float = 2.0
     """The same where the recorded steps do not wait for it: three hosts that sleep take 3.6 to 6.3
     times what the others do, those of ten even jobs 1.5 times at most."""
     least_timed: float = 0.1
-    """Of the step, by which a rank's own time must exceed the others' where only the steps' lengths
-    are known."""
+    """Share of the step by which a rank's own time must exceed the others' where only the steps'
+    lengths are known."""
     least_often: float = 0.8
-    """Of the timed steps, those in which that rank's own time is the longest."""
+    """Share of the timed steps in which that rank's own time must be the longest."""
     most_compute: float = 0.5
-    """Of that excess in kernels, or without a device of the operators' time on inputs of sizes
-    that no other rank has, from which it is more work, not lateness: uneven-work."""
+    """Share of that excess in kernels, or without a device of the operators' time on inputs of
+    sizes that no other rank has, from which it is more work, not lateness: uneven-work."""
 
 
 POLICY = Policy()

@@ -49,7 +49,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_low: float = 1.02
     """For nine tenths of the kernels' time: a clock slows all of them, noise only some."""
     least_samples: float = 0.5
-    """Of the driver's samples with a reason, from which it is the run's state and not a
+    """Share of the driver's samples with a reason from which it is the run's state and not a
     moment's."""
     least_working: int = 5
     """Samples at work from which a recording stands for a run."""
@@ -260,7 +260,8 @@ def _clocks(devices: Sequence[tuple[float, DeviceSeries]]) -> str:
 
 
 def _share(device: DeviceSeries, reasons: Sequence[str]) -> float:
-    """Of the most frequent of these reasons: several are often reported together."""
+    """Share of the samples with the most frequent of these reasons: several are often reported
+    together."""
     return max(((device.throttled or {}).get(reason, 0.0) for reason in reasons), default=0.0)
 
 

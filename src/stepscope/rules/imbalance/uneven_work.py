@@ -49,13 +49,12 @@ BOUND = "imbalance"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_excess: float = 0.03
-    """Of the step, by which a rank's kernels must take longer than the others'."""
+    """Share of the step by which a rank's kernels must take longer than the others'."""
     most_of_it: float = 0.5
-    """Of what a rank's kernels take longer, from which kernels that it alone runs are the
-    reason."""
+    """Share of a rank's extra kernel time from which kernels that it alone runs are the reason."""
     least_spread: float = 0.1
-    """Of the kernels' time in a step, over the ranks, from which the work of single steps is
-    uneven."""
+    """Share of the kernels' time in a step by which the longest rank must exceed the mean for the
+    work of single steps to be uneven."""
 
 
 POLICY = Policy()

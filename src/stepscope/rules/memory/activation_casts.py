@@ -48,7 +48,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_gain: float = 1.05
     """Below which other training is not worth it."""
     host_share: float = 0.5
-    """Of the logarithm of the casts' gain, from which it is their launches that cost."""
+    """Share of the logarithm of the casts' gain from which it is their launches that cost."""
 
 
 POLICY = Policy()

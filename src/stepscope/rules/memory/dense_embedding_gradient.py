@@ -59,11 +59,11 @@ PASSES = re.compile(r"^aten::(_?foreach_)?(\w+_|sqrt|add|mul|div|clone|linalg_ve
 read."""
 ELEMENT_BYTES = 4
 MAX_TOUCHED = 0.25
-"""Of a table's rows that a batch looks up, beyond which a sparse gradient spares little."""
+"""Share of a table's rows that a batch looks up beyond which a sparse gradient spares little."""
 HOST_LEFT = {"SGD": 0.3, "Adam": 2.2, "AdamW": 2.2}
-"""Of what the dense operator takes the host, what the sparse update does: 0.28 with SGD, from four
-tables of 20,000 rows, and 2.2 with SparseAdam, from eight of 200,000, whose steps wait for the host
-(an H200's, torch 2.11). Other optimizers' was not measured."""
+"""Ratio of the sparse update's host time to the dense operator's: 0.28 with SGD, from four tables
+of 20,000 rows, and 2.2 with SparseAdam, from eight of 200,000, whose steps wait for the host (an
+H200's, torch 2.11). Other optimizers' was not measured."""
 RESTING = ("Adam", "AdamW")
 """Optimizers whose sparse counterpart lets untouched rows rest."""
 

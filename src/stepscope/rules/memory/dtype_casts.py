@@ -48,9 +48,9 @@ BOUND = "memory"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
-    """Of the step in needless casts of weights below which there is nothing to say."""
+    """Share of the step in needless casts of weights below which nothing is reported."""
     unknown_share: float = 0.1
-    """Of the step in copies, from which it is worth asking for shapes."""
+    """Share of the step in copies from which shapes are asked for."""
 
 
 POLICY = Policy()
@@ -69,12 +69,12 @@ class WeightCasts(Struct, frozen=True, kw_only=True):
     """Tasks that cast weights or their gradients, by what would spare them."""
 
     again: Bool
-    """Of a weight that was cast already since it last changed."""
+    """Casts of a weight that was cast already since it last changed."""
     frozen: Bool
-    """Of a weight that never changes."""
+    """Casts of a weight that never changes."""
     once: Bool
-    """Of a weight that was changed since, or in a pass that recomputes: autocast's cache lasts as
-    long as its `with`."""
+    """Casts of a weight that was changed since, or in a pass that recomputes: autocast's cache
+    lasts as long as its `with`."""
     sums: Bool
     """Additions of gradients, each the gradient of one cast, in the wider type."""
 

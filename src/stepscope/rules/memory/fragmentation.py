@@ -36,10 +36,10 @@ BOUND = "memory"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_unused: float = 0.25
-    """Of the reserved bytes that no tensor uses at the peak: rounding and a warm cache leave some
-    (a judgement, not measured)."""
+    """Share of the reserved bytes that no tensor uses at the peak: rounding and a warm cache leave
+    some (a judgement, not measured)."""
     least_full: float = 0.5
-    """Of the device reserved: below, the cache is in nobody's way."""
+    """Share of the device's memory that must be reserved: below, the cache is in nobody's way."""
     least_bytes: float = 1e9
     """Unused, where the device's size is not known: less is in nobody's way on any device that
     trains (a judgement)."""
@@ -133,8 +133,9 @@ def _oom_free(record: MemoryRecord) -> int | None:
 
 
 def _unused(record: MemoryRecord) -> float:
-    """Of what is reserved: at the peak of tensors, or at the most reserved, when no more than that
-    peak can have been in use.
+    """Share of the reserved bytes that is not used: at the peak of tensors, or at the most
+    reserved, when no more than that peak can have been in use. What pools of their own have free is
+    taken for used; they are known as they were at the end.
 
     What pools of their own have free is taken for used; they are known as they were at the end.
     """

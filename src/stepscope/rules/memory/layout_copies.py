@@ -35,7 +35,7 @@ BOUND = "memory"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
-    """Of the step in such copies below which there is nothing to say."""
+    """Share of the step in such copies below which nothing is reported."""
     least_dims: int = 3
     """A matrix is turned for a product that asks for it."""
 

@@ -40,7 +40,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_steps: int = 3
     """Two growths in a row, at least."""
     least_share: float = 1e-4
-    """Of the memory in use, per step: smaller than that is rounding."""
+    """Share of the memory in use that it must grow by per step: smaller than that is rounding."""
     alike: float = 0.5
     """The smallest growth against the largest: what is kept every step is about the same every
     step."""

@@ -52,10 +52,10 @@ BOUND = "memory"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most: float = 0.92
-    """Of the device's memory: the rest goes to the context, to libraries' workspaces and to
-    rounding."""
+    """Share of the device's memory from which it is nearly full: the rest goes to the context, to
+    libraries' workspaces and to rounding."""
     aim: float = 0.85
-    """Of the device's memory, at which the allocator need not give back its cache."""
+    """Share of the device's memory at which the allocator need not give back its cache."""
 
 
 POLICY = Policy()

@@ -69,13 +69,13 @@ class Policy(Struct, frozen=True, kw_only=True):
     (256, 64, 112, 112)."""
 
     least_share: float = 0.005
-    """Of the step in transposes and such norms below which there is nothing to say."""
+    """Share of the step in transposes and such norms below which nothing is reported."""
     norm_passes: int = 3
     """Batch norm forward reads its input for the statistics, reads it again and writes."""
     norm_backward_passes: int = 5
     half_share: float = 0.24
-    """Of the bandwidth, reached by batch norm forward in NHWC and 16 bits. This and what follows is
-    of 210 norms of 14 recorded runs, which are off by 10 % on average."""
+    """Share of the bandwidth reached by batch norm forward in NHWC and 16 bits. This and what
+    follows is of 210 norms of 14 recorded runs, which are off by 10 % on average."""
     wide_half_share: float = 0.31
     wide: int = 256
     """Channels from which that is reached."""
@@ -94,7 +94,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     full_backward_share: float = 0.82
     """Backward in fp32: 0.80 to 0.87."""
     fixed_ns: int = 10_000
-    """Of a batch norm, for its two or three kernels."""
+    """Nanoseconds that a batch norm takes beside its traffic, for its two or three kernels."""
     half_fixed_ns: int = 8_000
     group_norm_factor: float = 2.2
     """Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
@@ -118,22 +118,23 @@ class Policy(Struct, frozen=True, kw_only=True):
     grouped_backward_factor: float = 1.9
     """Backward: 1.2 to 2.4."""
     rounding_factor: float = 0.62
-    """Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass
-    stays, as a plain copy."""
+    """Fraction of a turn to NHWC over fp32 tensors that stays: it rounds them to TF32 as well, and
+    in NHWC that pass stays, as a plain copy."""
     full_turns: float = 1.5
     """Turns more of a convolution in fp32 without TF32, forward: for most of them cuDNN has
     kernels for NCHW alone, and turns to it and back (46 for the 31 of a mobilenet). Grouped ones it
     works through group by group, and turns each group's tensors (regnet_y)."""
     full_backward_turns: float = 1.75
     turn_launch: float = 0.29
-    """Of what the model's middle operator takes the host, spent on a turn inside a convolution:
-    0.21 to 0.44 in 18 of 21 recorded runs (H200 hosts, torch 2.11), in 16 bits and fp32 alike."""
+    """Fraction of the host's time for the model's middle operator that a turn inside a convolution
+    takes: 0.21 to 0.44 in 18 of 21 recorded runs (H200 hosts, torch 2.11), in 16 bits and fp32
+    alike."""
     thin_backward_launches: float = 2.0
     """More of a depthwise one, whose weight's gradient takes a second pass."""
     norm_launches: float = 1.0
     """More of a batch norm in fp32, each pass: a fill."""
     uncertainty: float = 0.3
-    """Of the norms' new time, either way."""
+    """Fraction of the norms' new time that they may take more or less."""
 
 
 POLICY = Policy()
@@ -295,8 +296,8 @@ def _aligned_times(
 
 
 def _aligned_ns(table: TaskTable, roofs: DevicePeaks, op: int) -> float | None:
-    """Of a convolution in NHWC whose channels are whole rows; None where they are not, or its work
-    is not known."""
+    """Time of a convolution in NHWC whose channels are whole rows; None where they are not, or its
+    work is not known."""
     pair, work = image_and_weight(table, op), table.work(op)
     if pair is None or work is None or work.flops is None or work.bytes is None:
         return None
@@ -365,7 +366,7 @@ def _norm_ns(table: TaskTable, op: int, now_ns: float, roofs: DevicePeaks | None
 
 
 def _half_share(image: Operand, *, backward: bool) -> float:
-    """Of the bandwidth, reached by a batch norm in NHWC and 16 bits."""
+    """Share of the bandwidth reached by a batch norm in NHWC and 16 bits."""
     channels = image.dims[1]
     if len(image.dims) > 4:
         return POLICY.volume_backward_share if backward else POLICY.volume_share

@@ -75,13 +75,13 @@ FALLEN_BACK = (
 
 class Policy(Struct, frozen=True, kw_only=True):
     unknown_share: float = 0.02
-    """Of the step in softmax kernels, from which it is worth asking for shapes."""
+    """Share of the step in softmax kernels from which shapes are asked for."""
     reach: int = 40
     """Tasks between the softmax and its products: scale, mask, casts, dropout, and copies take a
     dozen."""
     launches_left: int = 2
-    """Of a group's host time, as launches: the fused operator dispatches and launches, with a
-    helper."""
+    """Launches' worth of a group's host time that is left: the fused operator dispatches and
+    launches, with a helper."""
 
 
 POLICY = Policy()

@@ -53,9 +53,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     forward, 1.30 ms backward."""
 
     least_share: float = 0.005
-    """Of the step in such kernels below which there is nothing to say."""
+    """Share of the step in such kernels below which nothing is reported."""
     unknown_share: float = 0.1
-    """Of the step in softmax kernels, from which it is worth asking for shapes."""
+    """Share of the step in softmax kernels from which shapes are asked for."""
     instructions: int = 45
     """Per logit going forward: a running maximum and a running sum take two exponentials each."""
     backward_factor: float = 1.3
@@ -79,7 +79,7 @@ class Vocabulary(Struct, kw_only=True):
     rows: set[int] = field(default_factory=set)
     """Tokens: of the product, and of the loss, which may leave some out."""
     item_bytes: int = 4
-    """Of a logit as the product gives it."""
+    """Bytes of a logit as the product gives it."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:

@@ -41,9 +41,10 @@ WIDE_BYTES = 4
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.05
-    """Of the step in the update's kernels, below which nothing is said: a third of them can go."""
+    """Share of the step in the update's kernels below which nothing is reported: a third of them
+    can go."""
     bandwidth_share: float = 0.85
-    """Of the device's bandwidth that an update reaches: as large copies do."""
+    """Share of the device's bandwidth that an update reaches: as large copies do."""
 
 
 POLICY = Policy()
@@ -86,7 +87,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _wide_bytes(case: Case, memory: MemoryUse) -> int:
-    """Of the states, where they have four bytes an element; else 0."""
+    """Bytes of the optimizer's states where they have four bytes an element; else 0."""
     from stepscope.analyses.memory.kinds import STATES
     from stepscope.analyses.weights import optimizer_of, trained_weights
 

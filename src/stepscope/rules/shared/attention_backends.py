@@ -9,7 +9,8 @@ from stepscope.rules.shared.measured import probed_time
 
 BACKENDS = ("flash", "efficient", "cudnn", "math")
 LATER = 1e-3
-"""Of the weight of what a gain hangs on: what is said beside it is timed after it."""
+"""Fraction of a gain's weight that back ends get whose times are only reported: they are timed
+after what a gain hangs on."""
 MAX_REASON_CHARS = 90
 
 

@@ -39,14 +39,14 @@ PICKS = re.compile(r"::index$|index_select|::gather|embedding|::cat$")
 """Operators that give other sizes than they get."""
 FILLS = re.compile(r"::(fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
 CAST_BYTES = 6
-"""Of a number that is cast, read in one type and written in the other."""
+"""Bytes moved for each number that is cast, read in one type and written in the other."""
 NARROWING_SHARE, WIDENING_SHARE = 0.91, 0.43
-"""Of the bandwidth, reached by the kernels that cast fp32 to 16 bits and those that cast back (195
-tensors of 10 million numbers and more in 60 runs: 0.87 to 0.95, 0.42 to 0.45)."""
+"""Shares of the bandwidth reached by the kernels that cast fp32 to 16 bits and those that cast back
+(195 tensors of 10 million numbers and more in 60 runs: 0.87 to 0.95, 0.42 to 0.45)."""
 NARROWING_FIXED_NS, WIDENING_FIXED_NS = 1_500, 2_600
 CAST_OPERATORS = 0.68
-"""Of what the model's middle operator takes the host, spent on a cast: no Python of a module's
-comes with it (51 runs under autocast: 0.49 to 0.69 going forward, 0.62 to 0.88 back)."""
+"""Fraction of the host's time for the model's middle operator that a cast takes: no Python of a
+module's comes with it (51 runs under autocast: 0.49 to 0.69 going forward, 0.62 to 0.88 back)."""
 LINEAR = re.compile(r"::(mul|div|neg|copy_|add_)$")
 Places = tuple[tuple[int, ...], int | None, int | None]
 PRODUCTS: dict[str, Places] = {
@@ -70,7 +70,7 @@ class Autocast(Struct, frozen=True, kw_only=True):
     launches: Float64
     """Kernels that cast something for it, and back for its gradient."""
     cast_ns: Float64
-    """Of these kernels."""
+    """Time of these kernels."""
 
 
 class _Tensor(Struct, frozen=True, kw_only=True):
@@ -81,9 +81,9 @@ class _Tensor(Struct, frozen=True, kw_only=True):
     """0 where it is not known."""
     order: int = 0
     beside: bool | None = None
-    """Of a linear layer's output on which no function was applied yet: whether its input was
-    narrow. Another layer that seems to read it stands beside that layer and reads its input, as the
-    keys' and values' layers do after the queries'."""
+    """Whether the input of the linear layer that made it was narrow, while no function was applied
+    to its output yet. Another layer that seems to read it stands beside that layer and reads its
+    input, as the keys' and values' layers do after the queries'."""
 
 
 WIDE = _Tensor(narrow=False)
@@ -135,7 +135,7 @@ def _is_vector(tensor: Operand) -> bool:
 
 
 class _Casts(Struct, frozen=True, kw_only=True):
-    """Of one operator."""
+    """Casts of one operator."""
 
     activations: tuple[int, ...] = ()
     """Elements of each."""
@@ -209,7 +209,7 @@ def cast_ns(roofs: DevicePeaks, numel: int, *, back: bool) -> float:
 
 
 def _share_cast_once(case: Case, casts: dict[int, _Casts]) -> float:
-    """Of the parameters that products read, those that are others than before in the pass: no more
+    """Share of the parameters that products read which are others than before in the pass: no more
     than have a gradient."""
     used = sum(len(of_op.parameters) for of_op in casts.values() if not of_op.is_done_again)
     gradients = int(matching(case.replayed, GRADIENT).sum())
@@ -217,8 +217,8 @@ def _share_cast_once(case: Case, casts: dict[int, _Casts]) -> float:
 
 
 def _casts_by_op(case: Case) -> dict[int, _Casts]:
-    """Of each operator of the forward pass with a kernel of its own, and of those that backward
-    runs again, in order."""
+    """Casts by operator: of the forward pass, where it has a kernel of its own, and of what
+    backward runs again, in order."""
     graph, table = case.graph, case.table
     is_pass = ~table.backward | table.recomputed
     forward = is_pass & ~table.optimizer & (table.op != NONE)

@@ -60,7 +60,7 @@ def with_even_work(job: JobCase, job_graph: JobGraph) -> JobGraph:
 
 
 def _balanced(job: JobCase, job_graph: JobGraph) -> JobGraph:
-    """Of what an uneven exchange's bytes take by the job's own line, the share is left that even
+    """Leave of what an uneven exchange's bytes take, by the job's own line, the share that even
     splits would have."""
     share, size = balanced_shares(job), np.zeros(len(job_graph.moving_ns))
     for index in range(len(job.cases)):

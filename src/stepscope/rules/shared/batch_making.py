@@ -27,8 +27,8 @@ WAITING = re.compile(
 )
 """Calls in which Python waits for another thread."""
 HEAVY = 0.5
-"""Of the time in which batches are made: the innermost function that holds so much of it is
-named, and what so much of it is spent in, it is."""
+"""Share of the time in which batches are made from which a function or a kind of work counts: the
+innermost function that holds so much of it is named, and what so much of it is spent in, it is."""
 STORES = "shards in place of many small files, a local copy, or a cache of what is read"
 ON_DEVICE = (
     "cheaper transforms, or on the device (torchvision.transforms.v2, Kornia, NVIDIA DALI) or done "
@@ -40,11 +40,11 @@ class Making(Struct, frozen=True, kw_only=True):
     line: str
     """`data.py:18 in read_file`: the innermost function of the job's that holds most of it."""
     share: float
-    """Of the making, inside of that function."""
+    """Share of the making that is inside that function."""
     storage: float
-    """Of the making, in calls that go to a file or a socket."""
+    """Share of the making spent in calls that go to a file or a socket."""
     waiting: float
-    """Of the making, in waits for other threads."""
+    """Share of the making spent in waits for other threads."""
 
     @property
     def words(self) -> str:

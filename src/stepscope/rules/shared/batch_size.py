@@ -42,8 +42,8 @@ class Sizes(Struct, frozen=True, kw_only=True):
     """How well kernels do once they are large."""
 
     roof_share: float = 0.6
-    """Of its roof that a kernel reaches: between what matrix kernels (0.6 to 0.7) and copies (0.8)
-    do."""
+    """Share of its roof that a kernel reaches: between what matrix kernels (0.6 to 0.7) and copies
+    (0.8) do."""
     cautious_roof_share: float = 0.4
     vector_times: float = 4 / 3
     """Times that share, for products outside the tensor cores: 0.79 of the roof in fp32 (H200,
@@ -55,8 +55,8 @@ class Sizes(Struct, frozen=True, kw_only=True):
     worth: float = 1.1
     """Times the samples a second that twice the batch must give, to be worth the doubling."""
     unknown_host: float = 0.3
-    """Of the step, that the host must be worth where memory is not known: how kernels grow alone
-    is no reason to try without knowing that it fits."""
+    """Share of the step that the host must be worth where memory is not known: how kernels grow
+    alone is no reason to try without knowing that it fits."""
     unknown_worth: float = 1.6
     """The same of the first doubling where memory is not known: only a step that hardly grows with
     the batch. Each further one is as for known memory: its gain alone is in doubt, not the
@@ -65,8 +65,8 @@ class Sizes(Struct, frozen=True, kw_only=True):
     """Copies to the device a step, from which they are not of a batch's tensors but of its
     samples: as many more of them as there are samples."""
     held_share: float = 0.5
-    """Of the device's memory that what a step with the larger batch moves may take: the rest is for
-    what no step uses (averages of weights, other models, the allocator's cache)."""
+    """Share of the device's memory that what a step with the larger batch moves may take: the rest
+    is for what no step uses (averages of weights, other models, the allocator's cache)."""
 
 
 SIZES = Sizes()
@@ -236,7 +236,7 @@ def measured_growth(case: Case, graph: Graph, times: int) -> Float64:
 
 
 def timed_share(case: Case, times: int) -> float:
-    """Of the time of what grows with the batch, what was timed at that size."""
+    """Share of the time of kernels that grow with the batch that was timed at that size."""
     grows, ns = _growing(case, case.graph), case.graph.task_ns
     known = ~np.isnan(measured_growth(case, case.graph, times))
     return float(ns[known & grows].sum() / max(ns[grows].sum(), 1.0))

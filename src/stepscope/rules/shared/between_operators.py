@@ -80,7 +80,7 @@ def work_ns_in(case: Case, graph: Graph, ranges: Intervals) -> float:
 
 
 def per_step_ns(graph: Graph, call_ns: Float64) -> float:
-    """Of the host's time after each call. What a step does before its first call stands with the
+    """Host time after each call, per step. What a step does before its first call stands with the
     last call of the one before it: from the first call of the first step to that of the last one
     all steps are whole. What only the last one holds counts all the same."""
     steps = max(graph.num_steps, 1)

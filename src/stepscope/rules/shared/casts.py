@@ -168,7 +168,7 @@ def _narrower_ns(
 
 
 def _saved_bytes(table: TaskTable, op: int) -> float:
-    """Of what an operator moves, once all its numbers are 16 bits wide."""
+    """Bytes that an operator no longer moves once all its numbers are 16 bits wide."""
     tensors = _floats(table, op)
     largest = max((tensor.numel for tensor in tensors), default=0)
     sizes = [ITEM_BYTES[tensor.dtype] for tensor in tensors if tensor.numel == largest]

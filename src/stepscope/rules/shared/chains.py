@@ -29,7 +29,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     most: int = 12
     """Chains that are asked for: each takes a second or two to compile."""
     least_share: float = 0.01
-    """Of the device's time, that all runs of a chain take."""
+    """Share of the device's time that all runs of a chain must take."""
     same: float = 1.5
     """Between the recorded time of a chain and the measured one: its operators choose no kernels,
     but find in the cache what others have just written (44 chains in 32 recordings of an H200: 34
@@ -47,7 +47,7 @@ class TimedRuns(Struct, frozen=True, kw_only=True):
     ns: Float64
     """Compiled: the recorded time by the ratio of the two measured ones."""
     share: Float64
-    """Of what may come in, what came in when it was timed."""
+    """Fraction of `may_come_in` that was read when the run was timed."""
 
 
 class Chain(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Chain(Struct, frozen=True, kw_only=True):
 
     call: OperatorCall
     again_bytes: float
-    """Of what comes in and is of a size that was read before."""
+    """Input bytes of a size that was read before."""
 
 
 @once_a_case

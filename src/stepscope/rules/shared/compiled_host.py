@@ -65,7 +65,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     per_parameter: float = 0.4
     """Checked by a guard, handed to two graphs, and its gradient accumulated."""
     per_buffer: float = 0.2
-    """Of a batch norm's three: checked and handed to one graph, and it has no gradient."""
+    """Cost of each of a batch norm's three buffers: checked and handed to one graph, and it has no
+    gradient."""
     per_saved_captured: float = 0.1
     """A tensor that the forward leaves for the backward is an output of one CUDA graph and an input
     of the other, which Python wraps and checks; there are about as many as kernels of the compiled

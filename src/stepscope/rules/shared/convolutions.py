@@ -74,7 +74,7 @@ def num_groups(table: TaskTable, op: int) -> int:
 
 
 def least_channels(table: TaskTable, op: int) -> int:
-    """Of a group, in or out; 0 when not known."""
+    """Smaller number of channels of a group, in or out; 0 when not known."""
     pair = image_and_weight(table, op)
     if pair is None:
         return 0

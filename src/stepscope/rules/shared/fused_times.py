@@ -24,7 +24,7 @@ from stepscope.rules.shared.fusible_runs import (
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 
 BATCH_NORM_SHARE = 0.7
-"""Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
+"""Share of a stream's rate reached by compiled batch norms, which sum over all dimensions but the
 innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
 
 
@@ -74,7 +74,7 @@ def _with_timed(case: Case, runs: FusibleRuns, roofs: DevicePeaks, modelled: Flo
 
 @once_a_case
 def timed_share(case: Case) -> float:
-    """Of the time of operators that one kernel could take the place of, what was timed so."""
+    """Share of the time of operators that one kernel could replace which was timed so."""
     runs = runs_of(case)
     if runs is None or not runs.several.any():
         return 0.0

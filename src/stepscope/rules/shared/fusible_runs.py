@@ -25,7 +25,7 @@ from stepscope.rules.shared.pcie_copies import TO_DEVICE, TO_HOST
 from stepscope.rules.task_table import TaskTable
 
 BATCH_NORM_KERNELS = 3
-"""Of a compiled run with a batch norm, besides its own: statistics in two stages, the
+"""Kernels of a compiled run with a batch norm, besides its own: statistics in two stages, the
 convolution's layout."""
 
 FUSIBLE = (
@@ -53,9 +53,9 @@ class FusibleRuns(Struct, frozen=True, kw_only=True):
     task: Int64
     """All their tasks; those of one run in the order they execute."""
     run: Int64
-    """Of each of these tasks."""
+    """Run of each of these tasks."""
     begins_op: Bool
-    """Of each of these tasks: the first of its operator."""
+    """Mask of these tasks: the first of its operator."""
     lead: Int64
     """The first task."""
     num_ops: Int64
@@ -67,7 +67,7 @@ class FusibleRuns(Struct, frozen=True, kw_only=True):
     goes_out: Float64
     """Written, and not taken up in the run."""
     traffic: Float64
-    """Of all the operators as they are."""
+    """Bytes that all the operators move as they are."""
     now_ns: Float64
     instructions: Float64
     grad_in: Float64
@@ -129,7 +129,7 @@ def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
 
 
 def _first_tasks(stream: Int64, op: Int64, kind: NDArray[np.uint8]) -> tuple[Bool, Bool]:
-    """Of tasks by stream: which are the first of their operator, and which go on with the one
+    """Masks of tasks by stream: which are the first of their operator, and which go on with the one
     before. Memory that is set belongs to nothing by itself."""
     is_set = kind == Kind.MEMSET
     last = np.maximum.accumulate(np.where(is_set, NONE, np.arange(len(op))))
@@ -251,7 +251,7 @@ class _Runs(Struct, kw_only=True):
     """Runs as they are found, an entry for each but where it says otherwise. Bytes."""
 
     run: Int64
-    """Of each operator."""
+    """Run of each operator."""
     backward: list[bool]
     comes_in: list[float]
     may_come_in: list[float]
@@ -322,7 +322,8 @@ class RunFinder:
         return runs
 
     def _runs_in(self, keys: tuple[int, ...]) -> _Stretch:
-        """Of operators that nothing ends between: twice its traffic's number, and 1 in backward."""
+        """Runs of operators that nothing ends between. A key is twice its traffic's number, and 1
+        in backward."""
         opened: tuple[list[_Run], list[_Run]] = ([], [])
         found: list[_Run] = []
         run_of = []

@@ -38,7 +38,7 @@ NORM_FIXED_NS, NORM_BACKWARD_FIXED_NS = 10_000, 3_000
 THIN_NS = 0.0004
 """For each number and weight of a depthwise convolution in NHWC."""
 NORM_KERNELS = 3
-"""Of a batch norm going forward, where cuDNN has one."""
+"""Kernels of a batch norm going forward, where cuDNN has one."""
 NORMS = ("aten::cudnn_batch_norm", "aten::cudnn_batch_norm_backward")
 
 

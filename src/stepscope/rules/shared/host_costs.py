@@ -23,7 +23,7 @@ ENTRY_TIMES, LAUNCHES_TIMES, CAPTURED_TIMES = 1.70, 0.265, 2.60
 figures of `HostCosts` stand beside."""
 REFERENCE = {ENTRY: ENTRY_TIMES, LAUNCHES: LAUNCHES_TIMES, CAPTURED: CAPTURED_TIMES}
 GRAPH_KERNELS = 4
-"""Of the graph of `graph-launch`."""
+"""Kernels of the graph of `graph-launch`."""
 MOST_OTHER = 3.0
 """Times the reference, or a part of it, beyond which the host was busy with something else."""
 
@@ -34,7 +34,7 @@ class HostCosts(Struct, frozen=True, kw_only=True):
     nanoseconds. An operator of the small models is 1.35 of those models'."""
 
     per_launch: float = 0.75
-    """Of a kernel from compiled code."""
+    """Cost of launching a kernel from compiled code."""
     entering: float = 20.0
     """Guards, wrappers and autograd's bookkeeping, forward and backward (recordings of two models
     in `reduce-overhead`)."""

@@ -27,8 +27,8 @@ from stepscope.rules.proposal import LEAST_SHARE
 from stepscope.rules.task_table import TaskTable
 
 INNER_LAUNCH = 0.23
-"""Of what the model's middle operator takes the host, spent on a further kernel of one: 0.21 to
-0.27 in the batch norms of seven recorded runs (H200 hosts, torch 2.11)."""
+"""Fraction of the host's time for the model's middle operator that each further kernel of one
+takes: 0.21 to 0.27 in the batch norms of seven recorded runs (H200 hosts, torch 2.11)."""
 
 
 def ranges_of(case: Case, events: Int64) -> Intervals:
@@ -151,14 +151,14 @@ def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
 
 
 def with_shorter_operators(case: Case, graph: Graph, ranges: Intervals, share: float) -> Graph:
-    """Of a run without a device, what the operators inside the ranges take is so much less."""
+    """Shorten by so much what the operators inside the ranges take, in a run without a device."""
     left = 1.0 - share * _operators_inside(case, ranges)
     return replace(graph, task_ns=graph.task_ns * left)
 
 
 def without_operators(case: Case, graph: Graph, ranges: Intervals) -> Graph:
-    """Of a rank of several without a device, whose operators are a part of what the host did: those
-    inside the ranges are gone."""
+    """Drop the operators inside the ranges of a rank of several without a device, where they are a
+    part of what the host did."""
     host_end = int(graph.call_end_ns[-1])
     operators = host_work(case.context.trace, case.context.host, host_end)
     start, end = graph.call_start_ns, graph.call_end_ns

@@ -112,7 +112,7 @@ def _can_be_input(trace: Trace, before: int, after: int) -> bool:
 
 
 def _shape(trace: Trace, event: int) -> tuple[int, ...] | None:
-    """Of its first input."""
+    """Shape of the operator's first input."""
     parsed = inputs_of(trace, event)
     if parsed is None or not parsed.dims:
         return None

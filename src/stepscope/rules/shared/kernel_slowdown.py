@@ -16,11 +16,11 @@ Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 LEAST_KERNEL_NS = 10_000.0
 """Shorter kernels are launch and drain: they do not follow the clock."""
 LEAST_SAME = 0.9
-"""Of a rank's kernel time, and of the others', in kernels that all launch equally often with the
-same geometry: the same work."""
+"""Share of a rank's kernel time, and of the others', that must be in kernels that all launch
+equally often with the same geometry: the same work."""
 MOST_LACKING = 0.1
-"""Of the time in kernels that a rank runs beyond the others, that of theirs beyond it: up to this
-it does all that they do. A library may choose another kernel for the same work on each rank."""
+"""Largest ratio of the others' extra kernel time to the rank's own: up to this it does all that
+they do. A library may choose another kernel for the same work on each rank."""
 
 
 class KernelSlowdown(Struct, frozen=True, kw_only=True):

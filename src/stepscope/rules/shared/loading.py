@@ -25,10 +25,11 @@ from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, per_step, sizes
 
 SEND_NS_PER_BYTE = 0.4
-"""Of the worker: each page of shared memory is new to it (0.5 to 0.7 ms a megabyte of collated
-batches on that ARM core, at most 0.3 on the x86 host: one worker of a board's mnasnet_serial)."""
+"""Nanoseconds a byte that the worker spends sending: each page of shared memory is new to it (0.5
+to 0.7 ms a megabyte of collated batches on that ARM core, at most 0.3 on the x86 host: one worker
+of a board's mnasnet_serial)."""
 TAKE_NS_PER_BYTE = 0.1
-"""Of the training process, where no thread that pins does it."""
+"""Nanoseconds a byte that the training process spends taking, where no thread that pins does it."""
 BISECTIONS = 8
 
 
@@ -36,9 +37,9 @@ class Handover(Struct, frozen=True, kw_only=True):
     """What batches of a step cost that come from other processes, beside making them."""
 
     fetch_ns: float
-    """Of the training process."""
+    """Time of the training process to fetch a step's batches."""
     send_ns: float
-    """Of the workers."""
+    """Time of the workers to send a step's batches."""
 
 
 @once_a_case
@@ -125,15 +126,16 @@ class Policy(Struct, frozen=True, kw_only=True):
     close: float = 1.03
     """Times the shortest step that any number of workers gives: so near it, fewer are better."""
     memory_share: float = 0.5
-    """Of the machine's free memory that more workers may take."""
+    """Share of the machine's free memory that more workers may take."""
     told_share: float = 0.1
-    """Of the machine's free memory, from which what workers take is worth a word."""
+    """Share of the machine's free memory from which what workers take is mentioned."""
     least_cores: float = 0.05
-    """Of a core that a worker is reckoned to need at least."""
+    """Share of a core that a worker is reckoned to need at least."""
     computing_cores: float = 0.5
-    """Of a core, below which a worker waits more than it computes."""
+    """Share of a core below which a worker waits more than it computes."""
     least_taken: float = 0.25
-    """Of a rank's cores by processes that are not of the run, from which it is worth a word."""
+    """Share of a rank's cores, taken by processes that are not of the run, from which it is
+    mentioned."""
 
 
 POLICY = Policy()
@@ -143,9 +145,9 @@ class Workers(Struct, frozen=True, kw_only=True):
     """What making batches in other processes costs, a step."""
 
     batch_ns: float
-    """Of one worker, for what a step takes."""
+    """Time of one worker for the batches that a step takes."""
     cpu_ns: float
-    """Of that, on a core."""
+    """Time of that on a core."""
     rest_ns: float
     """The step that finds its batch ready."""
     rest_cpu_ns: float
@@ -165,7 +167,7 @@ class Workers(Struct, frozen=True, kw_only=True):
 
     @property
     def cores_each(self) -> float:
-        """Of a core that one keeps busy."""
+        """Share of a core that one worker keeps busy."""
         return min(1.0, max(self.cpu_ns / max(self.batch_ns, 1.0), POLICY.least_cores))
 
     @property

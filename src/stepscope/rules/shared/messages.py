@@ -46,7 +46,7 @@ class Messages(Struct, frozen=True, kw_only=True):
 
     task: Int64
     number: Int64
-    """Of the collective; NONE where no other rank takes part in the replay."""
+    """Number of the collective; NONE where no other rank takes part in the replay."""
     bytes: Float64
     """NaN where not recorded."""
     kind: tuple[Collective, ...]

@@ -53,7 +53,8 @@ def beginnings(job: JobCase, index: int) -> list[Int64]:
 
 
 def begun_by_operators(context: RankContext) -> list[Int64]:
-    """Of operators that autograd noted, those outside its nodes are forward's."""
+    """Starts of each step's micro-batches, by operators: of those that autograd noted, the ones
+    outside its nodes are forward's."""
     trace, cut = context.trace, context.cut
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & context.host.driving)
     nodes = ops[matching(trace, NODE)[ops]]

@@ -13,7 +13,7 @@ from stepscope.workload.operands import Operand, operands, read_bytes, size_byte
 
 class Policy(Struct, frozen=True, kw_only=True):
     large_bytes: float = 1e6
-    """Of one tensor: less stays in the cache."""
+    """Bytes of one tensor from which it is large: less stays in the cache."""
     call_instructions: int = 20
     """Per element of a transcendental function or a division, as the CUDA math library expands them
     (expf 8, tanhf and sinf about 25); 2 for anything else."""
@@ -38,15 +38,15 @@ class Traffic(Struct, frozen=True, kw_only=True):
 
     reads: tuple[Tensor, ...]
     read_bytes: tuple[float, ...]
-    """Of each of them."""
+    """Bytes of each of them."""
     large: frozenset[Tensor]
     """Those of them that do not stay in the cache."""
     writes: Tensor | None
     writes_alike: bool
     """As many elements as its largest input has."""
     again: float
-    """Of statistics, or gradients of weight and bias, over the other dimensions: a second pass,
-    fused or not."""
+    """Bytes read in a second pass, fused or not: for statistics, or gradients of weight and bias,
+    over the other dimensions."""
     moved: float
     instructions: float
     over_batches: bool

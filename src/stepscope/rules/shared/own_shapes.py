@@ -15,8 +15,8 @@ Sized = tuple[str, str]
 
 
 def own_share(job: JobCase, index: int) -> float:
-    """Of the time in this rank's operators, that of calls on inputs of sizes that no other rank
-    calls them on; 0 where sizes were not recorded."""
+    """Share of the time in this rank's operators that is in calls on inputs of sizes that no other
+    rank calls them on; 0 where sizes were not recorded."""
     by_rank = [_times(job, other) for other in range(len(job.cases))]
     own = by_rank.pop(index)
     others = {key for times in by_rank for key in times}

@@ -25,10 +25,11 @@ LARGE_BYTES = 1 << 20
 """From here on a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the
 start of a copy about 2."""
 LARGEST_LOG2 = 28
-"""Of the bytes of a copy that is timed: larger ones run at the same rate."""
+"""Base-2 logarithm of the bytes of the largest copy that is timed: larger ones run at the same
+rate."""
 PINNED_SHARE = 0.8
-"""Of a PCIe link's raw rate that one pinned copy reaches: packets cost a tenth and more of it; 55
-of 64 GB/s on an H200 (lab)."""
+"""Share of a PCIe link's raw rate that one pinned copy reaches: packets cost a tenth and more of
+it; 55 of 64 GB/s on an H200 (lab)."""
 
 
 def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
@@ -70,7 +71,7 @@ def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
 
 
 def _timed_bytes_per_s(case: Case) -> float | None:
-    """Of a pinned copy of about the size of the run's largest pageable one."""
+    """Rate of a pinned copy of about the size of the run's largest pageable one."""
     size, pageable = sizes(case), copy_tasks(case, PAGEABLE_TO_DEVICE)
     large = pageable & (size >= LARGE_BYTES)
     if not large.any():

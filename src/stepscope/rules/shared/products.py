@@ -55,14 +55,14 @@ def is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bo
 
 
 def num_across(inputs: ParsedInputs, positions: tuple[int, int]) -> int:
-    """Of the two matrices, how many do not lie along the dimension that is summed over."""
+    """Number of the two matrices that do not lie along the dimension that is summed over."""
     left, right = (inputs.strides[position] if inputs.strides else () for position in positions)
     across = is_shape(left) and len(left) > 1 and left[-1] != 1
     return int(across) + int(is_shape(right) and len(right) > 1 and right[-2] != 1)
 
 
 MISALIGNED_NAME = re.compile(r"align[12](?!\d)")
-"""Of kernels that load one or two numbers at a time."""
+"""Names of kernels that load one or two numbers at a time."""
 MOST_PADDING = 1.125
 """Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class) is
 not padded."""
@@ -178,8 +178,9 @@ def _is_odd_outside(table: TaskTable, op: int, row: int) -> bool:
 
 
 def _copies_ns(table: TaskTable, roofs: DevicePeaks, op: int, row: int) -> float:
-    """Of each matrix with an odd side into a padded one, and of an output whose rows are padded
-    back: weights, logits and their gradient come from outside the compiled graph or go there."""
+    """Time to copy each matrix with an odd side into a padded one, and an output whose rows are
+    padded back: weights, logits and their gradient come from outside the compiled graph or go
+    there."""
     m, n, k = product_sizes(table, op)
     copied = [(m, k)] * bool(m % row or k % row) + [(k, n)] * bool(k % row or n % row)
     copied += [(m, n)] * bool(n % row)

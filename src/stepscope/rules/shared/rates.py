@@ -20,19 +20,20 @@ from typing import Literal
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 
 Layout = Literal["nhwc", "turned", "odd"]
-"""Of a convolution's tensors: as the matrix units take them; in NCHW, and turned for them; in NCHW,
-with images whose rows they cannot load."""
+"""Layout of a convolution's tensors: as the matrix units take them; in NCHW, and turned for them;
+in NCHW, with images whose rows they cannot load."""
 
 MATRIX_SHARE = 0.78
-"""Of the dense peak, reached by GEMMs of 2 GFLOP and more in bf16, fp16 and TF32 (0.69 to 0.81)."""
+"""Share of the dense peak reached by GEMMs of 2 GFLOP and more in bf16, fp16 and TF32 (0.69 to
+0.81)."""
 MATRIX_STREAM_SHARE = 0.80
-"""Of the bandwidth, reached by GEMMs whose traffic holds them up (0.72 to 0.85)."""
+"""Share of the bandwidth reached by GEMMs whose traffic holds them up (0.72 to 0.85)."""
 MATRIX_FIXED_NS = 3_000
 """Filling and draining the device: a GEMM of no size takes so long (TF32: 5 us)."""
 CONVOLUTION_SHARE = 0.7
-"""Of the dense peak, reached by convolutions of many channels, forward. This and what follows of
-them is of 575 shapes forward and 585 backward in 16 bits, recorded in 50 runs: half lie within 15 %
-(forward) and 20 % of it, and as much so when the set of runs that they are of is left out."""
+"""Share of the dense peak reached by convolutions of many channels, forward. This and what follows
+of them is of 575 shapes forward and 585 backward in 16 bits, recorded in 50 runs: half lie within
+15 % (forward) and 20 % of it, and as much so when the set of runs that they are of is left out."""
 CONVOLUTION_BACKWARD_SHARE = 0.5
 """Backward, both gradients."""
 CONVOLUTION_CHANNELS = 80
@@ -40,43 +41,44 @@ CONVOLUTION_CHANNELS = 80
 LEAST_CONVOLUTION_CHANNELS = 4
 """To which the channels of a picture are padded."""
 CONVOLUTION_BACKWARD_STREAM_SHARE = 0.6
-"""Of the bandwidth, reached by convolutions whose traffic holds them up, backward."""
+"""Share of the bandwidth reached by convolutions whose traffic holds them up, backward."""
 ODD_STREAM_SHARE = 0.15
 """The same of pointwise ones over NCHW whose images are no multiple of 16 bytes."""
 CONVOLUTION_FIXED_NS, CONVOLUTION_BACKWARD_FIXED_NS = 5_000, 14_000
 """Backward it is several kernels."""
 TURN_SHARE = 0.44
-"""Of the bandwidth, reached by the kernels that turn NCHW into NHWC and back."""
+"""Share of the bandwidth reached by the kernels that turn NCHW into NHWC and back."""
 TF32_TURN_SHARE = 0.64
 """The same over fp32 tensors (12 shapes of 3 x 3, 1 x 7 and 5 x 5: 0.55 to 0.7)."""
 TURN_FIXED_NS, TURN_BACKWARD_FIXED_NS = 5_000, 11_000
-"""Of those kernels: what goes in, what comes out, and the weight (14 shapes in bf16)."""
+"""Nanoseconds that those kernels take beside their traffic: what goes in, what comes out, and the
+weight (14 shapes in bf16)."""
 TF32_CONVOLUTION_FACTOR, TF32_CONVOLUTION_BACKWARD_FACTOR = 1.2, 1.4
-"""Of convolutions in TF32, on its own peak: as of its products, the matrix units take a tensor
-along what is summed over alone, which are the channels going forward and the images going back (16
-shapes, the images in NHWC: 1.0 to 1.35 and 1.1 to 1.8)."""
+"""Slowdowns of convolutions in TF32 from its own peak: as of its products, the matrix units take a
+tensor along what is summed over alone, which are the channels going forward and the images going
+back (16 shapes, the images in NHWC: 1.0 to 1.35 and 1.1 to 1.8)."""
 MISALIGNED_FACTOR, BATCHED_MISALIGNED_FACTOR = 4.0, 2.0
 """Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need (54
 shapes of 10 us and more: 3.2 to 5 with one weight, 1.5 to 3.3 with one each)."""
 TF32_ACROSS_FACTOR = (1.15, 1.45, 2.0)
-"""Of TF32 products, by how many of their two matrices do not lie along the dimension that is summed
-over: the matrix units take them so alone (33 shapes: 1.0 to 1.25, 1.15 to 1.75, 1.8 to 2.4). In 16
-bits they take both."""
+"""Slowdowns of TF32 products, by how many of their two matrices do not lie along the dimension that
+is summed over: the matrix units take them so alone (33 shapes: 1.0 to 1.25, 1.15 to 1.75, 1.8 to
+2.4). In 16 bits they take both."""
 TF32_GROUPED_BACKWARD_FACTOR = 2.2
 """More of grouped ones, backward (four of 4 to 32 channels in a group: 1.0 to 5.5)."""
 RECURRENT_SHARE = {"tf32": 0.16, "bf16": 0.31, "fp16": 0.31}
-"""Of the dense peak, reached by the products of a recurrent layer, a batch high (five LSTMs and
-GRUs of 512 to 1536, batches of 64 and 128, both passes: 0.15 to 0.19 and 0.27 to 0.32)."""
+"""Shares of the dense peak reached by the products of a recurrent layer, a batch high (five LSTMs
+and GRUs of 512 to 1536, batches of 64 and 128, both passes: 0.15 to 0.19 and 0.27 to 0.32)."""
 STREAM_SHARE = 0.88
-"""Of the bandwidth, reached by pointwise kernels over large tensors (0.87 to 0.95)."""
+"""Share of the bandwidth reached by pointwise kernels over large tensors (0.87 to 0.95)."""
 STREAM_FIXED_NS = 3_000
 VECTOR_SHARE = 0.52
-"""Of the fp32 peak, reached by fused attention over fp32 tensors (0.50 at head size 64, 0.69 at
-128). PyTorch's kernels for them split each product in three to keep fp32's precision, whether or
+"""Share of the fp32 peak reached by fused attention over fp32 tensors (0.50 at head size 64, 0.69
+at 128). PyTorch's kernels for them split each product in three to keep fp32's precision, whether or
 not TF32 is allowed: slower than spelled-out TF32 products."""
 ATTENTION_SHARE = 0.9
-"""Of the time that products and exponentials need one after the other, fused attention overlaps so
-much."""
+"""Ratio of the time that products and exponentials need one after the other to the time that fused
+attention takes."""
 ATTENTION_FIXED_NS = 5_000
 ATTENTION_BACKWARD = 3.0
 """Times the forward pass: 2.5 times the products, with less overlap (2.7 to 3.5)."""

@@ -41,15 +41,15 @@ from stepscope.workload.operands import operand
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
-    """Of the step in such kernels below which there is nothing to say."""
+    """Share of the step in such kernels below which nothing is reported."""
     unknown_share: float = 0.05
-    """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
+    """Share of the step in kernels that look so by name from which shapes are asked for."""
 
 
 POLICY = Policy()
 HALF_PRECISIONS = ("bf16", "fp16")
 HALF_CHANNELS = 8
-"""Of a group, that fill a row of a tensor core's tile in 16 bits."""
+"""Channels of a group that fill a row of a tensor core's tile in 16 bits."""
 
 
 class VectorProducts(Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class VectorProducts(Struct, frozen=True, kw_only=True):
 
 
 def find_products(case: Case) -> VectorProducts | None:
-    """Of fp32 numbers. None where there are none of known size, or too few to matter."""
+    """Products of fp32 numbers. None where there are none of known size, or too few to matter."""
     return _found(case, _vector_matrix_tasks(case.table), "fp32 matrix products")
 
 
@@ -161,7 +161,7 @@ def at_precision(
 
 
 def timed_share(case: Case, products: VectorProducts, precision: str) -> float:
-    """Of what they take, what was timed on the device in that precision."""
+    """Share of the products' time that was timed on the device in that precision."""
     graph, table = case.graph, case.table
     leads = products.sized
     known = timed(graph, table, case.context.roofs, leads, partial(_way, table, precision))

@@ -58,8 +58,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_bytes: int = 16 << 20
     """There and back, in a step: less is no model's state."""
     update_passes: float = 7.0
-    """Of the parameters through device memory for Adam's update: reads p, g, m, v, writes p, m,
-    v."""
+    """Passes over the parameters through device memory for Adam's update: reads p, g, m, v, writes
+    p, m, v."""
 
 
 POLICY = Policy()

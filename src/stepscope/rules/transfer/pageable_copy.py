@@ -43,7 +43,7 @@ from stepscope.rules.shared.pcie_copies import (
 CODE = "pageable-copy"
 BOUND = "transfer"
 CAUTIOUS_SHARE = 0.6
-"""Of the link's rate, where the trace has no pinned copy to read it off: a socket away, or a
+"""Share of the link's rate where the trace has no pinned copy to read it off: a socket away, or a
 link shared by two devices."""
 
 

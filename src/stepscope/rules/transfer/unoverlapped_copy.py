@@ -48,7 +48,7 @@ PREFETCH = "copy the next batch on a side stream during the step (wait_stream, r
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
-    """Of the step spent in such copies below which there is nothing to say."""
+    """Share of the step spent in such copies below which nothing is reported."""
     worth: float = 1.02
     """Times what pinning gives, from which a stream of their own is worth a word."""
 
