@@ -38,6 +38,13 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "memory_summary": ("", ("fragmentation", "12 times", "expandable_segments")),
     "rocm_bandwidth": ("", ("Copies", "MI250X", "49.0", "slow-pair", "24.1")),
     "nsys_stats": ("", ("launch-overhead", "90,000 of 90,900", "fp32-matmul", "55%")),
+    "vmstat": ("", ("short-host-memory", "15.0 MB/s", "prefetch_factor")),
+    "iostat": ("", ("slow-storage", "nvme0n1", "9,311 reads/s of 20 kB", "larger files")),
+    "free": ("", ("short-host-memory", "1.0%", "99% of the swap")),
+    "strace": ("", ("slow-storage", "98%", "25,006 files opened", "WebDataset")),
+    "stack_dump": ("", ("serial-loader", "only look", "__getitem__ (data.py:33)", "ImageFile.py")),
+    "hung_dump": ("", ("hung-collective", "all_reduce", "train.py:55", "every rank")),
+    "faulthandler": ("", ("starved-loader", "only look", "workers")),
     "explain": ("", ("graph-breaks", "train.py:11", "train.py:14", "torch.where")),
 }
 """By a row's name, or that of a file in pasted/: the text, and what the answer must mention."""

@@ -21,6 +21,7 @@ MODULES = (
     "ncu.idle_tensor_cores",
     "ncu.latency_bound",
     "job_log.failed_job",
+    "host.full_cores",
     "job_log.killed_workers",
     "ncu.low_l2_hits",
     "ncu.low_occupancy",
@@ -28,7 +29,9 @@ MODULES = (
     "system.one_busy_core",
     "host.page_cache_misses",
     "ncu.register_pressure",
+    "host.short_host_memory",
     "rocm.slow_pair",
+    "host.slow_storage",
     "host.stalled_cores",
     "flight.hung_collective",
     "network.link_errors",
@@ -51,7 +54,7 @@ ADVICE = (
     "nsys.launch_overhead",
 )
 """Modules whose `advise` says what recordings show of the core's findings of the same names."""
-ADVISERS = ("job_log.advice",)
+ADVISERS = ("job_log.advice", "host.standing")
 """Modules whose `advise` says what recordings show of the faults of several rules."""
 
 

@@ -269,6 +269,8 @@ def test_other_files_are_not_claimed(head: bytes) -> None:
 
 def samples() -> Iterator[tuple[str, str, bytes]]:
     yield "host-profile", "stacks.txt", RAW.encode()
+    dump = 'Process 7: python t.py\n\nThread 7 (active): "MainThread"\n    forward (model.py:41)\n'
+    yield "host-profile", "dump.txt", dump.encode()
     sampled = {
         "type": "sampled",
         "name": "main",

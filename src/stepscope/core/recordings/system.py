@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from stepscope.core.codec import Count, one_of
 from stepscope.core.hardware import DeviceRates
+from stepscope.core.recordings.host_load import HostLoad
 from stepscope.core.recordings.recording import Recording
 
 RANK, WORKER, COMPILER, HELPER, PROCESS = "rank", "worker", "compiler", "helper", "process"
@@ -446,6 +447,7 @@ class SystemRecording(Recording, frozen=True, kw_only=True):
     link_tests: tuple[LinkTest, ...] = ()
     copy_tests: tuple[CopyTest, ...] = ()
     ports: tuple[PortSeries, ...] = ()
+    loads: tuple[HostLoad, ...] = ()
 
 
 class SystemReport(Struct, frozen=True, kw_only=True):
@@ -486,6 +488,10 @@ class SystemReport(Struct, frozen=True, kw_only=True):
     @property
     def ports(self) -> tuple[PortSeries, ...]:
         return tuple(port for recording in self.recordings for port in recording.ports)
+
+    @property
+    def loads(self) -> tuple[HostLoad, ...]:
+        return tuple(load for recording in self.recordings for load in recording.loads)
 
     def joined(self, other: SystemReport) -> SystemReport:
         return SystemReport(recordings=(*self.recordings, *other.recordings))

@@ -4,7 +4,8 @@ export_stacks, speedscope, pyinstrument and viztracer files.
     thread (13662): worker-0;Thread.run (threading.py:982);collate (data.py:41) 81
     train.py(6):_<module>;torch/nn/modules/linear.py(130):_forward 2172
 
-Each becomes one HostStacks: functions by their share of the samples, or of the time where the file
+Dumps of one moment (`py-spy dump`, faulthandler) are read in stack_dump.py. Each becomes one
+HostStacks: functions by their share of the samples, or of the time where the file
 has time.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import islice
 
 from stepscope.api import FormatError, Reader, Source, SystemRecording, TextLines
 from stepscope.recordings.host.profile_json import Profile, read_json
@@ -22,6 +24,7 @@ from stepscope.recordings.host.profile_stacks import (
     is_native,
     parse_location,
 )
+from stepscope.recordings.host.stack_dump import is_dump, read_dumps
 
 COLLAPSED = re.compile(rb"[^\n;]{1,2000}(?:;[^\n;]{1,2000}){0,2000} \d{1,15}\r?")
 LOCATION = re.compile(rb"\([^()\n]{1,500}:\d{1,9}\)(?=[; ])")
@@ -43,6 +46,8 @@ PYINSTRUMENT = re.compile(
 VIZTRACER = re.compile(rb'"cat"\s*:\s*"(?:fee|FEE)"|"viztracer_metadata"')
 """How viztracer marks its functions; it writes its own name at the file's end alone."""
 SNIFFED_LINES = 20
+DUMP_LINES = 100
+"""In which the first thread of a dump begins."""
 MAX_LINES = 2_000_000
 """Of collapsed stacks: each is a stack of its own, and equal ones were put together by the tool."""
 NATIVE_NOTE = (
@@ -57,7 +62,7 @@ def is_mine(head: bytes, _name: str) -> bool:
         return any(pattern.match(head) is not None for pattern in (SPEEDSCOPE, PYINSTRUMENT)) or (
             VIZTRACER.search(head) is not None
         )
-    return _is_collapsed(head)
+    return _is_collapsed(head) or is_dump(head)
 
 
 def _is_collapsed(head: bytes) -> bool:
@@ -78,7 +83,10 @@ def _is_collapsed(head: bytes) -> bool:
 
 def read_file(source: Source) -> SystemRecording:
     lines = TextLines(source, max_lines=MAX_LINES)
-    profile = _collapsed(lines) if _starts_collapsed(source) else read_json(source)
+    if is_dump("\n".join(islice(TextLines(source), DUMP_LINES)).encode()):
+        profile = read_dumps(lines)
+    else:
+        profile = _collapsed(lines) if _starts_collapsed(source) else read_json(source)
     if not profile.tally.num_stacks or profile.tally.amount <= 0:
         raise FormatError(
             f"{source.label}: no stack with a weight in it. Record with py-spy record --native -f "

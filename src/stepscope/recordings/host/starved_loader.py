@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.api import Advice, Auxiliary
 from stepscope.recordings.host.sampled_loading import MIN_SAMPLED, sampled_loading
+from stepscope.recordings.host.standing import looks_words
 
 CODE = "starved-loader"
 BOUND = "data"
@@ -15,12 +16,14 @@ def advise(auxiliary: Auxiliary) -> list[Advice]:
         Advice(
             code=CODE,
             bound=BOUND,
-            summary=f"The process that trains waits for its loader's workers in "
-            f"{loading.waits:.0%} of the host's {loading.stacks.unit}.",
+            summary=f"{few}, the process that trains waits for its loader's workers."
+            if (few := looks_words(loading.stacks))
+            else f"The process that trains waits for its loader's workers in {loading.waits:.0%} "
+            f"of the host's {loading.stacks.unit}.",
             action="more workers where cores are left, else less work in each: decode smaller, "
             "transform on the device (torchvision.transforms.v2, kornia, DALI), cache what repeats",
             evidence=(f"{loading.stacks.tool}: {loading.stacks.path}",),
-            weight=loading.waits,
+            weight=None if looks_words(loading.stacks) else loading.waits,
             weight_of=f"the host's {loading.stacks.unit}",
         )
         for loading in sampled_loading(auxiliary)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from stepscope.api import SystemRecording, Table, table
+from stepscope.core.recordings.host_load import DiskLoad, HostLoad, SystemCall
 from stepscope.core.recordings.system import HostCounters, HostStacks, HostUse, HotSpot
 
 
@@ -17,12 +18,62 @@ def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:
             yield "idle for a disk", f"{host.io_wait_share:.1%} of the machine"
     for counters in recording.counters:
         yield from _counter_lines(counters)
+    for load in recording.loads:
+        yield from _load_lines(load)
 
 
 def tables(recording: SystemRecording) -> Iterator[Table]:
     for stacks in recording.stacks:
         yield from _tables(stacks)
     yield from map(_process_table, recording.hosts)
+    for load in recording.loads:
+        if load.disks:
+            yield _disk_table(load.disks)
+        if load.calls:
+            yield _call_table(load.calls)
+
+
+def _load_lines(load: HostLoad) -> Iterator[tuple[str, str]]:
+    yield "looks", f"{load.num_looks:,}"
+    shares = (
+        ("cores at work", load.work_share),
+        ("cores idle", load.idle_share),
+        ("cores waiting for a disk", load.io_wait_share),
+        ("memory left for programs", load.memory_free_share),
+        ("swap in use", load.swap_used_share),
+    )
+    yield from ((name, f"{share:.1%}") for name, share in shares if share is not None)
+    counts = (("threads running or ready", load.runnable), ("threads blocked", load.blocked))
+    yield from ((name, f"{count:.1f}") for name, count in counts if count is not None)
+    if load.swapped_bytes_per_s is not None:
+        yield "to the swap and back", f"{load.swapped_bytes_per_s / 1e6:.2f} MB/s"
+
+
+def _disk_table(disks: Sequence[DiskLoad]) -> Table:
+    def cell(value: float | None, unit: float = 1.0, digits: int = 1) -> str:
+        return "-" if value is None else f"{value / unit:,.{digits}f}"
+
+    rows = tuple(
+        (
+            disk.name,
+            "-" if disk.busy_share is None else f"{disk.busy_share:.0%}",
+            cell(disk.reads_per_s, digits=0),
+            cell(disk.read_bytes_per_s, 1e6),
+            cell(disk.written_bytes_per_s, 1e6),
+            cell(disk.read_wait_ms, digits=2),
+            cell(disk.queue),
+        )
+        for disk in sorted(disks, key=lambda disk: -(disk.busy_share or 0.0))[:12]
+    )
+    return table("Disks", "disk|>busy|>reads/s|>MB/s read|>MB/s written|>ms a read|>queue", rows)
+
+
+def _call_table(calls: Sequence[SystemCall]) -> Table:
+    rows = tuple(
+        (call.name, f"{call.seconds:.2f}", f"{call.share:.1%}", f"{call.num:,}")
+        for call in calls[:12]
+    )
+    return table("Calls into the system", "call|>s|>share|>calls", rows)
 
 
 def _process_table(host: HostUse) -> Table:
