@@ -76,6 +76,28 @@ def test_a_jump_forward_is_said_and_left_out(by_us: float) -> None:
     assert max(jumped.facts.steps.step_intervals) < 1.2 * min(jumped.facts.steps.step_intervals)
 
 
+@pytest.mark.parametrize("num_steps", [2, 4])
+def test_so_is_time_between_two_steps_marks_however_few_they_are(num_steps: int) -> None:
+    recorder = run(num_steps)
+    second = [each for each in recorder.events if each.name.startswith("ProfilerStep")][1].start
+    usual = case(recorder.trace)
+    jumped = case(moved(recorder.events, lambda each: each.start >= second, 1_200))
+    assert mentions(jumped.facts.notes, "clock jumped", "where the profiler alone runs")
+    interval_ns = usual.facts.steps.step_interval_ns
+    assert jumped.facts.steps.step_interval_ns == pytest.approx(interval_ns, rel=0.1)
+
+
+def test_a_device_that_works_between_two_marks_is_no_clock() -> None:
+    """The host stood still, and the device went on."""
+    recorder = run()
+    second = [each for each in recorder.events if each.name.startswith("ProfilerStep")][1].start
+    starts = range(second, second + 1_200 * US, 10 * US)
+    late = [kernel("late", start, start + 9 * US) for start in starts]
+    events = [*recorder.events, *late]
+    trace = moved(events, lambda each: each.start >= second and each.name != "late", 1_200)
+    assert not mentions(notes(trace), "where the profiler alone runs")
+
+
 def test_a_loader_that_was_seen_to_wait_in_one_step_is_no_clock() -> None:
     name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     assert "clock" not in notes(run(stall_us=2_000, name=name).trace)
@@ -205,7 +227,13 @@ def test_a_device_whose_work_all_begins_late_has_a_clock_that_is_behind() -> Non
 def test_a_silence_of_a_device_that_has_work_is_said_before_the_first_whole_step_too() -> None:
     recorder = steps_of(400, 20)
     second = next(each.start for each in recorder.events if each.name.endswith("Step#1"))
-    jumped = moved(recorder.events, lambda each: each.start >= second, 2_000)
+    # Inside the first step, whose mark is as much longer.
+    by_us = 2_000
+    longer = [
+        replace(each, end=each.end + by_us * US) if each.name.endswith("Step#0") else each
+        for each in recorder.events
+    ]
+    jumped = moved(longer, lambda each: each.start >= second // 2, by_us)
     assert mentions(notes(jumped), "clock jumped", "before the first whole step")
 
 
