@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import io
 import logging
@@ -21,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stepscope.capture.describe.batch import batch_notes
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.install import begin, forget_session
 from stepscope.capture.hooks.probes import Probe, watch
@@ -126,6 +128,44 @@ def test_clocks_that_the_job_replaces_are_not_asked(
         session.guard.off()
         forget_session(session)
     assert asked == []
+
+
+def test_methods_that_the_job_replaces_are_not_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+
+    def replace(holder: Any, name: str) -> None:
+        real = getattr(holder, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            called.append(name)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(holder, name, counted)
+
+    class Own(torch.Tensor):
+        def numel(self) -> int:
+            called.append("its numel")
+            return super().numel()
+
+    for name in ("item", "numel", "detach", "reshape", "element_size", "__float__"):
+        replace(torch.Tensor, name)
+    replace(_thread, "start_new_thread")
+    sampler, loss = LossSampler(), torch.full((), 2.5, requires_grad=True)
+    sampler.take(loss, 10)
+    assert batch_notes([torch.ones(3), torch.ones(2).as_subclass(Own)])["size_bytes"] == 20
+    session = begin(tmp_path, Options())
+    try:
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1, foreach=False)
+        optimizer.step()
+        assert session.writer is not None
+    finally:
+        session.finish()
+        session.guard.off()
+        forget_session(session)
+    assert (called, sampler.taken()) == ([], [[10, 2.5]])
 
 
 class Numbers(torch.utils.data.IterableDataset[int]):

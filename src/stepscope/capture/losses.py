@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.capture.describe.peek import attempt, attributes
+from stepscope.capture.describe.peek import attempt, attributes, tensor_methods
 from stepscope.capture.guard import Guard, is_ours
 from stepscope.capture.hooks.changes import watched_function
 from stepscope.capture.hooks.probes import Probe, watch
@@ -84,7 +84,7 @@ class LossSampler:
         if loss is None or self._thread != threading.get_ident():
             return
         if loss.device.type == "cpu":
-            self.values.append((now, float(loss)))
+            self.values.append((now, float(tensor_methods(torch).item(loss))))
         elif loss.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             self._copy(torch, loss, now)
 
@@ -130,9 +130,10 @@ def one_number(torch: Any, tensor: Any) -> Any:
     kind = type(plain)
     if not issubclass(kind, torch.Tensor) or is_watching(torch, kind):
         return None
-    if torch.Tensor.numel(plain) != 1:
+    methods = tensor_methods(torch)
+    if methods.numel(plain) != 1:
         return None
-    return torch.Tensor.reshape(torch.Tensor.detach(plain), ())
+    return methods.reshape(methods.detach(plain), ())
 
 
 def is_watching(torch: Any, kind: type) -> bool:

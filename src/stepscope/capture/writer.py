@@ -5,9 +5,9 @@ What a killed process leaves is at most that old.
 
 from __future__ import annotations
 
-import _thread
 import os
 import threading
+from _thread import start_new_thread
 from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
@@ -119,7 +119,7 @@ class Writer:
             line = json_text({"columns": columns})
             (self.folder / name).write_text(line + "\n", encoding="utf-8")
         # Not one of `threading`: a job that waits for every other thread would wait for ever.
-        _thread.start_new_thread(self._run, ())
+        start_new_thread(self._run, ())
 
     @property
     def is_in_training_thread(self) -> bool:

@@ -7,7 +7,7 @@ import sys
 import weakref
 from typing import Any
 
-from stepscope.capture.describe.peek import attributes
+from stepscope.capture.describe.peek import attributes, tensor_methods
 
 MAX_PARTS = 10_000
 """Looked at, of one batch: 10 ms."""
@@ -35,6 +35,7 @@ def batch_notes(batch: Any) -> dict[str, int]:
     """How many tensors it has, in containers and in objects of the job, and their bytes; nothing of
     no batch, or of one with more parts than are looked at."""
     torch = sys.modules["torch"]
+    methods = tensor_methods(torch)
     parts, seen, num_tensors, size_bytes = [batch], set[int](), 0, 0
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
         while parts and len(seen) < MAX_PARTS:
@@ -45,7 +46,7 @@ def batch_notes(batch: Any) -> dict[str, int]:
             kind = type(part)  # what a class says of itself, and how it iterates, is the job's code
             if issubclass(kind, torch.Tensor):
                 num_tensors += 1
-                size_bytes += part.numel() * part.element_size()
+                size_bytes += methods.numel(part) * methods.element_size(part)
             elif issubclass(kind, dict):
                 parts += dict.values(part)
             elif issubclass(kind, list):

@@ -44,6 +44,12 @@ def attributes(obj: Any) -> dict[str, Any]:
     return own if type(own) is dict else {}
 
 
+def tensor_methods(torch: Any) -> Any:
+    """The class in C under torch.Tensor: its methods stay torch's own, whatever the job, or a class
+    of its tensors, puts in their place."""
+    return torch.Tensor.__mro__[1]
+
+
 def class_of(obj: Any) -> str | None:
     """The name of its class, None for None."""
     return None if obj is None else type(obj).__name__
