@@ -154,12 +154,12 @@ def _run(command: list[str]) -> Outcome:
 
 
 _RANDOM = re.compile(r"(tmp|(?<=[_-]))[a-z0-9_]{8}(?=[/.]|$)|[0-9a-f-]{8,}|\d+")
-MOST_GRACE_S = 20.0
+MAX_GRACE_S = 20.0
 
 
 def _processes(mark: str) -> set[str]:
     """What still runs of a job: it may take a while to end."""
-    end = time.monotonic() + MOST_GRACE_S
+    end = time.monotonic() + MAX_GRACE_S
     while True:
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):

@@ -28,8 +28,8 @@ from stepscope.plan.row_parts import cluster_of, model_of
 from stepscope.plan.rows import predict, read_rows
 
 WANTED = 0.80
-LEAST_ROWS = 5
-LEAST_SOURCES = 3
+MIN_ROWS = 5
+MIN_SOURCES = 3
 Ratios = dict[str, list[float]]
 
 
@@ -57,7 +57,7 @@ def coverage(of_source: Ratios, tail: float) -> dict[str, float]:
 def calibrated(of_source: Ratios) -> tuple[float, float, float, dict[str, float]]:
     """The widest tails, in steps of a hundredth, that still cover as much as wanted."""
     best = 0.01
-    if len(of_source) < LEAST_SOURCES:
+    if len(of_source) < MIN_SOURCES:
         # Nobody is left to judge by: what covers as much of them as is wanted.
         tail = (1 - WANTED) / 2
         ratios = list(of_source.values())
@@ -74,7 +74,7 @@ def pooled(of_group: Ratios) -> Ratios:
     made: Ratios = defaultdict(list)
     for name, ratios in of_group.items():
         few = f"{name.split(',')[0]}, models of few rows"
-        made[name if len(ratios) >= LEAST_ROWS or "," not in name else few] += ratios
+        made[name if len(ratios) >= MIN_ROWS or "," not in name else few] += ratios
     return made
 
 
@@ -109,7 +109,7 @@ def main() -> int:
     made, devices = ratios_of(rows)
     for (figure, kind), every in sorted(made.items()):
         groups = pooled(every)
-        of_source = {name: each for name, each in groups.items() if len(each) >= LEAST_ROWS}
+        of_source = {name: each for name, each in groups.items() if len(each) >= MIN_ROWS}
         if not of_source:
             continue
         tail, low, high, covered = calibrated(of_source)

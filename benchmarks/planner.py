@@ -40,7 +40,7 @@ from stepscope.plan.model import model_flops_per_token
 from stepscope.plan.row_parts import model_of
 from stepscope.plan.rows import predict, read_rows
 
-LEAST_LAYOUTS = 5
+MIN_LAYOUTS = 5
 GIB = 2**30
 
 
@@ -132,7 +132,7 @@ def summary(mine: dict[str, list[Any]]) -> dict[str, Any]:
     jobs = defaultdict(list)
     for job, predicted, measured, fits in mine["jobs"]:
         jobs[job].append((predicted if fits else predicted * 1e-6, measured))
-    many = [layouts for layouts in jobs.values() if len(layouts) >= LEAST_LAYOUTS]
+    many = [layouts for layouts in jobs.values() if len(layouts) >= MIN_LAYOUTS]
     if many:
         told["order"] = statistics.median(
             spearman([a for a, _ in each], [b for _, b in each]) for each in many

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from benchmarks.probe import kept
 
-MOST_RESERVED = 4 << 30
+MAX_RESERVED = 4 << 30
 """Bytes of the device's memory that a process keeps while it compiles."""
 CHAIN, EAGER, COMPILED = "chain", "asis", "asis+compiled"
 
@@ -65,7 +65,7 @@ def work(
                     ready[json.dumps(call)] = compiler.compiled(call)
             except Exception as problem:  # noqa: BLE001 - what fails is what is said of it
                 ready[json.dumps(call)] = problem
-            if device == "cuda" and torch.cuda.memory_reserved() > MOST_RESERVED:
+            if device == "cuda" and torch.cuda.memory_reserved() > MAX_RESERVED:
                 torch.cuda.empty_cache()
         with contextlib.suppress(RuntimeError, AttributeError):
             torch.cuda.empty_cache()

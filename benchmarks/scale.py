@@ -42,7 +42,7 @@ SHIFT = 0.02
 CLOCK_US = 1000.0
 RANKS_TOLD = 30
 """Kineto writes this many ranks of a group, and dots for the rest."""
-MOST_GROWTH = 1.3
+MAX_GROWTH = 1.3
 """A rank may cost this much more among the most than among fewer, and the cost still count as
 linear."""
 SAMPLE_S = 0.05
@@ -200,7 +200,7 @@ def words(costs: list[Cost]) -> list[str]:
     for name, unit, scale in MEASURED:
         early = (getattr(before, name) - getattr(first, name)) / (before.num - first.num) * scale
         late = (getattr(last, name) - getattr(before, name)) / (last.num - before.num) * scale
-        verdict = "linear, or better" if late <= MOST_GROWTH * early else "NOT LINEAR"
+        verdict = "linear, or better" if late <= MAX_GROWTH * early else "NOT LINEAR"
         said.append(
             f"A rank more costs {early:.1f} {unit} from {first.num} to {before.num} ranks, "
             f"{late:.1f} from {before.num} to {last.num}: {verdict}."

@@ -40,7 +40,7 @@ from types import ModuleType
 from typing import IO, Any, NoReturn
 
 HERE = Path(__file__).absolute()
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Of a request: words and an environment."""
 Modules = dict[str, ModuleType]
 
@@ -103,7 +103,7 @@ def serve(asking: socket.socket) -> None:
     imports = Imports()
     gc.freeze()
     while True:
-        request, files, _, _ = socket.recv_fds(asking, MOST_BYTES, 2)
+        request, files, _, _ = socket.recv_fds(asking, MAX_BYTES, 2)
         if not request:
             return
         with tempfile.TemporaryFile() as seen:

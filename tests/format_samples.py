@@ -48,7 +48,7 @@ BESIDES = (RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS, "archive")
 """What is fuzzed beside the registered formats."""
 KEPT_EVENTS = 300
 """Of a real trace: enough for steps, launches and kernels, few enough for thousands of rounds."""
-MOST_BYTES = 400_000
+MAX_BYTES = 400_000
 """Of a real file of another format."""
 CLUSTER_TEXT = """\
 name = "mine"
@@ -197,7 +197,7 @@ def _real() -> Iterator[tuple[str, str, bytes]]:
     for kind, names in REAL.items():
         for name in names:
             path = SAMPLES / name
-            data = trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES]
+            data = trimmed(path) if kind == "kineto" else path.read_bytes()[:MAX_BYTES]
             yield kind, name, data
 
 

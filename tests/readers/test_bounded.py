@@ -32,9 +32,9 @@ from tests.recordings.perfetto.test_trace import END, START, field, packet
 from tests.shared_pickles import Many, Once, pickled
 
 SIZE = 4_000
-MOST_LINES = 20
+MAX_LINES = 20
 """Of our code, for each byte of a file. Each shape took 1 to 13."""
-MOST_GROWTH = 2.4
+MAX_GROWTH = 2.4
 """Of what is counted, where a file is twice as long."""
 HELD_BYTES, HELD_PER_BYTE = 9 << 20, 200
 """What may be held for any file, which is read in blocks of 8 MiB, and for each byte of it."""
@@ -256,8 +256,8 @@ def test_lines_and_memory_grow_no_faster_than_the_file(
     small, large = make(SIZE), make(2 * SIZE)
     once, _ = cost(read, tmp_path / f"{name} 1", small)
     twice, held = cost(read, tmp_path / f"{name} 2", large)
-    assert twice <= MOST_LINES * len(large)
-    assert twice <= MOST_GROWTH * once
+    assert twice <= MAX_LINES * len(large)
+    assert twice <= MAX_GROWTH * once
     assert held <= HELD_BYTES + HELD_PER_BYTE * len(large)
 
 
@@ -265,7 +265,7 @@ def test_packets_that_are_compressed_cost_what_they_expand_to(tmp_path: Path) ->
     inner = packet(field(8, 1), field(10, 1)) * 100
     data = packet(field(50, zlib.compress(inner))) * 50
     lines, _ = cost(perfetto.read, tmp_path / "x", data)
-    assert lines <= MOST_LINES * 50 * len(inner)
+    assert lines <= MAX_LINES * 50 * len(inner)
 
 
 def tar_of(*members: tuple[bytes, int, bytes]) -> bytes:
@@ -305,7 +305,7 @@ def test_a_tars_headers_are_each_read_once(name: str) -> None:
         assert file.num_read <= len(data) + 2 * BLOCK
         assert file.num_reads <= len(data) // BLOCK + 2
         sizes[num] = count.num_lines
-    assert sizes[40] <= MOST_GROWTH * sizes[20]
+    assert sizes[40] <= MAX_GROWTH * sizes[20]
 
 
 PACKED: dict[str, Callable[[int], bytes]] = {
@@ -339,8 +339,8 @@ def test_what_is_compressed_is_read_once_and_never_held_whole(
         assert file.num_read <= len(path.read_bytes()) + 8
         lines.append((count.num_lines, path.stat().st_size + num_text))
     (once, small), (twice, large) = lines
-    assert twice <= MOST_LINES * large
-    assert twice - once <= MOST_GROWTH * max(once, large - small)
+    assert twice <= MAX_LINES * large
+    assert twice - once <= MAX_GROWTH * max(once, large - small)
 
 
 def kernels_of_one_call(export: Export, num: int) -> None:
@@ -408,7 +408,7 @@ def test_a_databases_steps_grow_no_faster_than_its_rows(
             assert nsys.READER.read_trace is not None
             nsys.READER.read_trace(source, None)
         costs.append(count.num_lines + work[0])
-    assert costs[1] <= MOST_GROWTH * costs[0]
+    assert costs[1] <= MAX_GROWTH * costs[0]
 
 
 def test_a_query_that_goes_round_in_circles_is_ended(tmp_path: Path) -> None:
@@ -448,7 +448,7 @@ def test_json_costs_lines_and_memory_for_its_bytes(name: str) -> None:
 
     with counted() as count:
         read()
-    assert count.num_lines <= MOST_LINES * len(data)
+    assert count.num_lines <= MAX_LINES * len(data)
     assert most_held(read) <= (1 << 20) + HELD_PER_BYTE * len(data)
 
 

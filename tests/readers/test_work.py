@@ -133,7 +133,7 @@ SMALL: tuple[tuple[ModuleType, str, int], ...] = (
     (rocprof_walk, "MAX_VALUES", 200),
 )
 """The readers' sizes to the scale of these texts."""
-MOST_PER_BYTE = 40
+MAX_PER_BYTE = 40
 """Bytes looked at for each byte of the text, calls counted as one. Each shape took 2 to 30."""
 
 
@@ -162,7 +162,7 @@ def test_work_grows_no_faster_than_the_text(
     read, head, unit = SHAPES[name]
     small, large = ((head + unit * (size // len(unit) + 1))[:size] for size in (HALF, 2 * HALF))
     once, twice = cost(read, small, work), cost(read, large, work)
-    assert twice <= MOST_PER_BYTE * len(large)
+    assert twice <= MAX_PER_BYTE * len(large)
     assert twice <= 2.6 * once
 
 

@@ -23,7 +23,7 @@ from stepscope.report.html import SCRIPTS, _file
 from stepscope.report.html.timeline import timeline_values
 from tests.shared_data import DEMO
 
-MOST_BYTES = 1_500_000
+MAX_BYTES = 1_500_000
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_the_most_slices_with_the_longest_names_stay_small() -> None:
     timeline = crowded(20_000, "kernel_" * 200)
     timeline.self_check()
     text = json.dumps(timeline_values(timeline), separators=(",", ":"))
-    assert len(text.encode()) < MOST_BYTES
+    assert len(text.encode()) < MAX_BYTES
     names = {row[8] for row in decoded(json.loads(text))}
     assert len(names) > 10_000, "names that differ at their end are still distinguished"
 

@@ -34,7 +34,7 @@ START_S = 60.0
 RESERVED = 0.4
 """Of the budget, kept for chains and what else is compiled, where some of that is asked for."""
 BENCHMARK, COMPILED = "benchmark", "compiled"
-MOST_COMPILERS, CORES_EACH = 4, 4
+MAX_COMPILERS, CORES_EACH = 4, 4
 """Processes that compile chains meanwhile, and the cores that there are for each: a third of a
 dozen chains is compiled in a default budget, and torch compiles in threads of its own."""
 POLL_S = 0.1
@@ -165,7 +165,7 @@ def _says_something(process: subprocess.Popen[bytes], out: Path, deadline: float
 def _compilers(num_chains: int) -> int:
     """Processes that compile beside the one that times."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return max(min(num_chains, MOST_COMPILERS, cores // CORES_EACH), 0)
+    return max(min(num_chains, MAX_COMPILERS, cores // CORES_EACH), 0)
 
 
 def _lines(out: Path) -> list[dict[str, dict[str, str]]]:

@@ -27,7 +27,7 @@ PROBE = 1.1
 TIE = 0.1
 """Of the step. Waiting is the others' side of what holds one rank up, and where both are about as
 large it is the ranks' waiting that is told: what the late one does is its finding."""
-MOST_OF_IT = 0.75
+MAX_OF_IT = 0.75
 """Of what a rank's own work accounts for, from which it is one rank's: the others wait for it."""
 OF_ONE_RANK = ("data", "host", "transfer", "compute", "memory")
 MIN_SLOPE = 0.5
@@ -230,7 +230,7 @@ def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, flo
     own = {name: _less(job_graph, kinds, [name], whole) for name in names}
     own_first = own | {"imbalance": own["imbalance"] + TIE}
     largest = max(own[name] for name in OF_ONE_RANK)
-    if own["imbalance"] >= MOST_OF_IT * largest:
+    if own["imbalance"] >= MAX_OF_IT * largest:
         own_first["imbalance"] = max(own_first["imbalance"], largest)
     order = sorted(names, key=lambda name: (-own_first[name], name != "imbalance"))
     return counted_once(own, order, lambda gone: _less(job_graph, kinds, gone, whole))

@@ -136,7 +136,7 @@ COST_FIXED_NS, COST_SHARE = 600.0, 0.34
 event: fitted to 33 host-bound recordings of one GPU (H200 hosts, torch 2.11) whose unprofiled step
 is known. Half of them lie within 14 % of it, fitted with them or without the set that they are
 from; around one cost for all, within a quarter."""
-MOST_SHARE = 0.65
+MAX_SHARE = 0.65
 """The most that recording is taken to cost of it (0.27 to 0.58 in those 33
 recordings): a run that is faster still had a faster host than the recorded steps, in all that it
 does."""
@@ -163,7 +163,7 @@ from which the device limits it."""
 BOUND_COSTS = (2.0, 0.25)
 """Times the estimated cost: with them the host is as quick and as slow as it may be, where the step
 says nothing of it."""
-LEAST_OPEN = 0.02
+MIN_OPEN = 0.02
 """Of what is not known of the host, below which the step tells it."""
 SLOWER = (0.01, 0.05)
 """Than the recorded host with all that recording cost it, from which the run's is taken to be
@@ -205,7 +205,7 @@ def usual_cost_ns(graph: Graph) -> float:
 def cost_of_event_ns(middle_ns: float) -> float:
     """What recording one costs, where the middle one takes so long with it."""
     low, high = USUAL_RANGE_NS
-    cost_ns = min(COST_FIXED_NS + COST_SHARE * middle_ns, MOST_SHARE * middle_ns)
+    cost_ns = min(COST_FIXED_NS + COST_SHARE * middle_ns, MAX_SHARE * middle_ns)
     return float(np.clip(cost_ns, low, high))
 
 
@@ -322,7 +322,7 @@ def _at_likely_pace(
         for times in (1.0, *BOUND_COSTS)
     )
     fitted = _fitted(likely, cost_ns, step_ns)
-    return fitted if pace.open_share < LEAST_OPEN else replace(fitted, bounds=(quick, slow))
+    return fitted if pace.open_share < MIN_OPEN else replace(fitted, bounds=(quick, slow))
 
 
 def loader_probability(graph: Graph, step_ns: float, recorded_ns: float, copies: Bool) -> float:

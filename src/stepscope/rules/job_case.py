@@ -19,7 +19,7 @@ from stepscope.replay.host_graph import build_host, host_kinds
 from stepscope.replay.job import calibrated, fit_job, job_graph_of, scaled_to, with_graphs
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.rules.case import Case
-from stepscope.rules.partition_verdict import MOST_MISSED
+from stepscope.rules.partition_verdict import MAX_MISSED
 from stepscope.rules.proposal import Fix
 
 MAX_HOST_ERROR = 0.02
@@ -228,7 +228,7 @@ def job_case_of(
         host_bounds=_host_bounds(fitted, cases) if step_ns is None else None,
         step_interval_ns=step_interval_ns,
         knows_step=step_ns is not None,
-        is_unlike=missed > MOST_MISSED,
+        is_unlike=missed > MAX_MISSED,
         num_ranks=len(everyone),
         nccl=nccl,
     )

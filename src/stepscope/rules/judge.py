@@ -22,7 +22,7 @@ from stepscope.rules.registry import excludes, job_rules, rank_rules, rule_of
 from stepscope.rules.rule import Answer, Rule
 
 LATE_RANK = "late-rank"
-LEAST_SPEEDUP = 1.02
+MIN_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
 SUBSUMED_LOG_SHARE = 0.6
 """Share of the logarithm of a fix's gain from which another's fault that it repairs too is the
@@ -30,7 +30,7 @@ cause."""
 SWEEPING_DISCOUNT = 0.7
 """Share of the logarithm of the gain of a change of the whole model from which the fix of one fault
 stands before it: it is sooner made, and less of the model has to fit it."""
-MOST_OF_ONE_STEP = 20.0
+MAX_OF_ONE_STEP = 20.0
 """Times as fast, beyond which a gain is told where two steps show it."""
 SAME_FIX_RATIO = 1.15
 """Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
@@ -71,7 +71,7 @@ def judge(job: JobCase) -> Judgement:
     pairs, unsure = _shown_twice(job, pairs)
     pairs = _own_code_first(_narrower_first(pairs))
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
-    worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
+    worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= MIN_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
     first = answers[0] if answers else []
     return Judgement(
@@ -86,7 +86,7 @@ def judge(job: JobCase) -> Judgement:
 def _shown_twice(job: JobCase, pairs: list[Pair]) -> tuple[list[Pair], tuple[Abstention, ...]]:
     """The findings, and as abstentions those that promise very much for what one step alone shows:
     a stall of the machine is no fault of the program's."""
-    most = MOST_OF_ONE_STEP
+    most = MAX_OF_ONE_STEP
     if all(_two_are_alike(case) for case in job.cases):
         return pairs, ()
     left = [pair for pair in pairs if pair[0].predicted_speedup <= most]
@@ -113,7 +113,7 @@ def _two_are_alike(case: Case) -> bool:
 def _place(pair: Pair) -> tuple[int, float]:
     """Where a finding stands among the others."""
     finding, proposal = pair
-    if finding.predicted_speedup < LEAST_SPEEDUP:
+    if finding.predicted_speedup < MIN_SPEEDUP:
         return 2, -finding.predicted_speedup
     gain = math.log(finding.predicted_speedup)
     if _is_sweeping(finding.code):
@@ -139,7 +139,7 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
             for place, (other, its) in enumerate(ordered)
             if other.code in rule.includes
             and not its.changes_training
-            and other.predicted_speedup >= LEAST_SPEEDUP
+            and other.predicted_speedup >= MIN_SPEEDUP
             and math.log(other.predicted_speedup) >= SUBSUMED_LOG_SHARE * gain
         ]
         now = ordered.index((finding, proposal))
@@ -158,7 +158,7 @@ def _own_code_first(pairs: list[Pair]) -> list[Pair]:
             for place, (other, its) in enumerate(ordered)
             if other.code in pair[1].after
             and not its.changes_training
-            and other.predicted_speedup >= LEAST_SPEEDUP
+            and other.predicted_speedup >= MIN_SPEEDUP
         ]
         now = ordered.index(pair)
         if own and max(own) > now:
@@ -305,7 +305,7 @@ def _is_whole(job: JobCase, proposals: Mapping[int, Proposal]) -> bool:
 
 def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
     """One code's proposals, by the rank's index, in the words of the rank that it costs most."""
-    gains = dict.fromkeys(proposals, LEAST_SPEEDUP)
+    gains = dict.fromkeys(proposals, MIN_SPEEDUP)
     if len(proposals) > 1:
         gains = {
             index: _alone_gain(job.cases[index], proposal) for index, proposal in proposals.items()
@@ -320,7 +320,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
             *evidence,
             *(f"{location.share:.0%} of it at {location.words}" for location in locations),
         )
-    at_fault = [index for index, gain in gains.items() if gain >= LEAST_SPEEDUP] or [most]
+    at_fault = [index for index, gain in gains.items() if gain >= MIN_SPEEDUP] or [most]
     of_all = JobProposal(
         code=proposal.code,
         bound=proposal.bound,
@@ -386,18 +386,18 @@ def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
     """What only the late rank suffers from is said with its lateness, not again as a fault of the
     job; what gives the other ranks nothing while it is late stands after it."""
     late = next((pair for pair in pairs if pair[0].code == LATE_RANK), None)
-    if late is None or late[0].predicted_speedup < LEAST_SPEEDUP:
+    if late is None or late[0].predicted_speedup < MIN_SPEEDUP:
         return pairs
     index = job.ranks.index(late[0].ranks[0])
     kept: list[Pair] = []
     reasons: list[str] = []
     first: int | None = None
     for finding, proposal in pairs:
-        if finding.bound in ("host", "data") and finding.predicted_speedup >= LEAST_SPEEDUP:
+        if finding.bound in ("host", "data") and finding.predicted_speedup >= MIN_SPEEDUP:
             changed = proposal.change(job.job_graph)
             elsewhere = with_rank(changed, index, job.job_graph.parts[index].graph)
             is_same = finding.predicted_speedup <= SAME_FIX_RATIO * late[0].predicted_speedup
-            if job.speedup(elsewhere) < LEAST_SPEEDUP:
+            if job.speedup(elsewhere) < MIN_SPEEDUP:
                 if is_same:
                     reasons.append(f"{finding.code} there: {finding.summary}")
                     continue
@@ -415,7 +415,7 @@ def _with_alternatives(pairs: list[Pair]) -> list[Pair]:
     codes = [
         finding.code
         for finding, proposal in pairs
-        if finding.predicted_speedup >= LEAST_SPEEDUP and not proposal.alternative_to
+        if finding.predicted_speedup >= MIN_SPEEDUP and not proposal.alternative_to
     ]
     others: dict[str, list[Alternative]] = {}
     kept = []
@@ -423,7 +423,7 @@ def _with_alternatives(pairs: list[Pair]) -> list[Pair]:
         host = next((code for code in proposal.alternative_to if code in codes), None)
         if host is None:
             kept.append((finding, proposal))
-        elif finding.predicted_speedup >= LEAST_SPEEDUP:
+        elif finding.predicted_speedup >= MIN_SPEEDUP:
             others.setdefault(host, []).append(_alternative(finding))
     return [
         (replace(finding, alternatives=tuple(others.get(finding.code, ()))), proposal)
@@ -444,7 +444,7 @@ def _alternative(finding: Finding) -> Alternative:
 
 def _with_excluded(pairs: list[Pair]) -> list[Pair]:
     """Each finding with those of the others that cannot be applied with it."""
-    codes = [finding.code for finding, _ in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
+    codes = [finding.code for finding, _ in pairs if finding.predicted_speedup >= MIN_SPEEDUP]
     excluded = {code: tuple(other for other in codes if excludes(code, other)) for code in codes}
     return [
         (replace(finding, excludes=excluded.get(finding.code, ())), proposal)

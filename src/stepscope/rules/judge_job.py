@@ -18,15 +18,15 @@ from stepscope.replay.job import job_shares
 from stepscope.rules.accuracy import is_crowded
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import Job, JobCase, job_case_of, job_case_of_rank
-from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
+from stepscope.rules.judge import MIN_SPEEDUP, Judgement, judge
 from stepscope.rules.partition_verdict import clock_fault, cut_share, is_missed, missed_by
 
-MOST_RANKS = 8
+MAX_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
 CROWDED_SPEEDUP = 1.1
 """The least gain that is told of a run that others were in the way of: what they take varies by
 more than a smaller one from one minute to the next."""
-MOST_SUSPECTS = 3
+MAX_SUSPECTS = 3
 """Codes named where no gain is told."""
 
 
@@ -95,12 +95,12 @@ def crowded_judgement(judgement: Judgement, run: RunFacts) -> Judgement:
     if large:
         return replace(judgement, findings=large, ladder=())
     suspects = [
-        finding.code for finding in judgement.findings if finding.predicted_speedup >= LEAST_SPEEDUP
+        finding.code for finding in judgement.findings if finding.predicted_speedup >= MIN_SPEEDUP
     ]
     suspects = list(dict.fromkeys((*(each.code for each in judgement.remarks), *suspects)))
     reason = "other processes had the cores for most of the time"
     if suspects:
-        reason += f"; what may cost something: {', '.join(suspects[:MOST_SUSPECTS])}"
+        reason += f"; what may cost something: {', '.join(suspects[:MAX_SUSPECTS])}"
     needs = "record again on a machine that is not shared"
     return Judgement(
         abstentions=(Abstention(code=FIXES, reason=reason, needs=needs),),
@@ -165,7 +165,7 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
     judgements: dict[int, Judgement] = {}
     replayed: dict[int, Replayed | None] = {}
     # The median rank, then others.
-    chosen = list(dict.fromkeys((median, *_strides(len(facts.ranks)))))[:MOST_RANKS]
+    chosen = list(dict.fromkeys((median, *_strides(len(facts.ranks)))))[:MAX_RANKS]
     for index in counted("ranks to judge", chosen, len(chosen)):
         case = cases.of(index, facts.given_step_ns)
         if case is not None:
@@ -198,7 +198,7 @@ def _with_ranks(
         numbers[index]
         for index, judgement in judgements.items()
         if any(
-            other.code == finding.code and other.predicted_speedup >= LEAST_SPEEDUP
+            other.code == finding.code and other.predicted_speedup >= MIN_SPEEDUP
             for other in judgement.findings
         )
     ]
@@ -246,15 +246,15 @@ def choose(job: Job) -> list[int]:
     """The ranks to replay together: all of a few, else from the latest to the earliest in even
     strides."""
     ranks = [collective_records.rank for collective_records in job.rank_records]
-    if len(ranks) <= MOST_RANKS:
+    if len(ranks) <= MAX_RANKS:
         return sorted(ranks)
     ordered = sorted(job.lateness, key=lambda late: late.median_ns)
     return sorted(ordered[index].rank for index in _strides(len(ordered)))
 
 
 def _strides(num: int) -> list[int]:
-    """At most MOST_RANKS of so many, evenly spread, the first and the last among them."""
+    """At most MAX_RANKS of so many, evenly spread, the first and the last among them."""
     indices: list[int] = distinct(
-        np.linspace(0, num - 1, min(num, MOST_RANKS)).round().astype(int)
+        np.linspace(0, num - 1, min(num, MAX_RANKS)).round().astype(int)
     ).tolist()
     return indices

@@ -11,17 +11,17 @@ from stepscope.core.trace import CLOCK_NOTES, CLOCKS_DIFFER, CUT_NOTES
 PROFILER_STRETCH = 2.0
 """The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while
 profiled)."""
-MOST_IDLE = 0.1
+MAX_IDLE = 0.1
 """Largest idle share of the step with which the device is the limit: the host could give no more
 than that."""
-MOST_MISSED = 0.25
+MAX_MISSED = 0.25
 """Share of the known step by which a replay may miss it. The lab's own recordings are met within 17
 %; two even jobs on a busy machine, missed by 43 % and 98 %, had somebody blamed for what the
 recording itself had cost."""
-MOST_SILENT = 0.5
+MAX_SILENT = 0.5
 """Share of the idle time from which the host's gaps without a call hold the device up."""
 
-LEAST_CUT = 0.01
+MIN_CUT = 0.01
 """Share of the device's work that must be missing for a file to count as cut. The last operators of
 a whole recording launch nothing, too."""
 
@@ -46,7 +46,7 @@ def missed_by(played: Replayed) -> float:
 def is_missed(played: Replayed) -> bool:
     """Whether that is so much that what was recorded is not what the run usually does, or not all
     that it did."""
-    return abs(missed_by(played)) > MOST_MISSED
+    return abs(missed_by(played)) > MAX_MISSED
 
 
 def cut_share(rank: RankFacts) -> float:
@@ -56,7 +56,7 @@ def cut_share(rank: RankFacts) -> float:
     is_cut = any(note.startswith(CUT_NOTES) for note in rank.notes)
     if is_cut and rank.device_name is not None and rank.steps.where == "host":
         share = 1.0
-    return share if share >= LEAST_CUT else 0.0
+    return share if share >= MIN_CUT else 0.0
 
 
 def clock_fault(rank: RankFacts) -> str | None:
@@ -86,7 +86,7 @@ def is_blind(rank: RankFacts) -> bool:
     """
     launches = rank.launches
     return (
-        not rank.has_marks and launches is not None and (launches.silent_share or 0.0) > MOST_SILENT
+        not rank.has_marks and launches is not None and (launches.silent_share or 0.0) > MAX_SILENT
     )
 
 
@@ -102,7 +102,7 @@ def bound_by_parts(rank: RankFacts, parts: Mapping[str, float]) -> str | None:
     if rank.steps.where != "device" or _is_fragment(rank):
         return None
     idle = sum(share for part, share in parts.items() if part.startswith("idle_"))
-    if idle <= MOST_IDLE:
+    if idle <= MAX_IDLE:
         part = max(DEVICE_PARTS, key=lambda name: parts.get(name, 0.0))
         return _of_kernels(rank) if part == "compute" else DEVICE_PARTS[part]
     largest = max(IDLE_PARTS, key=lambda name: parts.get(name, 0.0))

@@ -16,8 +16,8 @@ from stepscope.core.trace import Float64, Int64
 from stepscope.replay.changes import Change
 from stepscope.rules.case import Case
 
-MOST_PLACES = 3
-LEAST_SHARE = 0.05
+MAX_PLACES = 3
+MIN_SHARE = 0.05
 """Share of a finding's cost below which a source location gets no line."""
 
 
@@ -92,6 +92,6 @@ def source_locations_in(case: Case, proposal: Proposal) -> tuple[SourceLocation,
     if cost is None:
         cost = case.context.trace.dur_ns[proposal.events].astype(np.float64)
     locations = source_locations_of(
-        case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES
+        case.stacks, proposal.events, np.asarray(cost, np.float64), MAX_PLACES
     )
-    return tuple(location for location in locations if location.share >= LEAST_SHARE)
+    return tuple(location for location in locations if location.share >= MIN_SHARE)

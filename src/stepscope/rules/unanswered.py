@@ -12,14 +12,14 @@ from stepscope.core.diagnosis import SHARE, Abstention
 from stepscope.core.facts import KernelRow, RankFacts
 from stepscope.core.kernel_names import MATRIX_CATEGORIES
 from stepscope.core.recorders import Recorder
-from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
+from stepscope.rules.judge import MIN_SPEEDUP, Judgement
 from stepscope.rules.registry import rule_of
 
 LARGE = 0.15
 """Share of the step from which a part wants an answer or a reason."""
-MOST_LEFT = 0.5
+MAX_LEFT = 0.5
 """Fraction of a share that the fixes may leave of it and still answer it."""
-MOST_NAMED = 2
+MAX_NAMED = 2
 SMALL_NS = 20_000
 """Nanoseconds of an operator on the host below which it is small: Python and the dispatcher take
 some microseconds of it, whatever it computes."""
@@ -56,11 +56,11 @@ def unanswered(
     answered = {
         share
         for finding in judgement.findings
-        if finding.best_speedup >= LEAST_SPEEDUP
+        if finding.best_speedup >= MIN_SPEEDUP
         for share in _answers(finding.code) or (finding.bound,)
     }
     # However the fixes divide what they save, no share is longer than the step that they leave.
-    answered |= {bound for bound, share in shares.items() if left <= MOST_LEFT * share}
+    answered |= {bound for bound, share in shares.items() if left <= MAX_LEFT * share}
     return tuple(
         _abstention(rank, bound, share, judgement, lacking, recorder)
         for bound, share in sorted(shares.items(), key=lambda item: -item[1])
@@ -83,7 +83,7 @@ def _abstention(
         reason, needs = _of_rules(judgement, bound) or REASONS[bound](rank, bound, recorder)
         tried = [finding.code for finding in judgement.findings if bound in _answers(finding.code)]
         if tried:
-            reason += f"; {' and '.join(tried[:MOST_NAMED])} would give less than 2 %"
+            reason += f"; {' and '.join(tried[:MAX_NAMED])} would give less than 2 %"
     whole = "the step" if rank.steps.source != WHOLE_TRACE else "what was recorded"
     return Abstention(
         code=f"{bound}{SHARE}", reason=f"{share:.0%} of {whole}, {reason}", needs=needs
@@ -116,7 +116,7 @@ def _by_kernels(rank: RankFacts, bound: str, _: Recorder) -> Reason:
         return _by_host_operators(rank)
     if not rows or not whole:
         return "in kernels that no rule knows a faster way for", "an ncu report of them"
-    named = " and ".join(f"{name} {took / whole:.0%}" for name, took in _longest(rows)[:MOST_NAMED])
+    named = " and ".join(f"{name} {took / whole:.0%}" for name, took in _longest(rows)[:MAX_NAMED])
     reached = _reached(rows)
     if rank.roofline.device is None:
         return f"most in {named}; this device's peaks are not known", "--hardware FILE, calibrated"
@@ -139,7 +139,7 @@ def _by_host_operators(rank: RankFacts) -> Reason:
         per_step = f"{num / len(rank.steps.windows):,.0f}".replace(",", " ")
         each = f"{took / num / 1e3:.1f} us each while profiled"
         return f"in {per_step} small operators on the host, {each}", LARGER
-    longest = sorted(timed, key=lambda row: -row[2])[:MOST_NAMED]
+    longest = sorted(timed, key=lambda row: -row[2])[:MAX_NAMED]
     named = " and ".join(
         f"{name.removeprefix('aten::')} {ns / took:.0%}" for name, _, ns in longest
     )

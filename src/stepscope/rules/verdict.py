@@ -36,10 +36,10 @@ from stepscope.rules.headline import (
     words_of,
 )
 from stepscope.rules.job_case import Job
-from stepscope.rules.judge import LATE_RANK, LEAST_SPEEDUP, Judgement
+from stepscope.rules.judge import LATE_RANK, MIN_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import (
-    MOST_IDLE,
+    MAX_IDLE,
     bound_by_parts,
     clock_fault,
     cut_share,
@@ -52,10 +52,10 @@ from stepscope.rules.partition_verdict import (
 from stepscope.rules.shared.unrecorded import REASON as NO_ALLOCATIONS
 from stepscope.rules.unanswered import unanswered
 
-MOST_UNEXPLAINED = 0.5
+MAX_UNEXPLAINED = 0.5
 """Share of the step, idle with no cause recorded, from which no kernel or copy is the limit,
 whatever the replay says: it takes the time before them for theirs."""
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest
 part of the step is named."""
 
@@ -66,7 +66,7 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     judged = judge_job(job)
     facts, judgement = judged.facts, judged.judgement
     rank = facts.median_rank
-    findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
+    findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= MIN_SPEEDUP)
     advice: tuple[Advice, ...] = ()
     if facts.auxiliary is not None or facts.run is not None:
         # What other recordings show, and the run's own clocks: as evidence of findings, or alone.
@@ -75,10 +75,10 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         of_tools = () if facts.auxiliary is None else advise(weighed(facts.auxiliary, facts))
         of_run = () if facts.run is None else advise_run(facts.run)
         findings, advice = joined(findings, (*of_run, *of_tools))
-    worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
+    worth = tuple(f for f in findings if f.predicted_speedup >= MIN_SPEEDUP)
     is_judged = unjudged_fixes(judgement.abstentions) is None
     # What recordings show is of the step, too.
-    is_judged &= not any((each.weight or 0.0) >= LEAST_SPEEDUP - 1 for each in advice)
+    is_judged &= not any((each.weight or 0.0) >= MIN_SPEEDUP - 1 for each in advice)
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
     recorder = KINETO if facts.run is None else RUN
     judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement, recorder))
@@ -132,7 +132,7 @@ def _verdict(
         summary = f"What limits the run is not in this trace: {fault}."
         return Verdict(bound="unknown", summary=summary, shares={})
     by_replay = (
-        rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE
+        rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= MIN_SHARE
     )
     verdict = _by_replay(rank, parts, findings) if by_replay else _by_parts(rank, parts)
     if verdict.bound == "unknown":
@@ -211,7 +211,7 @@ def _beside(rank: RankFacts, second: str, shares: dict[str, float], parts: dict[
     """The resource that limits the step too, or the part of it that is the largest while nothing is
     gained without it, as where the step would only wait longer for its input."""
     part = by_bound(parts).get(second, 0.0)
-    if shares[second] >= LEAST_SHARE or not part:
+    if shares[second] >= MIN_SHARE or not part:
         return f", without {words_of(rank)[second]} {shares[second]:.0%}"
     return f"; {part:.0%} of the recorded step is {part_words_of(rank)[second]}"
 
@@ -249,8 +249,8 @@ def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) ->
         # What lies outside operators is a resource of its own there, and has its share.
         return None
     unexplained = parts["idle_other"]
-    is_much = bound in KERNELS and unexplained > max(MOST_IDLE, lead)
-    if is_much or (bound in (*KERNELS, "transfer") and unexplained > MOST_UNEXPLAINED):
+    is_much = bound in KERNELS and unexplained > max(MAX_IDLE, lead)
+    if is_much or (bound in (*KERNELS, "transfer") and unexplained > MAX_UNEXPLAINED):
         return f"the device idles for {unexplained:.0%} of the step with no cause recorded"
     return None
 

@@ -21,9 +21,9 @@ from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.uneven_work import unjudged
 from stepscope.rules.registry import every_rule
 
-MOST_TESTS = 3
+MAX_TESTS = 3
 
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 """Share of a step spent in the loader from which it is the bound, on a machine without a device:
 there the host does one thing after the other, so the step without its wait is that much shorter.
 With a device it may be busy meanwhile."""
@@ -118,7 +118,7 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
         )
         return Verdict(bound="unknown", summary=f"Not known: {words}.", shares={})
     shares = {"data": share}
-    if share >= LEAST_SHARE and not rank.has_device:
+    if share >= MIN_SHARE and not rank.has_device:
         return Verdict(
             bound="data",
             summary=f"Input-bound: {share:.0%} of the step is waiting for input.",
@@ -137,7 +137,7 @@ def _held_up(run: RunFacts, rank: int, usual_ns: float) -> Verdict:
     share = min(max(own.own_ns - usual_ns, 0.0) / max(own.own_ns, 1), 1.0)
     waited = f"at least {share:.0%} of the step is waiting for rank {rank}"
     shares = {"imbalance": share}
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         summary = f"Not known: no step was recorded by the profiler; {waited}."
         return Verdict(bound="unknown", summary=summary, shares=shares)
     summary = f"Bound by imbalance: {waited}, which holds the others up."
@@ -224,7 +224,7 @@ def _links_reached(auxiliary: Auxiliary) -> list[str]:
         f"{test.kind} over {test.num_ranks} ranks: {reached_words(judge_test(test))}"
         for test in tests
         if test.rows
-    ][:MOST_TESTS]
+    ][:MAX_TESTS]
 
 
 def diagnose_auxiliary(

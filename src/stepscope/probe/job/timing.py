@@ -14,10 +14,10 @@ from typing import Any
 
 SAMPLE_S = 1e-3
 """A sample has calls enough to last this long: shorter ones are the clock's own noise."""
-MOST_QUEUED = 400
+MAX_QUEUED = 400
 """Launches behind a held device; it takes about a thousand before the host has to wait."""
-LEAST_SAMPLES, MOST_SAMPLES = 5, 30
-LEAST_OF_LONG, LONG_S = 3, 0.01
+MIN_SAMPLES, MAX_SAMPLES = 5, 30
+MIN_LONG_SAMPLES, LONG_S = 3, 0.01
 """Samples of a call that takes so long: nothing but itself is in its way."""
 CASE_S = 0.012
 """Spent on a case's samples, as far as a few of them fit into it."""
@@ -45,8 +45,8 @@ def summary(samples: Sequence[float], host: Sequence[float] = ()) -> dict[str, A
 
 def _goes_on(num: int, once: float, spent_s: float, case_s: float) -> bool:
     """Whether a case of so many samples needs another."""
-    least = LEAST_OF_LONG if once > LONG_S else LEAST_SAMPLES
-    return num < least or (num < MOST_SAMPLES and spent_s < case_s)
+    least = MIN_LONG_SAMPLES if once > LONG_S else MIN_SAMPLES
+    return num < least or (num < MAX_SAMPLES and spent_s < case_s)
 
 
 class DeviceTimer:
@@ -65,11 +65,11 @@ class DeviceTimer:
             for call in calls:
                 call()
         self.torch.cuda.synchronize()
-        host = [self._launch_s(calls) for _ in range(LEAST_OF_LONG)]
+        host = [self._launch_s(calls) for _ in range(MIN_LONG_SAMPLES)]
         queue_s = median(host)
         once = self._sample(calls, 1, queue_s)
         rounds = max(int(SAMPLE_S / max(once * len(calls), 1e-9)), 1)
-        rounds = max(min(rounds, MOST_QUEUED // len(calls)), 1)
+        rounds = max(min(rounds, MAX_QUEUED // len(calls)), 1)
         samples: list[float] = []
         begun = time.perf_counter()
         while _goes_on(len(samples), once, time.perf_counter() - begun, case_s):
@@ -109,7 +109,7 @@ class HostTimer:
         once = self._sample(calls[:1], 1)
         calls = calls[: max(int(case_s / once), 1)]
         once = self._sample(calls, 1)
-        rounds = min(max(int(SAMPLE_S / max(once * len(calls), 1e-9)), 1), MOST_QUEUED)
+        rounds = min(max(int(SAMPLE_S / max(once * len(calls), 1e-9)), 1), MAX_QUEUED)
         samples: list[float] = []
         begun = time.perf_counter()
         while _goes_on(len(samples), once, time.perf_counter() - begun, case_s):

@@ -38,10 +38,10 @@ ROOM = 0.7
 TIMES_STORED = 4.0
 """Bytes that a case takes while it runs, over those of its recorded tensors: outputs, workspace,
 gradients."""
-MOST_UNEVEN = 1.5
+MAX_UNEVEN = 1.5
 """Times as long as the quickest of equal rounds of products; on a device of its own, 1.02. Two
 processes that share one take turns."""
-MOST_COPIES = 8
+MAX_COPIES = 8
 USUAL_CACHE_BYTES = 64 << 20
 COMPILE_S = 4.0
 """What compiling takes at least with a cache that is cold: less is left for no case that does."""
@@ -90,7 +90,7 @@ class Worker:
         wanted = self._asked.get("on", about["device"])
         if about["device"] != wanted:
             about["refused"] = f"the recording is of {wanted}, and this is {about['device']}"
-        elif uneven > MOST_UNEVEN:
+        elif uneven > MAX_UNEVEN:
             about["refused"] = f"another process uses {about['device']}"
         self._say({"about": about})
         if "refused" in about:
@@ -181,7 +181,7 @@ class Worker:
             properties = self.torch.cuda.get_device_properties(0)
             cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or cache_bytes
         wanted = 2 * cache_bytes // max(size, 1) + 1
-        return int(max(min(wanted, MOST_COPIES, free / max(needed, 1)), 1))
+        return int(max(min(wanted, MAX_COPIES, free / max(needed, 1)), 1))
 
     def _free_bytes(self) -> float:
         if self.device == "cuda":

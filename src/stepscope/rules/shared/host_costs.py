@@ -24,7 +24,7 @@ figures of `HostCosts` stand beside."""
 REFERENCE = {ENTRY: ENTRY_TIMES, LAUNCHES: LAUNCHES_TIMES, CAPTURED: CAPTURED_TIMES}
 GRAPH_KERNELS = 4
 """Kernels of the graph of `graph-launch`."""
-MOST_OTHER = 3.0
+MAX_OTHER = 3.0
 """Times the reference, or a part of it, beyond which the host was busy with something else."""
 
 
@@ -99,7 +99,7 @@ def _of_compiled(costs: HostCosts, eager_ns: float, times: dict[str, float | Non
         if found is None:
             continue
         factor = found / eager_ns / REFERENCE[name]
-        if 1 / MOST_OTHER < factor < MOST_OTHER:
+        if 1 / MAX_OTHER < factor < MAX_OTHER:
             changed = {field: factor * getattr(costs, field)}
             costs = replace(costs, **changed, timed=(*costs.timed, words))
     return costs

@@ -23,7 +23,7 @@ from stepscope.replay.changes import with_part_ns, without_tasks, without_waits
 from stepscope.replay.graph import Graph, recorded_weights
 from stepscope.replay.profiler_cost import event_ns, without_cost_ns
 from stepscope.rules.case import Case, once_a_case
-from stepscope.rules.proposal import LEAST_SHARE
+from stepscope.rules.proposal import MIN_SHARE
 from stepscope.rules.task_table import TaskTable
 
 INNER_LAUNCH = 0.23
@@ -194,7 +194,7 @@ def located(lines: Mapping[str, float]) -> tuple[SourceLocation, ...]:
     return tuple(
         SourceLocation(line=line_of(line), module=None, share=share)
         for line, share in lines.items()
-        if share >= LEAST_SHARE
+        if share >= MIN_SHARE
     )
 
 

@@ -13,12 +13,12 @@ from stepscope.rules.job_case import JobCase
 
 Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 
-LEAST_KERNEL_NS = 10_000.0
+MIN_KERNEL_NS = 10_000.0
 """Shorter kernels are launch and drain: they do not follow the clock."""
-LEAST_SAME = 0.9
+MIN_SAME = 0.9
 """Share of a rank's kernel time, and of the others', that must be in kernels that all launch
 equally often with the same geometry: the same work."""
-MOST_LACKING = 0.1
+MAX_LACKING = 0.1
 """Largest ratio of the others' extra kernel time to the rank's own: up to this it does all that
 they do. A library may choose another kernel for the same work on each rank."""
 
@@ -46,14 +46,14 @@ def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
         if all(key in kernels and len(kernels[key]) == len(durations) for kernels in others)
     ]
     if any(
-        _time(kernels, same) < LEAST_SAME * _time(kernels, list(kernels))
+        _time(kernels, same) < MIN_SAME * _time(kernels, list(kernels))
         for kernels in (own_kernels, *others)
     ):
         return None
     usual = np.array([np.median([np.median(kernels[key]) for kernels in others]) for key in same])
     own = np.array([np.median(own_kernels[key]) for key in same])
     weight = usual * np.array([len(own_kernels[key]) for key in same])
-    chosen = usual >= LEAST_KERNEL_NS
+    chosen = usual >= MIN_KERNEL_NS
     if not chosen.any():
         return None
     ratio = (own / np.maximum(usual, 1.0))[chosen]
@@ -79,7 +79,7 @@ def extra_kernels(job: JobCase, index: int) -> ExtraKernels | None:
     more = [_surplus(own, kernels) for kernels in by_rank]
     num, time_ns = min(each[0] for each in more), min(each[1] for each in more)
     lacking_ns = max(_surplus(kernels, own)[1] for kernels in by_rank)
-    if num == 0 or lacking_ns > MOST_LACKING * time_ns:
+    if num == 0 or lacking_ns > MAX_LACKING * time_ns:
         return None
     steps = max(min(part.graph.num_steps for part in job.job_graph.parts), 1)
     return ExtraKernels(num=num / steps, ns=time_ns / steps)

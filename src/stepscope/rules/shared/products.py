@@ -63,7 +63,7 @@ def num_across(inputs: ParsedInputs, positions: tuple[int, int]) -> int:
 
 MISALIGNED_NAME = re.compile(r"align[12](?!\d)")
 """Names of kernels that load one or two numbers at a time."""
-MOST_PADDING = 1.125
+MAX_PADDING = 1.125
 """Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class) is
 not padded."""
 COMPILER_WORTH = 1.1
@@ -100,7 +100,7 @@ def padded_times(case: Case) -> tuple[Float64, float]:
         if padding.is_aligned:
             aligned_now += float(graph.task_ns[task])
             aligned_best += padding.best_ns
-        elif padding.growth <= MOST_PADDING:
+        elif padding.growth <= MAX_PADDING:
             padded[task] = padding.best_ns
     slowdown = max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
     return padded, slowdown

@@ -38,7 +38,7 @@ CONVOLUTION_BACKWARD_SHARE = 0.5
 """Backward, both gradients."""
 CONVOLUTION_CHANNELS = 80
 """In a group, from which the tiles of the matrix units are full: fewer reach their part of it."""
-LEAST_CONVOLUTION_CHANNELS = 4
+MIN_CONVOLUTION_CHANNELS = 4
 """To which the channels of a picture are padded."""
 CONVOLUTION_BACKWARD_STREAM_SHARE = 0.6
 """Share of the bandwidth reached by convolutions whose traffic holds them up, backward."""
@@ -131,7 +131,7 @@ def convolution_ns(
 ) -> float:
     """A convolution whose groups have so many channels, in and out at least."""
     share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
-    share *= min(max(channels, LEAST_CONVOLUTION_CHANNELS) / CONVOLUTION_CHANNELS, 1.0)
+    share *= min(max(channels, MIN_CONVOLUTION_CHANNELS) / CONVOLUTION_CHANNELS, 1.0)
     # Convolutions are not calibrated: they are taken to be as far below products as they usually
     # are.
     share *= roofs.matrix_share(precision, MATRIX_SHARE) / MATRIX_SHARE
