@@ -122,6 +122,7 @@ OURS = (
     Entry("comms.fp32_exchange", None, of_job=True),
     Entry("comms.exchange_each_batch", None, of_job=True, on_host=True),
     Entry("comms.sync_every_microbatch", None, of_job=True, on_host=True),
+    Entry("comms.waited_metrics", None, of_job=True, on_host=True),
     Entry("comms.shared_device", None),
     Entry("comms.slow_link", None, of_job=True),
     Entry("imbalance.late_rank", None, of_job=True, on_host=True),

@@ -9,7 +9,7 @@ import pytest
 from stepscope.rules.comms.tiny_buckets import propose_job
 from stepscope.rules.shared.messages import cost_of
 from tests.rules.job_cases import Fleet, ddp, gain
-from tests.rules.on_hosts import on_hosts
+from tests.rules.on_hosts import on_hosts, one_after_the_other
 from tests.wording import mentions
 
 SMALL = 1 << 18
@@ -80,6 +80,18 @@ def test_messages_of_hosts_are_merged_with_what_handing_them_over_takes() -> Non
     # host half a millisecond more.
     assert gain(job, said) == pytest.approx(76 / (12 + 35.2 - 3), rel=0.05)
     assert propose_job(Fleet().job([on_hosts(*[True] * 8)] * 2)) is None
+
+
+def test_gradients_summed_by_hand_one_after_the_other_fit_into_one_message() -> None:
+    trace = one_after_the_other(20, "[[8]]", after_update=False)
+    job = Fleet().job([trace, trace])
+    said = propose_job(job)
+    assert said is not None
+    assert mentions(said.action, "DistributedDataParallel", "all_reduce of each")
+    # Nineteen waits of a millisecond go; what is done with each gradient stays.
+    assert gain(job, said) == pytest.approx(32.1 / 13.1, rel=0.03)
+    after = one_after_the_other(20, "[[8]]", after_update=True)
+    assert propose_job(Fleet().job([after, after])) is None
 
 
 def test_cost_is_fitted_where_messages_are_large_enough_to_tell() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import zip_longest
 
 from msgspec import Struct
 
@@ -92,10 +93,13 @@ def _tensors(context: RankContext, event: int) -> tuple[list[int], str | None]:
         return [], None
     if not isinstance(dims, list) or not isinstance(types, list):
         return [], None
+    # A tensor of one number has no dimensions; nor has an argument that is no tensor.
     shapes = [
         d
-        for d in dims
-        if isinstance(d, list) and d and all(isinstance(n, int) and n >= 0 for n in d)
+        for d, t in zip_longest(dims, types)
+        if isinstance(d, list)
+        and all(isinstance(n, int) and n >= 0 for n in d)
+        and (d or (isinstance(t, str) and t in DTYPES))
     ]
     dtypes = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
     sizes = [math.prod(shape) for shape in shapes]

@@ -8,9 +8,11 @@ Why it costs: a message costs its start (alpha: kernel launch, handshakes, steps
 and its bytes. Forty messages pay forty starts for bytes that one message would carry in one.
 
 Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges
-(`ProfilerActivity.CPU`); on a device or, with gloo, without one.
+(`ProfilerActivity.CPU`); on a device or, with gloo, without one. There the job's own all_reduce of
+each gradient, between backward and the optimizer, counts as well.
 
-What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; 100 over networks whose
+What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default, also in place of
+`for p in model.parameters(): dist.all_reduce(p.grad)`; 100 over networks whose
 start was measured to weigh beside 25 MB. DeepSpeed: reduce_bucket_size. FSDP: shard larger units.
 
 Example: 41 all-reduces of 0.26 MB took 4.5 ms each, 190 ms a step; one bucket of 10.5 MB brought it
@@ -29,6 +31,7 @@ from msgspec import Struct
 from stepscope.analyses.grouping import is_among, matching
 from stepscope.analyses.intervals import union
 from stepscope.core.trace import NONE, Float64, Int64, Kind
+from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.replay.host_graph import HANDED_OVER
 from stepscope.replay.job import with_graphs
@@ -46,6 +49,7 @@ from stepscope.rules.shared.messages import (
     times_ns,
 )
 from stepscope.rules.shared.micro_batches import beginnings
+from stepscope.rules.shared.waited_collectives import Waited, waited_collectives
 
 CODE = "tiny-buckets"
 BOUND = "comms"
@@ -80,6 +84,8 @@ class _Merging(Struct, frozen=True, kw_only=True):
     gradients: list[Messages]
     merged: list[list[Bucket]]
     cost: Cost
+    by_hand: list[Waited]
+    """The same messages, where the job's own code sends them one after the other."""
 
     @property
     def num_after(self) -> int:
@@ -101,16 +107,26 @@ class _Merging(Struct, frozen=True, kw_only=True):
                 self.job.cases, merged.parts, self.gradients, self.merged, strict=True
             )
         ]
+        if self.by_hand:
+            graphs = [
+                _waited_once(case, graph, own, made)
+                for case, graph, own, made in zip(
+                    self.job.cases, graphs, self.by_hand, self.merged, strict=True
+                )
+            ]
         return with_graphs(merged, graphs)
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """Consecutive messages merged into buckets, each sent when its last gradient is there."""
     gradients = [gradient_messages(job, index, ACCUMULATE) for index in range(len(job.cases))]
+    by_hand = [] if any(map(len, gradients)) else _by_hand(job)
+    if by_hand:
+        gradients = [waited.sent for waited in by_hand]
     sizes = np.concatenate([own.bytes for own in gradients])
     took = np.concatenate([times_ns(job.job_graph, at, own) for at, own in enumerate(gradients)])
     cost = cost_of(sizes, took)
-    best = None if cost is None else _best(job, gradients, cost)
+    best = None if cost is None else _best(job, gradients, cost, by_hand)
     if cost is None or best is None:
         return None
     steps = sum(part.graph.num_steps for part in job.job_graph.parts)
@@ -124,7 +140,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         summary=f"{num:.0f} gradient messages a step of {np.median(sizes) / 1e6:.2f} MB each pay "
         f"the latency of {cost.alpha_ns / 1e6:.2f} ms.",
-        action=f"DistributedDataParallel(..., bucket_cap_mb={best.cap_mb}){usual}; DeepSpeed: "
+        action="DistributedDataParallel in place of an all_reduce of each parameter's gradient; or "
+        "one all_reduce of all of them in one tensor"
+        if by_hand
+        else f"DistributedDataParallel(..., bucket_cap_mb={best.cap_mb}){usual}; DeepSpeed: "
         "reduce_bucket_size; FSDP: larger units",
         evidence=(
             (
@@ -142,7 +161,22 @@ def propose_job(job: JobCase) -> JobProposal | None:
     )
 
 
-def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | None:
+def _by_hand(job: JobCase) -> list[Waited]:
+    """All-reduces of gradients by the job's own code, one after the other once backward is done;
+    none where not every rank sends some."""
+    if not all(part.graph.on_host for part in job.job_graph.parts):
+        return []
+    sent = []
+    for index in range(len(job.cases)):
+        waited = waited_collectives(job, index)
+        is_sum = np.array([kind.op == "all_reduce" for kind in waited.sent.kind], np.bool_)
+        sent.append(waited.at(is_sum & waited.before_update & ~np.isnan(waited.sent.bytes)))
+    return sent if all(map(len, sent)) else []
+
+
+def _best(
+    job: JobCase, gradients: list[Messages], cost: Cost, by_hand: list[Waited]
+) -> _Merging | None:
     """Usual buckets where messages are far smaller: that is a fault with a known way out. Else
     larger ones, where the messages' start was measured."""
     options = [(POLICY.usual_mb, POLICY.least_per_bucket)]
@@ -153,7 +187,14 @@ def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | Non
             buckets(own, cap_mb, _micro_batches(job, index, own))
             for index, own in enumerate(gradients)
         ]
-        merging = _Merging(job=job, cap_mb=cap_mb, gradients=gradients, merged=merged, cost=cost)
+        merging = _Merging(
+            job=job,
+            cap_mb=cap_mb,
+            gradients=gradients,
+            merged=merged,
+            cost=cost,
+            by_hand=by_hand,
+        )
         num_small = sum(int((own.bytes <= cap_mb * 2**20).sum()) for own in gradients)
         if merging.num_shared and num_small >= least * merging.num_shared:
             return merging
@@ -223,6 +264,13 @@ def _handed_over_once(case: Case, graph: Graph, sent: Messages, merged: Sequence
     asked = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER))
     asked = asked[is_among(trace.start_ns[asked], when)]
     return without_operators(case, graph, union(trace.start_ns[asked], trace.end_ns[asked]))
+
+
+def _waited_once(case: Case, graph: Graph, waited: Waited, merged: Sequence[Bucket]) -> Graph:
+    """Nor does it wake up after each message that it waits for."""
+    gone = np.array([at for bucket in merged for at in bucket.members[:-1]], np.int64)
+    spent = union(waited.start[gone], waited.end[gone])
+    return without_operators(case, without_host_ranges(graph, spent), spent)
 
 
 def _merged_ns(bucket: Bucket, now_ns: Float64, cost: Cost) -> float:
