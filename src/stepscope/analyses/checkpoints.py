@@ -32,10 +32,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     """A model has many tensors; what somebody looks at is a few."""
     least_bytes: int = 1_000_000
     most_back: float = 0.5
-    """Of the bytes fetched in the whole recording, sent to the device:
-    from there on they may be the same tensors, updated."""
+    """Share of the bytes fetched in the whole recording that may have been sent to the device
+    meanwhile: from there on they may be the same tensors, updated."""
     least_quiet: float = 0.2
-    """Of a save's time with no operator and no call recorded: the pickling and the writing."""
+    """Share of a save's time with no operator and no call recorded: the pickling and the
+    writing."""
 
 
 POLICY = Policy()

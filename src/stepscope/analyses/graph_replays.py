@@ -111,7 +111,7 @@ def _replays(trace: Trace, launch: Int64, kernels: Int64, keys: Int64) -> list[_
 
 
 def _rows(trace: Trace, kernels: Int64, keys: Int64) -> Iterator[tuple[Int64, Int64]]:
-    """Of each stream of each device, its kernels in order of time and their keys."""
+    """Kernels of each stream of each device in order of time, and their keys."""
     order = np.lexsort((np.arange(len(kernels)), trace.stream[kernels], trace.device[kernels]))
     kernels, keys = kernels[order], keys[order]
     place = (np.diff(trace.stream[kernels]) != 0) | (np.diff(trace.device[kernels]) != 0)
@@ -209,7 +209,7 @@ def in_capture(trace: Trace) -> Bool:
 
 
 def _captures(trace: Trace, parent: Int64, launch: Int64) -> Iterator[Int64]:
-    """Of each whole capture of one stream, the launches in it."""
+    """Launches in each whole capture of one stream."""
     runtime = trace.is_kind(Kind.RUNTIME)
     begins, ends, forks = (
         np.flatnonzero(runtime & matching(trace, pattern))

@@ -25,12 +25,12 @@ class KnownBug(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One bug, and where it is told of."""
 
     what: str
-    """Of the recording, that is wrong."""
+    """Part of the recording that is wrong."""
     because: str
     reference: str
     """Public."""
     field: str
-    """Of the trace's own header, in which the version stands."""
+    """Field of the trace's own header in which the version stands."""
     least: int
     below: int
     """Versions of the bug: from the first, up to the second without it."""

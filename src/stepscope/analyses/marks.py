@@ -16,8 +16,8 @@ from stepscope.core.trace import Bool, Trace
 
 NUMBERED = re.compile(r"(?P<stem>.*?[^\s#_:/-])?[\s#_:/-]{0,8}\d{1,12}")
 WHOLE = 0.8
-"""Of what was measured, from which ranges that differ by a number are the steps themselves: those
-of layers hold the forward pass, a third of it (a judgement)."""
+"""Share of what was measured from which ranges that differ by a number are the steps themselves:
+those of layers hold the forward pass, a third of it (a judgement)."""
 
 
 def host_mark_rows(trace: Trace, inside: Bool) -> tuple[RangeRow, ...]:

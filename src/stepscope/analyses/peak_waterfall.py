@@ -33,7 +33,7 @@ def with_waterfalls(facts: Facts) -> Facts:
 
 
 def rank_waterfall(rank: RankFacts, clock: Clock | None = None) -> PeakWaterfall | None:
-    """Of the median step, or of the two in the middle."""
+    """Waterfall of the median step, or of the two in the middle."""
     split, chosen = rank.compute_split, rank.steps.median_windows
     if rank.partition is None or split is None or not chosen:
         return None
@@ -93,8 +93,8 @@ def job_waterfall(ranks: Sequence[PeakWaterfall]) -> PeakWaterfall | None:
 def log_waterfall(
     log: TrainingLog, step_ns: int | None, work: GivenWork | None
 ) -> PeakWaterfall | None:
-    """Of a log alone: what was achieved, and all else. By the model that was given; else by the
-    TFLOP/s that the log states, where the device was given; else by the log's own MFU."""
+    """Waterfall of a log alone: what was achieved, and all else. By the model that was given; else
+    by the TFLOP/s that the log states, where the device was given; else by the log's own MFU."""
     share = _share_of_log(log, step_ns, work)
     if step_ns is None or share is None or not 0 <= share <= 1:
         return None
@@ -114,7 +114,7 @@ def log_waterfall(
 
 
 def _share_of_log(log: TrainingLog, step_ns: int | None, work: GivenWork | None) -> float | None:
-    """Of the peak."""
+    """Share of the peak that a log achieved."""
     if work is not None and work.step_flops is not None:
         return work.step_flops / work.peak_flops / (step_ns * 1e-9) if step_ns else None
     if work is not None:

@@ -40,7 +40,7 @@ ON_HOST, ON_CUDA = 0, 1
 
 
 def profiler_views(context: RankContext) -> ProfilerViews:
-    """Of the measured steps; nothing in them where the trace has no whole step."""
+    """Views of the measured steps; nothing in them where the trace has no whole step."""
     memory, where = memory_views(context)
     calls = calls_of(context)
     return ProfilerViews(
@@ -61,7 +61,7 @@ def _in_window(trace: Trace, events: Int64, window: tuple[int, int]) -> Int64:
 
 
 def _inside(context: RankContext) -> Bool:
-    """Of the charged work, what begins in the measured windows."""
+    """Mask of the charged work that begins in the measured windows."""
     low, high = context.window
     start = context.trace.start_ns[context.charges.work]
     chosen: Bool = (start >= low) & (start < high)
@@ -73,11 +73,11 @@ class Calls(Struct, frozen=True):
 
     ops: Int64
     above: Int64
-    """Of every event of the trace that is an operator, the one that called it."""
+    """Caller of every event of the trace that is an operator: the operator above it."""
     own_ns: Int64
-    """Of each, without the operators that it called."""
+    """Time of each operator without those that it called."""
     launcher: Int64
-    """Of each piece of work that an operator launched, that operator."""
+    """Operator that launched each piece of work that an operator launched."""
     work_ns: Int64
 
 
@@ -287,7 +287,7 @@ def module_views(context: RankContext) -> tuple[ModuleView, ...] | None:
 
 
 def _modules_of(context: RankContext, is_module: Bool) -> Int64:
-    """Of all charged work, the innermost module it was launched in."""
+    """Innermost module that each piece of charged work was launched in."""
     charges = context.origins
     start = np.where(charges.home == NONE, charges.launch, charges.home)
     return ancestor_with(context.links.parent, start, is_module)

@@ -108,8 +108,8 @@ def _marks(
 def _range_rows(
     context: RankContext, charges: Charges, origins: Charges
 ) -> tuple[tuple[RangeRow, ...], tuple[RangeRow, ...] | None]:
-    """Of the marks, and of the modules where stacks were recorded. What is inside each range is
-    as large as the trace, and is let go of here."""
+    """Rows of the marks, and of the modules where stacks were recorded. What is inside each range
+    is as large as the trace, and is let go of here."""
     trace, links = context.trace, context.links
     inside = inclusive(trace, links, charges)
     marks = inclusive_rows(trace, links, inside, mark_ranges(trace))[:MAX_ROWS]

@@ -43,12 +43,12 @@ class RankContext:
     collective: Bool
     sets: DeviceSets
     charges: Charges
-    """Of all device work that belongs to a step."""
+    """Charges of all device work that belongs to a step."""
     origins: Charges
     """The same, with kernels of CUDA graphs charged to the operators they were captured from:
     for tables. Rules price what a step's own host did, and those ran elsewhere."""
     kernels: KernelWork
-    """Of the same work's kernels."""
+    """Kernels of the same work."""
     roofs: DevicePeaks | None
     device: DeviceProperties | None
 

@@ -17,7 +17,7 @@ from typing import Any
 from stepscope.core.diagnosis import CodeChange
 
 MAX_CHARS = 2_000_000
-"""Of a script that is parsed."""
+"""Characters of a script that is parsed, at most."""
 POSITIONAL: Mapping[str, tuple[str, ...]] = {
     "DataLoader": (
         *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"),
@@ -98,7 +98,7 @@ def _call(tree: ast.Module, line: int, name: str) -> ast.Call:
 
 
 def _name(function: ast.expr, tree: ast.Module) -> str | None:
-    """Of what is called: the last of a dotted name, or what an import renamed."""
+    """Name of what is called: the last of a dotted name, or what an import renamed."""
     if isinstance(function, ast.Attribute):
         return function.attr
     if not isinstance(function, ast.Name):

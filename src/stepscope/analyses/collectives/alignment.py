@@ -69,8 +69,8 @@ def align_lists(
 
 
 def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
-    """Of pairs made by counting, those that counting gets wrong:
-    where each list has lost another one, equally many are left.
+    """Mask of the pairs made by counting that counting gets wrong: where each list has lost another
+    one, equally many are left.
 
     list    a b c d   f
     times   a   c d e f
@@ -102,7 +102,8 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
 
 
 def _neighbours(list_ns: Int64, list_token: Int64) -> Int64:
-    """Of each in the list, the next of its kind and the one before; NONE where there is none."""
+    """Index of the next of its kind and of the one before, for each in the list; NONE where there
+    is none."""
     order = np.lexsort((list_ns, list_token))
     neighbour = np.full((2, len(list_ns)), NONE, np.int64)
     alike = np.diff(list_token[order]) == 0
@@ -112,8 +113,8 @@ def _neighbours(list_ns: Int64, list_token: Int64) -> Int64:
 
 
 def _is_lone(distance: Int64, to: Int64, list_ns: Int64, list_token: Int64, part: int) -> Bool:
-    """Of pairs, those that may as well be two collectives: far apart beside the others, and by more
-    than this part of the distance to the next of their kind."""
+    """Mask of the pairs that may as well be two collectives: far apart beside the others, and by
+    more than this part of the distance to the next of their kind."""
     usual = float(np.median(distance)) if len(distance) else 0.0
     neighbour = _neighbours(list_ns, list_token)[:, to]
     gaps = np.where(neighbour != NONE, np.abs(list_ns[neighbour] - list_ns[to]), MAX_NS)

@@ -10,8 +10,8 @@ from stepscope.analyses.grouping import distinct
 from stepscope.core.trace import NONE, Int64
 
 _MIN_SHARE = 0.4
-"""Of the collectives in the time both recorded,
-how many must be found under an offset for it to be one."""
+"""Share of the collectives in the time both recorded that must be found under an offset for it to
+be one."""
 _LOST_COST = 3.5
 """What an entry without a partner costs, in nats: recorders lose about 3 in 100."""
 _FLOOR_NS = 10_000

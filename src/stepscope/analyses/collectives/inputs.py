@@ -37,7 +37,8 @@ class CollectiveInputs(Struct, frozen=True, kw_only=True):
 
     @property
     def group_size(self) -> int | None:
-        """Of gathers and scatters: how many times the smaller side goes into the larger."""
+        """Group size of gathers and scatters: how many times the smaller side goes into the
+        larger."""
         if (
             not self.in_elements
             or not self.out_elements

@@ -49,7 +49,7 @@ SMALL_BYTES = 1 << 16
 they say nothing about the shape where there are larger ones."""
 UNEVEN = 1.05
 EXCEPTION = 0.05
-"""Of an operation's calls: fewer of them in one part of the step are no pattern."""
+"""Share of an operation's calls: fewer of them in one part of the step are no pattern."""
 P2P = frozenset({"send", "recv", "sendrecv"})
 PARTS = (NONE, FORWARD, BACKWARD, OPTIMIZER)
 NAMES = {FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "the optimizer"}

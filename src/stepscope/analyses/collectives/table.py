@@ -35,7 +35,7 @@ class Entries(Struct, frozen=True, kw_only=True):
     key: Int64
     rank_index: Int64
     number: Int64
-    """Of the matched collective; NONE."""
+    """Number of the matched collective, or NONE."""
     group: Int64
     dur_ns: Float64
     wait_ns: Float64

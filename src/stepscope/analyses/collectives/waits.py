@@ -32,7 +32,7 @@ def until_all_came(records: CollectiveRecords, matched: Matched) -> Intervals:
 def _until_last(
     number: Int64, start_ns: Int64, end_ns: Int64, matched: Matched, rank: int
 ) -> Intervals:
-    """Of these stretches what lies before the last rank came to their collective."""
+    """Parts of these stretches before the last rank came to their collective."""
     has_id = number != NONE
     last = matched.last_ns[number[has_id]] - matched.offset_ns[rank]
     start, end = start_ns[has_id], np.minimum(end_ns[has_id], last)

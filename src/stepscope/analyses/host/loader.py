@@ -21,10 +21,10 @@ that: batches of many tensors were not measured."""
 
 MESSAGE_NS = 650_000.0
 TENSOR_NS = 350_000.0
-"""Of a process on either side of a batch that a worker hands over: for the batch, and for each
-tensor in it, whose memory goes over as an open file, on a connection of its own (0.34 to 0.38 ms
-for 4 to 64 tensors, one core of an ARM server; own lab, table_trivial_loader, an x86 host: 4
-workers took 1.1 ms of loading two tensors off the step and made it 0.6 ms longer)."""
+"""Nanoseconds that a process on either side of a batch that a worker hands over spends: for the
+batch, and for each tensor in it, whose memory goes over as an open file, on a connection of its own
+(0.34 to 0.38 ms for 4 to 64 tensors, one core of an ARM server; own lab, table_trivial_loader, an
+x86 host: 4 workers took 1.1 ms of loading two tensors off the step and made it 0.6 ms longer)."""
 FETCH_NS = MESSAGE_NS + TENSOR_NS
 """Where it is not known how many there are."""
 
@@ -33,8 +33,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     most_steps: float = 0.5
     """Share of the fetches that must wait, unless all waits together are long."""
     long_wait: float = 0.2
-    """Of a step, waited on average: several workers that take long each hand their batches over in
-    a burst, so that one fetch waits for all; a burst that a deeper queue would smooth costs
+    """Share of a step waited on average: several workers that take long each hand their batches
+    over in a burst, so that one fetch waits for all; a burst that a deeper queue would smooth costs
     less."""
 
 
@@ -50,7 +50,7 @@ def next_calls(trace: Trace, host: HostActivity, pattern: re.Pattern[str]) -> In
 
 
 def fetch_times(trace: Trace, host: HostActivity) -> Int64:
-    """Of the fetches from worker processes."""
+    """Durations of the fetches from worker processes."""
     times: Int64 = trace.dur_ns[next_calls(trace, host, WORKERS)]
     return times
 

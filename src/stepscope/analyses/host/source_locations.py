@@ -116,9 +116,9 @@ MAX_DEEP = 64
 MAX_SHOWN = 4
 """Modules of a path that are written; a longer one is shortened in the middle."""
 COMMON_SHARE = 0.5
-"""Of a line's cost that must lie in a module for the line to be shown in it."""
+"""Share of a line's cost that must lie in a module for the line to be shown in it."""
 ALONE_SHARE = 0.9
-"""Of a class of modules' cost that one of them must have to be named alone."""
+"""Share of the cost of a class of modules that one of them must have to be named alone."""
 
 
 class Stacks(Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 
 
 def compute_split(context: RankContext) -> ComputeSplit | None:
-    """Of each window of the steps; None without a device or a window."""
+    """Split of each window of the steps; None without a device or a window."""
     steps, roofs = context.cut.steps, context.roofs
     if not steps.windows or steps.where != "device":
         return None
@@ -159,7 +159,7 @@ def _batches(
 
 
 def _leads(op: Int64, dur: Int64) -> tuple[Int64, Int64]:
-    """Of each kernel, the longest of its operator's call, and the time of them all."""
+    """Longest kernel of each operator's call, and the time of all kernels of that call."""
     group = np.where(op == NONE, -1 - np.arange(len(op)), op)
     order = np.lexsort((-dur, group))
     begins = np.flatnonzero(np.diff(group[order], prepend=group[order][:1] - 1))
@@ -256,9 +256,9 @@ def _running(work: _Kernels, low: int, high: int) -> slice:
 
 
 def _filled(context: RankContext, work: _Kernels, roofs: DevicePeaks) -> Float64:
-    """Of the device's SMs and of their tiles, the share that has work while a kernel runs: blocks
-    over SMs in whole waves, and outputs over the tiles that cover them. NaN: not known. What waits
-    for memory needs no whole waves, only a block on each SM."""
+    """Share of the device's SMs and of their tiles that has work while a kernel runs: blocks over
+    SMs in whole waves, and outputs over the tiles that cover them. NaN: not known. What waits for
+    memory needs no whole waves, only a block on each SM."""
     trace, num_sms = context.trace, roofs.spec.num_sms
     # Whether other vendors' recorders count blocks or threads differs.
     if num_sms is None or roofs.spec.vendor != "nvidia" or not len(work.index):
@@ -300,8 +300,8 @@ def _share_filled(trace: Trace, kind: list[int], num_sms: int) -> float:
 
 
 def _tile_share(kernel: str, op: str, inputs: OpInputs) -> float:
-    """Of what the tiles cover, the outputs; 1 where the tile or the sizes are not known. Which side
-    of a tile goes along the rows is not told: the better one is taken."""
+    """Share of what the tiles cover that is outputs; 1 where the tile or the sizes are not known.
+    Which side of a tile goes along the rows is not told: the better one is taken."""
     tile, parsed = TILE.search(kernel), parse_inputs(inputs)
     size = None if parsed is None else product_size(op, parsed)
     if tile is None or size is None:

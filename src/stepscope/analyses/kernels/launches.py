@@ -148,8 +148,8 @@ def _without_work(trace: Trace, links: Links) -> Bool:
 
 
 def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | None:
-    """Of the idle time, what lies in stretches of the host with
-    no runtime call that are longer than Python between two."""
+    """Share of the idle time in stretches of the host with no runtime call that are longer than
+    Python between two."""
     total = int((idle.end - idle.start).sum())
     calls = trace.is_kind(Kind.RUNTIME) & host.driving
     speaking = close_gaps(time_of(trace, calls), SHORT_GAP_NS)

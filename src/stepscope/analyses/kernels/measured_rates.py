@@ -22,7 +22,7 @@ class DevicePeaks(Struct, frozen=True, kw_only=True):
     """Operators that were timed on the device."""
 
     def matrix_share(self, precision: str | None, usual: float) -> float:
-        """Of the peak, what the best products reach for long."""
+        """Share of the peak that the best products reach for long."""
         peak = self.peak_flops(precision, matrix=True)
         if self.measured is None or precision is None or peak is None:
             return usual
@@ -30,7 +30,7 @@ class DevicePeaks(Struct, frozen=True, kw_only=True):
         return usual if best is None else best / peak
 
     def stream_share(self, usual: float) -> float:
-        """Of the bandwidth, what a large copy within the device reaches."""
+        """Share of the bandwidth that a large copy within the device reaches."""
         rate = None if self.measured is None else self.measured.copy_bytes_per_s()
         return usual if rate is None else rate / self.spec.bandwidth_bytes_per_s.value
 

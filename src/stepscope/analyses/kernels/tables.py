@@ -57,7 +57,7 @@ class KernelWork(Struct, frozen=True, kw_only=True):
     is_matrix: Bool
     """Carries the work of a GEMM, a convolution or an attention."""
     works: dict[tuple[int, int], Work | None]
-    """Of an operator's name and inputs, as numbers of the trace."""
+    """Work by an operator's name and inputs, as numbers of the trace."""
 
     def only(self, chosen: slice) -> KernelWork:
         """That of the chosen kernels, as views."""

@@ -18,8 +18,9 @@ MAX_TIMES, MIN_TIMES = 512.0, 1 / 16
 FIRST = -2
 """Before what was there when the recording began."""
 WORKSPACE, THREADS = 32 << 20, 2
-"""Of cuBLAS, on Hopper; the thread of the forward pass has one, and that of the backward pass makes
-another in the first step (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+"""Bytes of cuBLAS's workspace on Hopper, and the threads that have one: that of the forward pass,
+and that of the backward pass, which makes another in the first step
+(aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 NARROW = 1.01
 """Times, within which the largest batch is told."""
 

@@ -40,8 +40,9 @@ REDUCTIONS = re.compile(
     r"^aten::(sum|mean|prod|var|std|var_mean|amax|amin|max|min|logsumexp|linalg_vector_norm)$"
 )
 PARTIAL_SUMS_BYTES = 1 << 20
-"""Of a reduction on each multiprocessor, once it fills the device: 132 to 136 MiB of `aten::sum` on
-an H200's 132, whatever it sums (torch 2.11, aten/src/ATen/native/cuda/Reduce.cuh)."""
+"""Bytes of a reduction's partial sums on each multiprocessor, once it fills the device: 132 to 136
+MiB of `aten::sum` on an H200's 132, whatever it sums (torch 2.11,
+aten/src/ATen/native/cuda/Reduce.cuh)."""
 
 
 def growing_mask(

@@ -41,7 +41,7 @@ STATES = {
 """Tensors as large as the weights that torch's optimizers keep by default (torch/optim/*.py); SGD
 keeps one with momentum and none without, which its size shows."""
 NEARLY = 0.97
-"""Of a size, from which it is taken to be there."""
+"""Share of a size from which it is taken to be there."""
 
 
 class Kinds(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     sizes: dict[str, int]
     weights_bytes: int | None
-    """Of what is trained; None where that is not known."""
+    """Bytes of what is trained; None where that is not known."""
 
 
 def kinds_of(

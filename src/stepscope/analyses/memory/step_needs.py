@@ -26,23 +26,25 @@ from stepscope.core.recordings.memory import (
 
 PASSES = ("forward", "backward")
 HALF = 0.5
-"""Of the block that it failed in, taken to be done."""
+"""Share of the block that it failed in which is taken to be done."""
 HEAD_COPIES = 3
-"""Of the output layer's result at the start of backward: itself, its softmax and its gradient."""
+"""Copies of the output layer's result at the start of backward: itself, its softmax and its
+gradient."""
 LOSS_CHUNKS = 4
-"""Of a loss that never holds all logits: more free little more, and each costs."""
+"""Chunks of a loss that never holds all logits: more free little more, and each costs."""
 CHUNK_ROWS = 450.0
 """Rows whose products take as long as what each chunk does with the output layer's weight: two
 casts of it, its gradient, a cast of that and a sum, some 32 bytes of each element. That is 32 x
 340e12 / 4.1e12 FLOPs on an H200, in steps of 340 TFLOP/s at 4.1 TB/s, and a row has 6."""
 GRADIENT_COPIES = 3
-"""Of what a block is given, while backward is in it: the gradient that goes around it, the one that
-comes in and the one that goes out."""
+"""Copies of what a block is given, while backward is in it: the gradient that goes around it, the
+one that comes in and the one that goes out."""
 LOSS = re.compile(r"NllLoss|LogSoftmax|CrossEntropy|cross_entropy|log_softmax", re.IGNORECASE)
 FP32_BYTES = 4
-"""Of an element of the softmax."""
+"""Bytes of an element of the softmax."""
 OF_NO_BLOCK = 0.05
-"""Of all activations: blocks are many, and one tensor of one of them is less."""
+"""Share of all activations above which a tensor is of no block: blocks are many, and one tensor of
+one of them is less."""
 COPIED = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax"}
 """Whose update makes one temporary as large as the weights, where it is not fused: the root of the
 second moment of all of them at once (torch/optim/adam.py, foreach)."""
@@ -54,13 +56,14 @@ class Moment(Struct, frozen=True, kw_only=True):
     kinds: Mapping[str, int]
     is_update: bool = False
     head_bytes: int = 0
-    """Of its temporaries, what the loss holds: the output layer's result and its copies."""
+    """Bytes of its temporaries that the loss holds: the output layer's result and its copies."""
     inputs_bytes: int | None = None
-    """Of its activations, what all blocks were given: it stays where they are checkpointed."""
+    """Bytes of its activations that all blocks were given: they stay where blocks are
+    checkpointed."""
     backward_bytes: int = 0
     """What backward holds beside the activations while it is in a block; the loss is over then."""
     chunks_longer: float | None = None
-    """Of a step's time, what a loss in chunks costs more, at most."""
+    """Share of a step's time that a loss in chunks costs more, at most."""
 
     @property
     def size_bytes(self) -> int:

@@ -53,8 +53,8 @@ GATHER = re.compile(r"^FSDP::all_gather|^FSDP::pre_(forward|backward)|_all_gathe
 MAX_ROWS = 40
 TIMES = (2, 4, 8, 16)
 CONTEXT_BYTES = 1 << 30
-"""Of the device, for its context and the libraries' own: 0.6 GiB to 0.8 GiB beside torch's (H200,
-torch 2.11)."""
+"""Bytes of the device for its context and the libraries' own: 0.6 GiB to 0.8 GiB beside torch's
+(H200, torch 2.11)."""
 NUM_STEPS = 2
 """That are played again for a larger batch."""
 MAX_CHANGES = 100_000

@@ -34,25 +34,26 @@ from stepscope.core.run import RunFacts
 
 MAX_WAYS = 3
 FORWARD_SHARE = 1 / 3
-"""Of forward and backward, in FLOPs: a product is done once forward and twice backward."""
+"""Share of forward in forward and backward, in FLOPs: a product is done once forward and twice
+backward."""
 CHECKPOINTED, SURELY_CHECKPOINTED = 0.85, 0.7
-"""Of a block's activations that checkpointing frees, and what it frees of any, where it is not
-known what blocks are given, which stays. Measured on an H200: 0.84 to 0.87 of transformers in bf16
-autocast, 0.68 to 0.71 of residual convolutions in fp32."""
+"""Share of a block's activations that checkpointing frees, and the share that it frees of any,
+where it is not known what blocks are given, which stays. Measured on an H200: 0.84 to 0.87 of
+transformers in bf16 autocast, 0.68 to 0.71 of residual convolutions in fp32."""
 MIN_HEAD = 0.05
-"""Of the highest moment: what the loss holds, from which it is worth another one."""
+"""Share of the highest moment that the loss must hold for another loss to be worth it."""
 USUAL_BLOCKS = 10
 """Where their number is not known."""
 MAX_OTHERS = 0.1
-"""Of a device, held by other processes, up to which they are not what fills it."""
+"""Share of a device, held by other processes, up to which they are not what fills it."""
 SPARE = 0.1
-"""Of the room, that stays free in pieces: tensors filled 82 % to 97 % of it, 91 % in the median, in
-the largest batches that fit (eleven jobs on an H200)."""
+"""Share of the room that stays free in pieces: tensors filled 82 % to 97 % of it, 91 % in the
+median, in the largest batches that fit (eleven jobs on an H200)."""
 SPLITS = (2, 4, 8, 16)
 SHARDED = (WEIGHTS, GRADIENTS, OPTIMIZER)
 UNSURE = 0.05
-"""Of a step, that more and smaller micro-batches are taken to cost where they are compared with
-other ways: nothing where kernels still fill the device."""
+"""Share of a step that more and smaller micro-batches are taken to cost where they are compared
+with other ways: nothing where kernels still fill the device."""
 
 
 class _Shortage(Struct, frozen=True, kw_only=True):
@@ -305,7 +306,8 @@ def _split(split: int, gradient_bytes: int, moment: Moment) -> int:
 
 
 def _gradient_bytes(shortage: _Shortage) -> int:
-    """Of all that is trained; as large as the weights where the update is not known."""
+    """Bytes of the gradients of all that is trained; as large as the weights where the update is
+    not known."""
     for moment in shortage.moments:
         if moment.is_update:
             return moment.kinds.get(GRADIENTS, 0)

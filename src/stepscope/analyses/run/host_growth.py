@@ -15,7 +15,7 @@ MIN_SAMPLES = 8
 """Eight that only rise are 3.5 deviations from a series without a trend."""
 Z = 3.4
 MIN_SHARE = 0.05
-"""Of what was held at first; less is nobody's trouble."""
+"""Share of what was held at first from which growth counts; less is nobody's trouble."""
 MIN_BYTES = 64 << 20
 LASTING = 0.5
 """The last third rises at this share of the mean rate at least: what levels off is no leak."""

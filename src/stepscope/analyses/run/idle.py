@@ -23,7 +23,7 @@ IO = ("disk_read_bytes_s", "disk_write_bytes_s", "children_disk_read_bytes_s")
 MIN_IO = 1_000_000
 """Bytes a second from which a process that uses no core reads or writes."""
 MAX_BUSY = 0.5
-"""Of a core, up to which some of the time between two samples is rest."""
+"""Share of a core up to which some of the time between two samples is rest."""
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class Interval(Struct, frozen=True, kw_only=True):
     begin_ns: int
     end_ns: int
     busy: float
-    """Of a core, up to 1."""
+    """Share of a core that was used, up to 1."""
     is_in_step: bool
     """Whether no step ended meanwhile."""
 
@@ -49,7 +49,7 @@ class Rest(Struct, frozen=True, kw_only=True):
     """One rank's intervals, and those of the others."""
 
     offset_ns: int = 0
-    """Of the wall's clock, from the rank's own."""
+    """Offset of the wall's clock from the rank's own."""
     mine: Sequence[Interval] = ()
     others: Sequence[Sequence[Interval]] = ()
 

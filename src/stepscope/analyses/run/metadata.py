@@ -243,7 +243,7 @@ def _feeding(recorded: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _made_at(recorded: Mapping[str, Any]) -> dict[str, str]:
-    """Of each class that was made once, the line; equal ones are one row with their number."""
+    """Line that made each class that was made once; equal ones are one row with their number."""
     made = [*_feeding(recorded)[:1], *objects_at(recorded, "optimizers")]
     names = Counter(as_text(each.get("class")) for each in made)
     return {
@@ -303,7 +303,7 @@ def _sum(sample: Mapping[str, Any], *names: str) -> float | None:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """Of what was measured: a number that is not finite, or a sum of such, was not."""
+    """Median of what was measured: a number that is not finite, or a sum of such, was not."""
     measured = [value for value in values if value is not None and math.isfinite(value)]
     return _measured(statistics.median(measured)) if measured else None
 

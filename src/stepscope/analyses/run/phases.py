@@ -27,9 +27,9 @@ from stepscope.readers.run_folder.folder import RankRecord
 UNLIKE = math.log(1.25)
 """By which the steps of two phases differ: as much as is told of a job that becomes slower."""
 MIN_STEPS, MIN_SHARE = 16, 0.05
-"""Of a phase: clean steps, and of all steps. A shorter one is a disturbance."""
+"""Least size of a phase: clean steps, and share of all steps. A shorter one is a disturbance."""
 IN_PLACE = 0.9
-"""Of the blocks of two phases, those that are nearer to their own: noise goes to and fro."""
+"""Share of the blocks of two phases that must be nearer to their own: noise goes to and fro."""
 IN_BLOCK, MAX_BLOCKS = 4, 240
 
 
@@ -66,7 +66,7 @@ class _Block(Struct, frozen=True, kw_only=True):
     first_step: int
     num: int
     log: float
-    """Of the nanoseconds of a step."""
+    """Logarithm of the nanoseconds of a step."""
 
 
 def phases_of(record: RankRecord) -> Phases | None:
@@ -93,7 +93,7 @@ def phases_of(record: RankRecord) -> Phases | None:
 
 
 def _usual(record: RankRecord, start: int, end: int | None, whole_run: Usual) -> Usual:
-    """Of a phase; in one that has hardly a row, by its stretches."""
+    """Usual step of a phase; in one that has hardly a row, by its stretches."""
     if start == 0 and end is None:
         return whole_run
     usual = usual_step([row for row in record.rows if _is_in(row["step"], start, end)])

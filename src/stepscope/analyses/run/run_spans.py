@@ -24,13 +24,14 @@ from stepscope.protocol.untrusted import LARGEST_INT, as_object, finite, whole
 from stepscope.readers.run_folder.folder import RankRecord
 
 MIN_EVALUATION = 0.2
-"""Of a usual step, from which one that was told to evaluate has done so."""
+"""Share of a usual step from which one that was told to evaluate has done so."""
 MIN_HELD, QUIET_PARTS = 0.1, ("between_ns", "wait_ns")
-"""Of what a slow step takes longer: a part in which it computes holds some of it from so much on,
-for there a machine that others use shows; in the others it computes little."""
+"""Share of what a slow step takes longer from which a part in which it computes holds some of it,
+for there a machine that others use shows; and the parts in which it computes little, which need no
+such share."""
 IN_FULL = 0.95
-"""Of what a step that is slow in its turn takes longer: as much of the job's own code after the
-last step is one. And of what nothing explains: as much rest, and all of it is."""
+"""Share of what a step that is slow in its turn takes longer: as much of the job's own code after
+the last step is one. And of what nothing explains: as much rest, and all of it is."""
 UNEXPLAINED = ("stalls", "warm_up", "shutdown", "other")
 """What may be rest."""
 
@@ -315,7 +316,8 @@ def _tail(record: RankRecord, last_ns: int, ends: RunEnds, turn: Turn | None) ->
 
 
 def turns_in(rows: Sequence[Row], phases: Phases, extras: Mapping[int, Extra]) -> tuple[Turn, ...]:
-    """Of the steps that hold nothing else: in the others a period tells the one from the other."""
+    """Turns of the steps that hold nothing else: in the others a period tells the one from the
+    other."""
     slow = []
     for row in rows:
         step = row["step"] or 0
@@ -353,7 +355,7 @@ def _has_evaluated(row: Row, usual: Usual) -> bool:
 
 
 def _begin_ns(row: Row) -> int:
-    """Of a step, or of a stretch of steps."""
+    """Begin of a step, or of a stretch of steps."""
     if "from_ns" in row:
         return row["from_ns"] or 0
     return (row["end_ns"] or 0) - (row["dur_ns"] or 0)

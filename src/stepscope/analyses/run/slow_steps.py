@@ -23,7 +23,7 @@ PART_SPREADS = 4
 MIN_GROUP = 3
 """Slow steps that can show a period."""
 PERIODIC_SHARE = 0.6
-"""Of the slow steps, those that keep a period; and of its turns, those that are slow."""
+"""Share of the slow steps that must keep a period; and of its turns that must be slow."""
 MAX_GROUPS = 3
 ALIKE = 2
 """Times as long, up to which slow steps may be of one turn."""

@@ -103,14 +103,14 @@ def saves_of(events: Sequence[Mapping[str, Any]]) -> Saves | None:
 
 
 def _saving(row: Row, step_ns: float) -> float:
-    """Of a step's saves, what makes it longer than the usual one: a save that waits for the device
-    waits for what the step does anyway."""
+    """Time by which a step's saves make it longer than the usual one: a save that waits for the
+    device waits for what the step does anyway."""
     return max(0.0, min(_value(row, "save_ns"), _value(row, "dur_ns") - step_ns))
 
 
 def _beginning(row: Row, epoch: Extra, step_ns: float, wait_ns: float) -> float:
-    """Of a step that begins an epoch, what starting the loader and waiting for its first batch
-    makes it longer than the usual one."""
+    """Time by which starting the loader and waiting for its first batch make a step that begins an
+    epoch longer than the usual one."""
     longer = epoch.iter_ns + max(epoch.first_wait_ns - wait_ns, 0.0)
     return max(0.0, min(longer, _value(row, "dur_ns") - step_ns))
 

@@ -18,7 +18,7 @@ from stepscope.readers.run_folder.folder import RankRecord
 
 
 class Extra(Struct, frozen=True, kw_only=True):
-    """Of one step."""
+    """Extras of one step."""
 
     num_epochs: int = 0
     iter_ns: int = 0

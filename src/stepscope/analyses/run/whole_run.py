@@ -27,7 +27,8 @@ COUNTED = ("saves", "evaluation", "epoch_start", "gc", "logging", "stalls", "idl
 
 
 def whole_run(record: RunRecord, facts: RunFacts) -> WholeRun | None:
-    """Of the rank with the median productive share; None where too few steps were timed on any."""
+    """Whole run of the rank with the median productive share; None where too few steps were timed
+    on any."""
     own = {rank.rank: rank.own for rank in facts.ranks}
     resting = rests(record.ranks)
     ranks = [

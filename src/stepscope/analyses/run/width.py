@@ -12,7 +12,8 @@ from stepscope.core.facts import PARTS, Facts, RankFacts, Steps
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED, RunStep, WidthRun
 
 CONFIDENCE = 0.975
-"""Of the interval of each side: both of them then bound their ratio with at least 95 %."""
+"""Confidence of the interval of each side: both of them then bound their ratio with at least 95
+%."""
 
 COMMS_OPS = (
     "record_param_comms", "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "fsdp::",
@@ -93,7 +94,8 @@ def mean_parts(ranks: Sequence[RankFacts], step: RunStep) -> dict[str, int | Non
 def mean_of_parts(
     split: Sequence[Mapping[str, float | None]], step_ns: int, profiled_ns: int, *, is_unsplit: bool
 ) -> dict[str, int | None]:
-    """Of ranks' steps. `is_unsplit`: what is waiting and what transfer is not known of each."""
+    """Mean parts of ranks' steps. `is_unsplit`: what is waiting and what transfer is not known of
+    each."""
     mean: dict[str, int | None] = {
         part: round(sum(parts[part] or 0.0 for parts in split) / len(split)) for part in PARTS
     }

@@ -38,34 +38,35 @@ from stepscope.core.trace import (
 STEADY_NS = 50_000
 """Clocks that are right differ by less: recorders align them to within microseconds."""
 DIFFERING_SHARE = 0.05
-"""Of linked work that begins before its launch, from which it is the clocks, and no number that was
-used again."""
+"""Share of linked work that begins before its launch from which it is the clocks, and no number
+that was used again."""
 LATE_SHARE = 0.5
-"""Of waits that return before the work that they wait for has ended."""
+"""Share of waits that must return before the work that they wait for has ended."""
 MIN_WAITS = 3
 MIN_STRETCH = 0.3
-"""Of a usual step, from which a silence in one step alone is no part of it."""
+"""Share of a usual step below which a silence in one step alone is part of it."""
 FIRST_STRETCH = 1.0
 """The same, before the first whole step: the profiler has just begun."""
 MIN_END = 0.1
-"""Of the last step, from which it goes on without an event."""
+"""Share of the last step from which a silence at its end counts: the step goes on without an
+event."""
 KNOWN_STRETCH = 4.0
 """The same, where the host was seen to wait for its loader, the device or other ranks."""
 MAX_OF_GAP = 0.5
-"""Of a silence, from which an event that reaches into it is taken to go through it."""
+"""Share of a silence from which an event that reaches into it is taken to go through it."""
 ALIKE = 0.25
-"""Of a usual step, by which the rest of that step may differ from it."""
+"""Share of a usual step by which the rest of that step may differ from it."""
 MISSING = 0.1
-"""Of a usual step's events, that a step with such a silence in it lacks."""
+"""Share of a usual step's events that a step with such a silence must lack."""
 UNLIKE = 10.0
 """Times a usual step, from which another is told, whatever it holds."""
 LOST = 0.02
-"""Of the kernels launched in the steps, from which their work is missing: none of 403 recordings
-lacks a single one."""
+"""Share of the kernels launched in the steps from which their work is missing: none of 403
+recordings lacks a single one."""
 BETWEEN_NS = 1_000_000
 """From one ProfilerStep to the next; 0.17 ms at most in 370 recordings."""
 MIN_BETWEEN = 0.02
-"""The same, of a usual step."""
+"""The same, as a share of a usual step."""
 MAX_STRETCHES = 8
 MAX_STRIDE = 4
 """From one mark's number to the next; further apart they are not of the same one."""
@@ -86,7 +87,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
     window: int
     """NONE: before the first."""
     usual_ns: int
-    """Of a step without it."""
+    """Length of a step without the silence."""
 
     @property
     def over_ns(self) -> int:
@@ -326,7 +327,7 @@ def _idle_with_work_ns(trace: Trace, links: Links, windows: Sequence[tuple[int, 
 
 
 def _longest_of_name(trace: Trace, windows: Sequence[tuple[int, int]]) -> Iterator[Int64]:
-    """Of the kernel that takes longest, no collective, the longest of its name in each window."""
+    """Longest kernel in each window of the name of the kernel that takes longest, no collective."""
     bounds = np.searchsorted(trace.start_ns, np.array(windows))
     first, last = int(bounds[0, 0]), int(bounds[-1, 1])
     kernels = np.flatnonzero(trace.device_work[first:last]) + first

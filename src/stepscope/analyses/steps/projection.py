@@ -274,7 +274,7 @@ def host_op_rows(
 
 
 PAIRS_AT_ONCE = 4_000_000
-"""Of a range and a call inside it: memory stays bounded however deep ranges nest."""
+"""Pairs of a range and a call inside it: memory stays bounded however deep ranges nest."""
 NOTHING = np.iinfo(np.int64).max
 
 
@@ -313,7 +313,7 @@ def project(trace: Trace, links: Links, ranges: Bool) -> Projections:
 
 
 def median_lengths(trace: Trace, projections: Projections) -> dict[str, float]:
-    """Of all ranges of a name that contain device work, in nanoseconds."""
+    """Median length of all ranges of a name that contain device work, in nanoseconds."""
     length, name = projections.end_ns - projections.start_ns, trace.name[projections.ranges]
     return {trace.names[code]: median(length[name == code]) for code in distinct(name).tolist()}
 

@@ -23,7 +23,7 @@ MOST = 400
 """The last steps before the recording:
 step times may drift, and what is compared with the recording should be near it."""
 AHEAD = 0.8
-"""Of the device's step: a host step this short did not wait for the device."""
+"""Share of the device's step: a host step this short did not wait for the device."""
 RECORDED = 2
 """The state of a step with a profiler attached."""
 Z = 1.645
@@ -141,7 +141,8 @@ def _are_shorter(rows: Sequence[Row], than: Sequence[Row]) -> bool:
 
 
 def _lengths(rows: Sequence[Row]) -> tuple[list[int], bool]:
-    """Of the steps, and whether they are by the device's clock: where it measured enough."""
+    """Lengths of the steps, and whether they are by the device's clock: where it measured
+    enough."""
     measured = [ns for row in rows if (ns := row["device_ns"]) is not None]
     whole = len(measured) == len(rows) or len(measured) >= max(
         LEAST, min(len(rows) // 2, ENOUGH_MARKED)
@@ -192,9 +193,9 @@ def middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
 
 
 def _mean_part(rows: Sequence[Row], name: str) -> int | None:
-    """Of what the host spent on it in a step. A row in which that is longer than the step itself is
-    damaged, or it was spent in another thread; where most are so, or it was not measured, it is no
-    part of the step and None."""
+    """Mean of what the host spent on a part of a step. A row in which that is longer than the step
+    itself is damaged, or it was spent in another thread; where most are so, or it was not measured,
+    it is no part of the step and None."""
     measured = [(ns, _value(row, "dur_ns")) for row in rows if (ns := row[name]) is not None]
     inside = [ns for ns, dur_ns in measured if ns <= dur_ns]
     return round(statistics.fmean(inside)) if inside and 2 * len(inside) >= len(measured) else None

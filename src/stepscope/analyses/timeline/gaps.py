@@ -15,7 +15,7 @@ from stepscope.core.trace import Int64
 MAX_PIECES = 6000
 """More than a screen has pixels to show."""
 NUM_BINS = 1500
-"""Of the window, when there are more pieces than that."""
+"""Bins of the window, when there are more pieces than that."""
 
 
 def gaps_of(parts: Mapping[str, Intervals], window: tuple[int, int], *, waits_split: bool) -> Gaps:

@@ -30,7 +30,7 @@ MAX_SLICES = 20_000
 MAX_LANES = 40
 """Threads and streams that are shown, those with the most time first."""
 MAX_ROWS = 24
-"""Of one lane: deeper than that nobody looks, and it is inside what is shown."""
+"""Rows of one lane: deeper than that nobody looks, and it is inside what is shown."""
 ON_HOST = (Kind.OP, Kind.MARK, Kind.RUNTIME, Kind.COMPILE)
 KIND_WORDS = {
     Kind.OP: "op", Kind.MARK: "mark", Kind.RUNTIME: "call", Kind.COMPILE: "compile",
