@@ -45,6 +45,9 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "stack_dump": ("", ("serial-loader", "only look", "__getitem__ (data.py:33)", "ImageFile.py")),
     "hung_dump": ("", ("hung-collective", "all_reduce", "train.py:55", "every rank")),
     "faulthandler": ("", ("starved-loader", "only look", "workers")),
+    "profiler_table": ("", ("serial-loader", "81%", "80.1 ms a batch", "num_workers")),
+    "ncu_printed": ("", ("dram-bound", "elementwise_kernel", "88%")),
+    "perf_decode": ("", ("serial-loader", "60%", "libjpeg", "num_workers")),
     "explain": ("", ("graph-breaks", "train.py:11", "train.py:14", "torch.where")),
 }
 """By a row's name, or that of a file in pasted/: the text, and what the answer must mention."""

@@ -6,13 +6,21 @@ from stepscope.api import Abstention, Advice, Auxiliary
 from stepscope.core.recordings.system import HotSpot
 from stepscope.recordings.host.sampled_loading import (
     MIN_SAMPLED,
+    SINGLE,
     SampledLoading,
+    decoders,
     sampled_loading,
+    tabled_advice,
+    tabled_loading,
 )
 from stepscope.recordings.host.standing import innermost, looks_words
 
 CODE = "serial-loader"
 BOUND = "data"
+ACTION = (
+    "DataLoader(num_workers=..., persistent_workers=True, pin_memory=True): as many workers as the "
+    "rank has cores, and as its memory holds copies of the dataset"
+)
 
 
 def advise(auxiliary: Auxiliary) -> list[Advice] | Abstention:
@@ -22,6 +30,9 @@ def advise(auxiliary: Auxiliary) -> list[Advice] | Abstention:
         for loading in sampled_loading(auxiliary)
         if loading.makes is not None and loading.serial_share >= MIN_SAMPLED
     ]
+    found = found or [*decoders(auxiliary, CODE)]
+    if (tabled := tabled_loading(auxiliary, SINGLE)) is not None:
+        found.append(tabled_advice(CODE, tabled, "makes its batches by itself", ACTION))
     stacks = () if auxiliary.system is None else auxiliary.system.stacks
     few = next((each for each in stacks if looks_words(each)), None)
     if found or few is None:
@@ -51,8 +62,7 @@ def _advice(loading: SampledLoading, makes: HotSpot) -> Advice:
         code=CODE,
         bound=BOUND,
         summary=summary,
-        action="DataLoader(num_workers=..., persistent_workers=True, pin_memory=True): as many "
-        "workers as the rank has cores, and as its memory holds copies of the dataset",
+        action=ACTION,
         evidence=tuple(evidence),
         weight=None if few else loading.serial_share,
         weight_of="" if few else f"the host's {stacks.unit}",

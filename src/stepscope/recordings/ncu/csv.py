@@ -4,6 +4,8 @@
     details  one row for a metric of a launch: section, name as a person reads it, unit, value;
              rows of its rules between
 
+Without `--csv` the details page is printed for people: printed.py.
+
 Lines of the profiler (==PROF==) and of the program that was profiled may stand before, between and
 behind.
 """
@@ -20,6 +22,7 @@ from stepscope.api import FormatError, KernelMetrics, KernelRecording, Reader, S
 from stepscope.core.recordings.kernels import Dim, KernelReport, Remark
 from stepscope.readers.text_lines import bounded_lines, csv_cells
 from stepscope.recordings.ncu.metrics import is_wanted, kernel_of
+from stepscope.recordings.ncu.printed import SIGN, PrintedDetails
 from stepscope.recordings.ncu.units import has_decimal_comma, number_of, scale_of
 
 LABELS = {
@@ -78,6 +81,8 @@ MAX_COLUMNS = 20_000
 MAX_METRICS = 512
 """Of one launch that are kept; those that fields are made of are some 150."""
 MAX_NAME_CHARS = 4096
+MAX_PRINTED_CHARS = 8192
+"""Of a line of what is printed for people."""
 MAX_REMARKS = 200
 MAX_ERRORS = 5
 
@@ -102,7 +107,7 @@ EXPORT = "export it with: ncu --import FILE.ncu-rep --csv --page raw > ncu.csv"
 def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
     """By the header of its table; or by its own messages, where a program's output fills the
     head."""
-    return HEADER.search(head) is not None or LOG.search(head) is not None
+    return any(sign.search(head) is not None for sign in (HEADER, LOG, SIGN))
 
 
 def read(sources: Sequence[Source]) -> KernelReport:
@@ -176,12 +181,15 @@ def _read_file(parsed: ParsedLaunches, source: Source) -> None:
     before = len(parsed.kernels)
     errors: list[str] = []
     table: Table | None = None
+    printed = PrintedDetails(metric_of_label)
     with closing(stream.blocks()) as blocks:
         for text, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
             if not is_whole:
                 parsed.counts["lines too long to be of this format were left out"] += 1
                 continue
             line = text.removeprefix("\ufeff")
+            if table is None and len(line) < MAX_PRINTED_CHARS:
+                printed.take(line, MAX_KERNELS)
             if line.startswith("==ERROR==") and len(errors) < MAX_ERRORS:
                 errors.append(line.removeprefix("==ERROR==").strip()[:300])
             if not line or line.startswith("==") or not (row := csv_cells(line)):
@@ -192,6 +200,8 @@ def _read_file(parsed: ParsedLaunches, source: Source) -> None:
             elif table is not None:
                 _take(parsed, table, row)
     _finish(parsed, table)
+    for kernel in printed.kernels() if table is None else ():
+        parsed.add(kernel)
     if stream.problem:
         parsed.problems.append(f"{source.label}: {stream.problem}")
     if len(parsed.kernels) == before:

@@ -26,13 +26,26 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
+def _most(auxiliary: Auxiliary) -> str:
+    """What takes the most of the host's own time."""
+    report = auxiliary.kernels
+    others = () if report is None else [each for one in report.recordings for each in one.others]
+    rows = [row for each in others if not each.unit for row in each.rows]
+    whole_ns = sum(row.total_ns for row in rows)
+    if not whole_ns:
+        return ""
+    top = max(rows, key=lambda row: row.total_ns)
+    share = top.total_ns / whole_ns
+    return f"; on the host {top.name[:NAME_CHARS]} takes the most, {share:.0%} of what it lists"
+
+
 def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
     """By totals alone: most launches are of kernels that are over before the host makes the
     next."""
     if has_only_operators(auxiliary):
         return Abstention(
             code=CODE,
-            reason="the table has no time on a device",
+            reason=f"the table has no time on a device{_most(auxiliary)}",
             needs="activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] for the profiler",
         )
     rows = [row for row in kernel_totals(auxiliary) if row.count]
