@@ -83,8 +83,14 @@ def contradicts_itself(row: dict[str, Any]) -> bool:
 
 
 def spearman(first: list[float], second: list[float]) -> float:
-    ranks = [np.argsort(np.argsort(values)) for values in (first, second)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+
+
+def ranks(values: list[float]) -> Any:
+    """Equal values share the mean of their ranks: one layout, measured in several versions of its
+    framework, has one prediction."""
+    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[index]
 
 
 def score(rows: list[dict[str, Any]], *, is_bare: bool = False) -> dict[str, dict[str, Any]]:

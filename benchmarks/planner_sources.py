@@ -23,9 +23,6 @@ FACTS: dict[str, dict[str, Any]] = {
     # nanotron's launch scripts for that cluster have FI_PROVIDER="efa".
     # Its rank 0 writes its own peak (helpers.py, log_throughput), and that is of the first stage.
     "ultrascale-sweep": {"cluster": {"network": "efa"}, "memory_of": "first stage"},
-    # When the papers were written; their rows say Megatron-LM alone.
-    "korthikanti-t5": {"framework_year": 2022},
-    "megatron-sc21-t1": {"framework_year": 2021},
 }
 
 

@@ -250,6 +250,37 @@ def test_a_row_says_what_its_peak_is_of_and_how_old_its_framework_is() -> None:
     assert steps == sorted(steps, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("where", "is_old"),
+    [
+        ("NVIDIA/Megatron-LM images/cases_april2021.png at commit 937571cfd4^", True),
+        ("Korthikanti et al., arXiv 2205.05198 Table 5", True),
+        ("arXiv 2104.04473, cited in a table of 2024", False),
+        ("README.md line 2021 at commit 20211234abcd", False),
+        ("llama_202412.md", False),
+        ("README", False),
+    ],
+)
+def test_a_framework_is_no_younger_than_what_cites_its_result(where: str, *, is_old: bool) -> None:
+    row = {**ROW, "framework": "Megatron-LM", "where": where}
+    assert (framework_of(row) == (MEGATRON, False)) is is_old
+    assert framework_of({**row, "framework_year": 2024}) != (MEGATRON, False)
+
+
+def test_nanotrons_peak_is_of_its_first_stage_and_a_figure_of_sums() -> None:
+    row = {**ROW, "layout": {"tp": 1, "pp": 4, "dp": 2, "micro_batch": 1}, "framework": "nanotron"}
+    first, said = (predict(each)["memory_gb"] for each in (row, {**row, "memory_of": "reserved"}))
+    assert first == predict({**row, "memory_of": "first stage"})["memory_gb"] <= said
+    analytic = predict({**ROW, "note": "the figure is analytic"})["memory_gb"]
+    assert analytic == predict({**ROW, "memory_of": "states and activations"})["memory_gb"]
+
+
+def test_heads_that_nobody_names_share_the_hidden_size() -> None:
+    stated = {"layers": 80, "hidden": 14400, "vocab": 250000}
+    model = model_of({**ROW, "model": stated})
+    assert (model.heads, model.head_dim) == (120, 120)
+
+
 def test_the_product_knows_no_source() -> None:
     row = {**ROW, "framework": "Megatron-DeepSpeed"}
     for source in FACTS:

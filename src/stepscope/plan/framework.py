@@ -195,6 +195,9 @@ class Framework:
     idle_logit_bytes: float = 0.0
     """Per logit, of the copy in half precision: it has gone when the loss makes its gradients in
     fp32, and none of them fits into its block."""
+    logged_memory: str = "reserved"
+    """What the peak is of that a run writes down, where nobody says (`rows.py: MEMORY_OF`):
+    nanotron's rank 0 writes its own (`log_throughput`), and is in the first stage."""
     extra_activation: float = 0.0
     """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 

@@ -26,6 +26,7 @@ from stepscope.plan.framework import (
     Framework,
 )
 from stepscope.plan.model import Experts, Model
+from stepscope.plan.space import divisors
 from stepscope.protocol.json_text import json_text
 
 USUAL_VOCAB = 51200
@@ -46,6 +47,12 @@ NAMED = (
     ("fsdp", FSDP), ("internevo", INTERNEVO),
 )  # fmt: skip
 """Frameworks by a word of their names, the first that is there."""
+_YEAR = re.compile(r"(?<!\d)(?<!line )(20[12]\d)(?!\d{3})")
+"""A year, with a month behind it or without."""
+_ARXIV = re.compile(r"\barxiv[\s:]{0,2}(\d\d)(?:0[1-9]|1[0-2])\.\d{4,5}\b", re.IGNORECASE)
+"""The year of a number of arXiv's."""
+_HASH = re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b")
+"""A commit, whose digits are none."""
 FRAMEWORK_FIELDS = {field.name for field in fields(Framework)} - {"name"}
 
 
@@ -68,8 +75,11 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
 
 def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
     name = str(row.get("framework") or "").casefold()
-    if row.get("framework_year") is not None:
-        name = f"{name} {int(row['framework_year'])}"
+    year = row.get("framework_year")
+    if year is None and name and not _YEAR.search(name):
+        year = _published_in(str(row.get("where") or ""))
+    if year is not None:
+        name = f"{name} {int(year)}"
     options = json_text(row.get("options") or "").casefold()
     layout = row.get("layout") or {}
     if not name:
@@ -88,6 +98,14 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
             replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED
         ), False
     return _megatron(row, name, options)
+
+
+def _published_in(where: str) -> int | None:
+    """The year in which a result was published, by what cites it: none has a younger framework."""
+    plain = _HASH.sub("", where)
+    years = [int(year) for year in _YEAR.findall(plain)]
+    years += [2000 + int(year) for year in _ARXIV.findall(plain)]
+    return max(years, default=None)
 
 
 def _torchtitan(row: dict[str, Any], name: str, options: str) -> Framework:
@@ -184,7 +202,7 @@ def model_of(row: dict[str, Any]) -> Model:
         return model
     if model is not None and model.hidden == hidden and model.layers > layers:
         return _cut_short(model, layers, stated)
-    heads = int(stated.get("heads") or max(1, round(hidden / 128)))
+    heads = int(stated.get("heads") or _usual_heads(hidden))
     is_gated = bool(stated.get("gated_mlp", False))
     ffn = stated.get("ffn_hidden") or (-(-8 * hidden // 3 // 256) * 256 if is_gated else 4 * hidden)
     experts = None
@@ -210,6 +228,11 @@ def model_of(row: dict[str, Any]) -> Model:
         is_tied=bool(stated.get("tied_embeddings", not is_gated)),
         experts=experts,
     )
+
+
+def _usual_heads(hidden: int) -> int:
+    """Heads that share the hidden size, of about 128 channels."""
+    return min(divisors(hidden), key=lambda heads: abs(heads - hidden / 128))
 
 
 def _cut_short(model: Model, layers: int, stated: dict[str, Any]) -> Model:

@@ -167,14 +167,17 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
         id=str(row.get("id", "?")),
         job=job,
         layouts=Layouts.of(layouts),
-        memory_of=_memory_of(row.get("memory_of")),
+        memory_of=_memory_of(row, framework),
         is_recompute_stated=is_stated,
         is_zero_stated=stated.get("zero_stage") is not None or int(zero) > 0,
     )
 
 
-def _memory_of(word: Any) -> str:
-    kind = "reserved" if word is None else str(word)
+def _memory_of(row: dict[str, Any], framework: Framework) -> str:
+    usual, word = framework.logged_memory, row.get("memory_of")
+    if "analytic" in str(row.get("note", "")).casefold():
+        usual = "states and activations"
+    kind = usual if word is None else str(word)
     if kind not in MEMORY_OF:
         raise UnsupportedError(f"memory_of is one of {', '.join(MEMORY_OF)}, not {kind[:40]!a}")
     return kind
