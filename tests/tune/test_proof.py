@@ -157,10 +157,11 @@ def test_what_was_not_shown_to_be_the_same_is_kept_as_unchecked(tmp_path: Path) 
     losses = iter((1.0, 1.005, 1.004))
 
     def restless(change: Change) -> Trial:
-        row = NumericRow(
-            step=1, loss=next(losses), grad_norm=None, parameters=None, parameter_norm=None
-        )
-        return trial(change, 10, numerics=(row,))
+        rows = [
+            NumericRow(step=step, loss=loss, grad_norm=None, parameters=None, parameter_norm=None)
+            for step, loss in enumerate((2.0, next(losses)), 1)
+        ]
+        return trial(change, 10, numerics=tuple(rows))
 
     noise = tuning_with(restless)
     assert noise.check is not None

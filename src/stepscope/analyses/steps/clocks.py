@@ -409,19 +409,32 @@ def _stretches(trace: Trace, links: Links, cut: StepCut) -> Iterator[Stretch]:
 
 
 def _between_marks(trace: Trace, cut: StepCut) -> Iterator[Stretch]:
-    """Silences between two ProfilerSteps, where none of the job's code runs."""
+    """Silences between two ProfilerSteps, where none of the job's code runs. Where most of the
+    steps are so far apart, the marks are of something else; of one silence alone that is not known
+    where the device works all through it."""
     if cut.steps.source != "ProfilerStep" or len(cut.host_start) < 2:
         return
-    follows = np.diff(step_numbers(trace, cut)[:-1]) == 1
     usual = int(median(cut.host_end - cut.host_start))
-    for index in np.flatnonzero(follows).tolist():
+    follows = np.flatnonzero(np.diff(step_numbers(trace, cut)[:-1]) == 1)
+    apart = cut.host_start[follows + 1] - cut.host_end[follows]
+    long = follows[apart >= max(BETWEEN_NS, MIN_BETWEEN * usual)]
+    if 2 * len(long) > max(len(follows), 2):
+        return
+    for index in long.tolist():
         low, high = int(cut.host_end[index]), int(cut.host_start[index + 1])
-        if high - low < max(BETWEEN_NS, MIN_BETWEEN * usual):
-            continue
         start, end = _longest_gaps(trace, low, high)[0]
+        if len(follows) == 1 and _is_device_busy(trace, start, end):
+            continue
         start = max(start, _device_done(trace, start, end))
         if end - start > MAX_OF_GAP * (high - low):
             yield Stretch(start_ns=start, end_ns=end, window=NONE, usual_ns=usual)
+
+
+def _is_device_busy(trace: Trace, start_ns: int, end_ns: int) -> bool:
+    """Whether work of the device runs through most of the gap."""
+    began = int(np.searchsorted(trace.start_ns, start_ns, side="right"))
+    ends = trace.end_ns[:began][trace.device_work[:began]]
+    return bool((ends >= start_ns + MAX_OF_GAP * (end_ns - start_ns)).any())
 
 
 def _has_work(trace: Trace, links: Links, start_ns: int, end_ns: int) -> bool:
