@@ -2,8 +2,10 @@
 
 What it sees: operators that run on the host itself (no launch in them, milliseconds long), on many
 threads at once; in a run recorded by `stepscope run` also the threads of all ranks of the machine
-against the cores they may use, and how long the container's quota held the process back. It
-remarks, and promises no gain: what fewer threads give is not in the recording.
+against the cores they may use, and how long the container's quota held the process back. With a
+device, and where threads keep all cores busy (they spin while they wait), it remarks and promises
+no gain: what fewer threads give is not in the recording. Without a device, threads that leave cores
+unused wait for one another: as many as there are cores need no more time on them than these do.
 
 Why it costs: each rank's OpenMP pool takes as many threads as the machine has cores, and so does
 each loader worker that asks for it. With eight ranks that is eight threads for each core; they take
@@ -15,13 +17,15 @@ with another number of threads; of the trace itself only operators that run on t
 What to do: `OMP_NUM_THREADS` = cores / ranks (torchrun sets 1 unless told),
 `torch.set_num_threads(1)` in loader workers; compare the step time with 1, 4 and 16.
 
-Example: eight ranks on a machine of 64 cores, each with 64 threads: `OMP_NUM_THREADS=8` leaves one
+Example: sixteen threads on two cores kept half a core busy: a step of 342 ms took 95 ms with two.
+Eight ranks on a machine of 64 cores, each with 64 threads: `OMP_NUM_THREADS=8` leaves one
 thread for each core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from msgspec import Struct
@@ -34,8 +38,9 @@ from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostCounters, HostStacks
 from stepscope.core.run import RankMetadata
 from stepscope.core.trace import NONE, Int64, Kind, Trace
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Remark
+from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.rule import Rule
 
 CODE = "thread-oversubscription"
@@ -59,6 +64,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_migrations: float = 20.0
     """A second on a core: the same two runs have 1 and 52. Threads that wait for the GIL switch as
     often, and are not moved."""
+    most_used: float = 0.9
+    """Of the cores, above which threads that work cannot be told from those that spin."""
     least_busy: float = 0.8
     """Share of the cores that samples were taken on: below it a thread that waits for a core would
     find one."""
@@ -67,14 +74,15 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-def propose(case: Case) -> Remark | Abstention | None:
+def propose(case: Case) -> Proposal | Remark | Abstention | None:
     """Say where the number of threads matters; a trace alone cannot say whether it is wrong."""
     if (
         case.metadata is not None
         and case.metadata.threads is not None
         and case.metadata.cores is not None
     ):
-        return _by_count(case.metadata)
+        said = _by_count(case.metadata)
+        return None if said is None else _by_cores_used(case, case.metadata, said) or said
     trace = case.context.trace
     low, high = case.context.window
     ops = _computing(case)
@@ -122,6 +130,33 @@ def _by_count(metadata: RankMetadata) -> Remark | None:
         text=f"{threads} for {metadata.cores:g} cores{quota}: try OMP_NUM_THREADS={fitting} and "
         "compare the step time.",
     )
+
+
+def _by_cores_used(case: Case, metadata: RankMetadata, said: Remark) -> Proposal | None:
+    """Without a device operators wait for those of their threads that have no core. As many threads
+    as cores spend no more time on them than all these do now; at the least one thread does it."""
+    graph, cores, used = case.graph, metadata.own_cores, metadata.cores_used
+    operators_ns = float(graph.task_ns.sum()) / max(graph.num_steps, 1)
+    if case.kinds is not None and len(graph) and case.kinds.comms.all():
+        return None
+    if not graph.on_host or cores is None or used is None or operators_ns <= 0:
+        return None
+    alone_ns = max(case.step_interval_ns - operators_ns, 0.0)
+    busy = (used * case.step_interval_ns - alone_ns) / operators_ns
+    if not 0 < busy < POLICY.most_used * cores:
+        return None
+    return Proposal(
+        summary=f"{metadata.threads} threads for operators have {cores:g} cores, and keep "
+        f"{busy:.1f} of them busy: an operator waits for those of its threads that have none.",
+        action=f"OMP_NUM_THREADS={max(1, int(cores))}, and no torch.set_num_threads() above it",
+        evidence=(said.text,),
+        change=lambda before: _shorter(before, busy / cores),
+        cautious=lambda before: _shorter(before, min(busy, 1.0)),
+    )
+
+
+def _shorter(graph: Graph, share: float) -> Graph:
+    return replace(graph, task_ns=graph.task_ns * share)
 
 
 def _computing(case: Case) -> Int64:
