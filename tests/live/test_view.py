@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.live.report.watch.view import live_document
 from stepscope.live.shapes.live import RUNS, SILENT, STALLED, SWITCHED_OFF, LiveView
 from stepscope.live.view import live_view
 from stepscope.protocol.run_folder import write_json
 from stepscope.readers.run_folder.tail import Follower
+from stepscope.report.document.terminal import to_text
 from tests.live_runs import (
     MS,
     S,
@@ -43,6 +45,16 @@ def test_now_is_told_beside_the_runs_own_baseline(tmp_path: Path) -> None:
     assert one.samples_per_s == pytest.approx(1600)
     assert view.running_s == 5
     assert mentions(view.bound, "not known")
+
+
+def test_steps_of_unlike_length_are_told_to_vary(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    rank = write_rank(run, 0)
+    add_steps(rank, [row(step, 10 if step % 2 else 30) for step in range(100)])
+    add_samples(rank, [sample(4, 100)])
+    (one,) = seen(run).ranks
+    assert one.step_deviation == pytest.approx(0.5)
+    assert mentions(to_text(live_document(seen(run))), "varies", "±50 %")
 
 
 def test_a_loader_that_nobody_keeps_is_known_by_its_iterator(tmp_path: Path) -> None:

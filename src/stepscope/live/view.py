@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import fmean, median, pstdev
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +20,8 @@ from stepscope.protocol.untrusted import whole
 from stepscope.readers.run_folder.tail import RankTail, RunTail
 from stepscope.readers.run_folder.values import Row
 
+MIN_FOR_DEVIATION = 5
+"""Steps."""
 NUM_NOW = 20
 """Steps that are `now`."""
 NUM_UTIL = 5
@@ -111,6 +113,9 @@ def _rank(tail: RankTail, run: RunTail, parts: dict[str, float] | None) -> RankL
         quiet_s=quiet_s,
         step=last_step(tail),
         step_ns=step_ns,
+        step_deviation=pstdev(lengths) / fmean(lengths)
+        if len(lengths) >= MIN_FOR_DEVIATION and sum(lengths)
+        else None,
         baseline_ns=median(baseline) if baseline else None,
         wait_share=share,
         wait_ns=fmean(waits) if waits else None,

@@ -28,6 +28,7 @@ def rank(number: int, **more: object) -> RankLive:
         step=1200,
         step_ns=46.3e6,
         baseline_ns=45e6,
+        step_deviation=0.03,
         wait_share=0.31,
         wait_ns=14.4e6,
         samples_per_s=690.0,

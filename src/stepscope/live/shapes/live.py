@@ -26,8 +26,11 @@ class RankLive:
     step: int | None = None
     step_ns: float | None = None
     """The median of the last steps that no profiler slowed; their mean in a long run."""
+    step_deviation: float | None = None
+    """Standard deviation of those steps, as a share of their mean; None where only a mean is
+    known."""
     baseline_ns: float | None = None
-    """The same of the run's first good steps."""
+    """The median of the run's first good steps."""
     wait_share: float | None = None
     """Share of those last steps, in next() of a DataLoader."""
     wait_ns: float | None = None

@@ -77,7 +77,7 @@ def _ranks_section(view: LiveView) -> Section:
         rank.gpu_util is not None or rank.device_bytes is not None for rank in view.ranks
     )
     of_device = ("gpu", "device GB") if has_device else ()
-    titles = ("step", "step time", "baseline", "loader", *of_device, "host GB")
+    titles = ("step", "step time", "varies", "baseline", "loader", *of_device, "host GB")
     table = Table(
         columns=(Column(title="rank", fit="shorten"), *numbers(*titles)),
         rows=tuple(_row(group, has_device) for group in view.groups),
@@ -134,6 +134,7 @@ def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
         name,
         "-" if rank.step is None else str(rank.step),
         step_time,
+        "-" if rank.step_deviation is None else f"±{percent(rank.step_deviation)}",
         "-" if rank.baseline_ns is None else ms(rank.baseline_ns),
         _percent(rank.wait_share),
         *device,
