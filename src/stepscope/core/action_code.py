@@ -6,7 +6,7 @@ import ast
 import re
 
 MAX_CHARS = 300
-"""Of advice that is looked at; what a rule says is shorter."""
+"""Characters of advice that are looked at, at most; what a rule says is shorter."""
 _END = re.compile(r"[;,:]? |$")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+=[^\s,;]+")
 """An environment variable with its value."""

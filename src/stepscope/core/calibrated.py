@@ -128,7 +128,7 @@ class CollectiveFit(Struct, frozen=True, kw_only=True):
     group_size: int
     regions: tuple[Region, ...]
     r2: float
-    """Of relative errors, against a constant time."""
+    """R squared of the fit: of relative errors, against a constant time."""
     worst_misfit: float
     """Larger over smaller of the fitted and the measured time; 1 is none."""
     worst_bytes: int
@@ -199,7 +199,7 @@ def output_bytes(precision: str) -> int:
 
 
 def product_bytes(precision: str, m: int, n: int, k: int) -> int:
-    """Of both matrices and of their product."""
+    """Bytes of both matrices and of their product."""
     return bytes_per_element(precision) * (m * k + k * n) + output_bytes(precision) * m * n
 
 
@@ -213,7 +213,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     num_sms: int | None = None
     num_devices: int | None = None
     num_threads: int | None = None
-    """Of the host's arithmetic."""
+    """Threads of the host's arithmetic."""
     driver: str | None = None
     runtime: str | None = None
     """CUDA or ROCm, as torch was built with it."""
@@ -283,7 +283,7 @@ class Calibrated(Struct, frozen=True, kw_only=True):
         return next((fit for fit in self.gemm_fits if fit.precision == precision), None)
 
     def sustained_share(self, precision: str) -> float:
-        """Of a burst's rate, what the same products keep up for long; 1 where that was not
+        """Share of a burst's rate that the same products keep up for long; 1 where that was not
         measured."""
         bursts = {
             (point.m, point.n, point.k): point.time.seconds

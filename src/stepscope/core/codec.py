@@ -25,17 +25,17 @@ Gain = Annotated[float, Meta(ge=1)]
 
 
 def one_of(*words: str) -> Meta:
-    """Of a text: one of these."""
+    """Constraint of a text: one of these."""
     return Meta(extra_json_schema={"enum": list(words)})
 
 
 def like(pattern: str) -> Meta:
-    """Of a text: what the regular expression matches."""
+    """Constraint of a text: what the regular expression matches."""
     return Meta(extra_json_schema={"pattern": pattern})
 
 
 def keys_of(*words: str) -> Meta:
-    """Of a mapping: its keys are among these."""
+    """Constraint of a mapping: its keys are among these."""
     return Meta(extra_json_schema={"propertyNames": {"enum": list(words)}})
 
 

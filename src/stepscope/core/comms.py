@@ -186,7 +186,7 @@ NO_COLLECTIVES = Matched(
     end_ns=_no_entries(),
     complete=np.empty(0, np.bool_),
 )
-"""Of a rank that exchanges nothing with others."""
+"""Result for a rank that exchanges nothing with others."""
 
 
 class Lateness(Struct, frozen=True, kw_only=True):
@@ -196,8 +196,7 @@ class Lateness(Struct, frozen=True, kw_only=True):
     rank: int
     median_ns: int
     share_last: float
-    """Of the complete collectives, those at which it arrived last by more than the clocks'
-    noise."""
+    """Share of the complete collectives at which it arrived last by more than the clocks' noise."""
     per_step_ns: tuple[int, ...] = field(default=())
     """Its greatest lateness in each step."""
 
@@ -213,19 +212,20 @@ class CollectiveRow(Struct, frozen=True, kw_only=True):
     num_groups: int
     """Groups alike (same description, number of ranks and stride) that this row joins."""
     num_ranks: int | None
-    """Of one group."""
+    """Ranks of one group."""
     dtype: str | None
     bytes: int | None
-    """Of the whole message; the median where sizes differ (all-to-all)."""
+    """Bytes of the whole message; the median where sizes differ (all-to-all)."""
     num_sizes: int
     count_per_step: float | None
     """On one rank; None when no step was measured."""
     ns_per_step: float | None
     """On one rank, from its own arrival: waits are in it."""
     wait_ns_per_step: float | None
-    """Of that, until the last rank arrived; None when the other ranks were not recorded."""
+    """Part of `ns_per_step` until the last rank arrived; None when the other ranks were not
+    recorded."""
     exposed_share: float | None
-    """Of its time, with no compute beside it; None on the host."""
+    """Share of its time with no compute beside it; None on the host."""
     moving_ns: int
     """From the last arrival to the end, the median; a rank's whole kernel when `includes_waits`."""
     includes_waits: bool
@@ -236,8 +236,8 @@ class CollectiveRow(Struct, frozen=True, kw_only=True):
     bandwidth."""
     slowest_busbw_bytes_per_s: float | None = None
     imbalance: float | None = None
-    """Of all-to-alls: the greatest part over the mean part, by the recorded splits, else by what
-    each rank sends; the median."""
+    """Ratio of the greatest part to the mean part of all-to-alls, by the recorded splits, else by
+    what each rank sends; the median."""
     crosses_nodes: bool | None = None
     on_device: bool = True
 
@@ -249,7 +249,7 @@ class LinkFit(Struct, frozen=True, kw_only=True):
     group: str
     num_ranks: int
     alpha_ns: float
-    """Of one step of a ring; 0 when it cannot be distinguished from nothing."""
+    """Nanoseconds of one step of a ring; 0 when it cannot be distinguished from nothing."""
     beta_bytes_per_s: float
     """Over the bus."""
     num_sizes: int
@@ -285,7 +285,7 @@ class Gathers(Struct, frozen=True, kw_only=True):
     count_per_step: float
     bytes_per_step: float | None
     hidden_share: float
-    """Of their time, under compute: what prefetching achieves."""
+    """Share of their time under compute: what prefetching achieves."""
     ahead: float | None
     """The prefetch distance: modules that compute between a gather's launch and its use, the
     median; 0 is no prefetching. None where FSDP marked nothing (FSDP1)."""
@@ -301,7 +301,7 @@ class RankComms(Struct, frozen=True, kw_only=True):
     """Its median arrival against the median rank's, of two in the middle the earlier one's; None
     when nothing of it was matched."""
     share_last: float | None
-    """Of the collectives, those it came last to by more than the clocks' noise."""
+    """Share of the collectives that it came last to by more than the clocks' noise."""
     offset_ns: int | None
     """Added to its clock gives the first rank's; None when no collective ties it to that."""
     overlap_efficiency: float | None

@@ -83,7 +83,7 @@ class SourceLocation(Struct, frozen=True, kw_only=True):
     module: str | None
     """`GPT_0 > Block_* > Linear_*`, from the outermost in; None when it is in none."""
     share: float
-    """Of the finding's cost."""
+    """Share of the finding's cost."""
 
     @property
     def words(self) -> str:
@@ -102,7 +102,7 @@ class Alternative(Struct, frozen=True, kw_only=True):
     """What `stepscope explain` takes."""
     action: str
     predicted_speedup: AboveZero
-    """Of this fix alone, replayed; never part of the combined gain."""
+    """Speedup of this fix alone, replayed; never part of the combined gain."""
     predicted_low: AboveZero
     predicted_high: AboveZero
     changes_numerics: bool = False
@@ -162,14 +162,14 @@ class Finding(Struct, frozen=True, kw_only=True):
     code_change: CodeChange | None = None
     """Where the run knows the line, and it can surely be rewritten; null of all others."""
     memory: MemoryChange | None = None
-    """Of a fix that takes or frees memory, where that is known; null of all others."""
+    """Memory that the fix takes or frees, where that is known; null of all others."""
     excludes: tuple[Code, ...] = ()
     """Findings of this diagnosis whose fixes cannot be applied with this one: their gains are
     never combined."""
 
     @property
     def best_speedup(self) -> float:
-        """Of the fix or of one of its alternatives."""
+        """Larger speedup: of the fix or of one of its alternatives."""
         others = (each.predicted_speedup for each in self.alternatives)
         return max((self.predicted_speedup, *others))
 
@@ -190,7 +190,7 @@ class Abstention(Struct, frozen=True, kw_only=True):
     """A finding that could not be judged, or a large share of the step that none answers."""
 
     code: str
-    """Of the finding; `host share` and the like of a share."""
+    """Code of the finding; `host share` and the like of a share."""
     reason: str
     """What was not recorded, or is not known; of a share, why no finding answers it."""
     needs: str
@@ -200,7 +200,7 @@ class Abstention(Struct, frozen=True, kw_only=True):
 SHARE = " share"
 """Ends the code of an abstention that is about a part of the step."""
 LITTLE_GAIN = 1.1
-"""Of all findings together, below which the share that none of them is about is named too."""
+"""Gain of all findings together below which the share that none of them is about is named too."""
 FIXES = "what fixes would give"
 """The code of an abstention that is about every finding at once."""
 
@@ -255,7 +255,7 @@ class Rank(Struct, frozen=True, kw_only=True):
     """The rank's median step, while profiled, split; the parts sum to it. null when no whole step
     was recorded."""
     gpu_busy_ms: AtLeastZero | None
-    """Of that step, with any work on the device; null without a device or a whole step."""
+    """Time of that step with any work on the device; null without a device or a whole step."""
     mfu: AtLeastZero | None = None
     """Model FLOPs utilisation of the run's step; null when the device's peak or the work is not
     known."""

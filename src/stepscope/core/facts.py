@@ -219,12 +219,12 @@ class Launches(Struct, frozen=True, kw_only=True):
     operators those after the last call of their thread into the runtime, which recorders write
     later, or of the launching calls those without their work, whichever is more."""
     silent_share: float | None = None
-    """Of the device's idle time, how much fell into long stretches of the host with no runtime
+    """Share of the device's idle time that fell into long stretches of the host with no runtime
     call; None without idle time."""
 
     @property
     def lost_share(self) -> float:
-        """Of the device events there should be, those that are not there or whose launch is not."""
+        """Share of the device events there should be that are not there or whose launch is not."""
         return self.num_lost / max(self.num_device_events, self.num_lost, 1)
 
 
@@ -277,11 +277,12 @@ class Replayed(Struct, frozen=True, kw_only=True):
     """The recorded steps, simulated."""
 
     recorded_error: float
-    """Of the replay of what was recorded, unchanged, against the recorded step time."""
+    """Error of the replay of what was recorded, unchanged, against the recorded step time."""
     step_interval_ns: float
     """The step of the unprofiled run, replayed."""
     error: float | None
-    """Of that against the given step time; None when none was given."""
+    """Error of the replayed unprofiled step against the given step time; None when none was
+    given."""
     cost_ns: float
     """Taken off the host's time per recorded event: what the profiler itself cost."""
     shares: Mapping[str, float]
@@ -321,7 +322,7 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     peak_waterfall: PeakWaterfall | None = None
     """None for the same reasons."""
     memory: MemoryUse | None = None
-    """Of its device; None where the allocator's events were not recorded."""
+    """Memory of its device; None where the allocator's events were not recorded."""
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -388,7 +389,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     out_of_memory: tuple[OutOfMemoryReport, ...] = ()
     """Every time memory ran out, where that was recorded."""
     peak_waterfall: PeakWaterfall | None = None
-    """Of all ranks, or of a log; None where no step on a device was measured."""
+    """Waterfall of all ranks, or of a log; None where no step on a device was measured."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -405,7 +406,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def memory(self) -> tuple[MemoryUse, ...]:
-        """Of each rank whose trace has it, then of each recording of memory."""
+        """Memory of each rank whose trace has it, then of each recording of memory."""
         ranks = (
             replace(rank.memory, rank=rank.rank) for rank in self.ranks if rank.memory is not None
         )

@@ -250,7 +250,7 @@ class _Token(Struct, frozen=True, kw_only=True):
     word: str
     column: int
     leaf: Node | None = None
-    """Of a number or a quantity."""
+    """Node of a number or a quantity."""
 
 
 class _Reader:

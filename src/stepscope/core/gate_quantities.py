@@ -33,7 +33,7 @@ NAMES = (
 )
 """What can be asked of a diagnosis, beside finding.CODE."""
 MORE_IS_BETTER = ("mfu", "gpu_busy", "speedup", "speedup_low", "speedup_high")
-"""Of these a bare number in a budget could be meant either way."""
+"""Quantities of which a bare number in a budget could be meant either way."""
 BY_STEP_TIME = ("step_ms", "mfu")
 """They follow the run's step time, so they tell nothing beside one that was taken another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"

@@ -143,7 +143,7 @@ class ProbedTimes:
 
     times: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
     problems: Mapping[ProbeCase, str] = field(default_factory=dict)
-    """Of cases that cannot be run: what torch said."""
+    """Problems of cases that cannot be run: what torch said."""
     asked: dict[ProbeCase, float] = field(default_factory=dict, compare=False)
     """What was asked for, with the device time in nanoseconds that hangs on it."""
 

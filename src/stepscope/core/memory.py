@@ -21,7 +21,7 @@ class PeakMoment(Struct, frozen=True, kw_only=True):
 
     phase: Phase | None = None
     step: Count | None = None
-    """Of the recorded ones, from 0."""
+    """Number of the step among the recorded ones, from 0."""
     ms: float | None = None
     """Since the recording began."""
     operator: str | None = None
@@ -47,7 +47,7 @@ class MemoryHolder(Struct, frozen=True, kw_only=True):
     size_bytes: Count
     num_tensors: Count
     kind: str
-    """Of most of these bytes."""
+    """Kind of most of these bytes."""
 
 
 class BatchLine(Struct, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ class WayOut(Struct, frozen=True, kw_only=True):
     cost: str
     """What it costs, in words."""
     step_longer: AtLeastZero | None
-    """Of a step's time, at most; null where that is not known."""
+    """Share of a step's time that it costs, at most; null where that is not known."""
     changes_numerics: bool = False
 
 
@@ -210,11 +210,11 @@ class OutOfMemoryReport(Struct, frozen=True, kw_only=True):
     held_bytes: Count | None = None
     """In tensors."""
     cache_bytes: Count | None = None
-    """Of the allocator, in no tensor."""
+    """Bytes that the allocator holds in no tensor."""
     free_bytes: Count | None = None
-    """Of what the process could have had, of nobody."""
+    """Bytes of what the process could have had that nobody holds."""
     others_bytes: Count | None = None
-    """Of the device, of other processes."""
+    """Bytes of the device that other processes hold."""
     kinds: Annotated[Mapping[str, Count], keys_of(*CATEGORIES)] | None = None
     """What the tensors were for."""
     needs: Annotated[Mapping[str, Count], keys_of(*CATEGORIES)] | None = None
@@ -268,7 +268,7 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     sizes: Mapping[str, Count] = {}
     """Bytes of the live tensors on the device, by kind."""
     trained_bytes: Count | None = None
-    """Of the weights that get gradients."""
+    """Bytes of the weights that get gradients."""
     optimizer: str | None = None
     """Its class, where there is one alone."""
     is_fused: bool | None = None
@@ -281,7 +281,7 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     element_bytes: Count | None = None
     """and bytes of an element."""
     input_bytes: Count | None = None
-    """Of the tensor that it was given: checkpointed, a block keeps no more."""
+    """Bytes of the tensor that it was given: checkpointed, a block keeps no more."""
     head_features: Count | None = None
     """The widest output of a layer that is in no such row,"""
     head_weight_bytes: Count | None = None

@@ -24,7 +24,7 @@ IDLE_PARTS = (
     "idle_input", "idle_sync", "idle_launch", "idle_allocator", "idle_compile", "idle_io",
     "idle_other",
 )  # fmt: skip
-"""Of a step: the device has nothing to do."""
+"""Parts of a step in which the device has nothing to do."""
 WATERFALL_PARTS = (
     *IDLE_PARTS, "comms_wait", "comms_transfer", "transfer", "recomputation", "precision",
     "memory_bound", "below_bandwidth", "vector_arithmetic", "not_filled", "clock", "below_peak",
@@ -44,7 +44,7 @@ class ComputeSplit(Struct, frozen=True, kw_only=True):
     peak_flops: float | None = None
     num_sms: int | None = None
     parts: Mapping[str, tuple[int, ...]]
-    """Of COMPUTE_PARTS; one that could not be measured is absent."""
+    """Nanoseconds by part of COMPUTE_PARTS; one that could not be measured is absent."""
     arithmetic_ns: tuple[int, ...] = ()
     """Time in kernels that arithmetic limits: what a lower clock lengthens."""
 
@@ -55,7 +55,7 @@ class GivenWork(Struct, frozen=True, kw_only=True):
     device: str
     precision: str
     peak_flops: float
-    """Of one device, dense."""
+    """Dense peak of one device, in FLOP/s."""
     step_flops: float | None = None
     """The model's, of one step on one device; None where the model was not given."""
 
@@ -66,7 +66,7 @@ class PeakPart(Struct, frozen=True, kw_only=True):
     what: Annotated[str, one_of(*WATERFALL_PARTS)]
     ns: Count
     share: Share
-    """Of the whole."""
+    """Share of the whole."""
 
 
 class PeakWaterfall(Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class PeakWaterfall(Struct, frozen=True, kw_only=True):
     precision: str | None
     """Whose dense peak is the whole: the fastest that the run uses, bf16 or fp16 at least."""
     peak_flops: AboveZero | None
-    """Of one device, in FLOP/s."""
+    """Peak of one device, in FLOP/s."""
     num_ranks: Count
     num_steps: Count
     """Steps of each rank in the sums: the median step, or the two in the middle."""

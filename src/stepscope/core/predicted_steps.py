@@ -9,11 +9,11 @@ from msgspec import Struct
 from stepscope.core.diagnosis import DiagnosisDocument, Finding, ReplayCheck, StepTime
 
 SAME_STEP = 0.02
-"""Of the recorded step, up to which what the profiler adds to it is not worth a word."""
+"""Share of the recorded step up to which what the profiler adds to it is not mentioned."""
 MIN_RARE = 0.001
-"""Of a usual step, from which what only some steps hold is told apart from it."""
+"""Share of a usual step from which what only some steps hold is told apart from it."""
 MIN_MORE = 0.001
-"""Of the step, from which a fix is said to add to those above it."""
+"""Share of the step from which a fix is said to add to those above it."""
 MAX_STEPS_DOWN = 8
 """Fixes that are followed; a list of findings has them all."""
 
@@ -37,7 +37,8 @@ class PredictedSteps(Struct, frozen=True, kw_only=True):
 
 
 def rare_share(finding: Finding, replay: ReplayCheck | None) -> float:
-    """Of a usual step, what the fix spares beside it: in those alone that hold more than it."""
+    """Share of a usual step that the fix spares beside it: in those alone that hold more than
+    it."""
     if replay is None or not replay.ms:
         return 0.0
     share = finding.predicted_speedup * finding.predicted_step_ms / replay.ms - 1

@@ -21,7 +21,7 @@ RUN_PARTS = (
     "start_up", "first_batch", "compile", "warm_up", "steady", "waits", "saves", "evaluation",
     "epoch_start", "gc", "logging", "stalls", "idle", "recording", "shutdown", "other",
 )  # fmt: skip
-"""Of a run from its start to its end; each moment is in one of them."""
+"""Parts of a run from its start to its end; each moment is in one of them."""
 
 
 class UnprofiledSteps(Struct, frozen=True, kw_only=True):
@@ -53,8 +53,8 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     dur_ns: int | None = None
     """A step by the host's clock, of the same steps; the parts above are parts of it."""
     wait_cpu_ns: int | None = None
-    """Of `wait_ns`, what the training thread spent on a core: the rest it slept, for a disk or for
-    workers."""
+    """Part of `wait_ns` that the training thread spent on a core: the rest it slept, for a disk or
+    for workers."""
     save_ns: int | None = None
     gc_ns: int | None = None
     """In saves and in collections of garbage, a step; of the same steps as `step_ns`."""
@@ -62,9 +62,9 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """What a step takes the host, from steps in which it ran ahead of the device; None: it never
     did, or that was not seen."""
     host_share: tuple[float, float, float] | None = None
-    """Of what the host took while it was recorded, what it takes otherwise: the middle, and where
-    four fifths of the steps lie; of backward passes in which it ran ahead of the device. None:
-    it did not, or that was not seen."""
+    """Ratio of what the host takes otherwise to what it took while it was recorded: the middle, and
+    where four fifths of the steps lie; of backward passes in which it ran ahead of the device.
+    None: it did not, or that was not seen."""
 
 
 class OwnTime(Struct, frozen=True, kw_only=True):
@@ -75,14 +75,14 @@ class OwnTime(Struct, frozen=True, kw_only=True):
     step_ns: int
     own_ns: int
     loader_ns: int
-    """Of it, in next() of a DataLoader."""
+    """Part of `own_ns` in next() of a DataLoader."""
     backward_ns: int
-    """Of it, in backward passes; what moving the gradients takes is in it."""
+    """Part of `own_ns` in backward passes; what moving the gradients takes is in it."""
     share_longest: float
-    """Of the steps, those in which no other rank's own time was longer."""
+    """Share of the steps in which no other rank's own time was longer."""
     spread: float
-    """Of the step, by which the longest own time exceeds the ranks' mean, the mean over the steps;
-    the same for all ranks."""
+    """Share of the step by which the longest own time exceeds the ranks' mean, the mean over the
+    steps; the same for all ranks."""
 
 
 class Stalls(Struct, frozen=True, kw_only=True):
@@ -109,7 +109,8 @@ class Saves(Struct, frozen=True, kw_only=True):
     """Steps."""
     once_ns: int
     cpu_ns: int
-    """Of it, what the training thread spent on a core: the rest it waited, for a disk or a core."""
+    """Part of `once_ns` that the training thread spent on a core: the rest it waited, for a disk or
+    a core."""
     size_bytes: int
     """Written."""
 
@@ -137,7 +138,7 @@ class RunPart(Struct, frozen=True, kw_only=True):
     what: Annotated[str, one_of(*RUN_PARTS)]
     seconds: AtLeastZero
     share: Share
-    """Of the run."""
+    """Share of the run."""
     num: Count | None = None
     """How often; null where that is not counted."""
     of_it: Mapping[str, AtLeastZero] = {}
@@ -152,11 +153,11 @@ class RunPrice(Struct, frozen=True, kw_only=True):
     """What would likely be saved, less what stays, and between what that lies."""
 
     seconds: AtLeastZero
-    """Of this run."""
+    """Seconds of this run."""
     low_seconds: AtLeastZero
     high_seconds: AtLeastZero
     hours_a_day: AtLeastZero | None = None
-    """Of a day of such steps; null as in the advice."""
+    """Hours of a day of such steps; null as in the advice."""
 
 
 class RunAdvice(Struct, frozen=True, kw_only=True):
@@ -165,9 +166,9 @@ class RunAdvice(Struct, frozen=True, kw_only=True):
     what: Annotated[str, one_of(*RUN_PARTS)]
     action: str
     seconds: AtLeastZero
-    """Of this run."""
+    """Seconds of this run."""
     hours_a_day: AtLeastZero | None
-    """Of a day of such steps; null for what a run pays once, and what was seen once."""
+    """Hours of a day of such steps; null for what a run pays once, and what was seen once."""
     likely: RunPrice | None = None
     """null where it is not known how much of the part would stay."""
 
@@ -191,7 +192,7 @@ class WholeRun(Struct, frozen=True, kw_only=True):
 
     seconds: AtLeastZero
     productive_share: Share
-    """Of `steady`: what clean steps take."""
+    """Share of the run that clean steps take of `steady`."""
     rank: Count
     """The one with the median productive share."""
     parts: tuple[RunPart, ...]
@@ -270,7 +271,7 @@ class LoaderKnobs(Struct, frozen=True, kw_only=True):
     """Whether there is no DataLoader: the training loop iterates the dataset itself."""
     batch_tensors: int | None = None
     batch_bytes: int | None = None
-    """Of the first batch: its tensors, and what they hold."""
+    """Bytes that the tensors of the first batch hold; `batch_tensors` says how many they are."""
 
 
 class DeviceSample(Struct, frozen=True, kw_only=True):
@@ -297,11 +298,11 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     cores: float | None = None
     """That this process may use: affinity, and the container's quota."""
     machine_cores: float | None = None
-    """Of the machine, whoever may use them; None: as many as this process."""
+    """Cores of the machine, whoever may use them; None: as many as this process."""
     local_ranks: int | None = None
     """Ranks of the job on this machine."""
     threads: int | None = None
-    """Of torch's operators on the host."""
+    """Threads of torch's operators on the host."""
     cudnn_benchmark: bool | None = None
     tf32: bool | None = None
     optimizers: tuple[str, ...] = ()
@@ -314,19 +315,19 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     device: DeviceSample | None = None
     has_device: bool = False
     device_id: str | None = None
-    """Of the device that it uses, the world over."""
+    """Identifier of the device that it uses, the world over."""
     own: OwnTime | None = None
     """None on a device, where the host does not wait for other ranks; and where that is not
     known."""
     cores_used: float | None = None
     """By this process and its workers, while steps were timed."""
     children_cores: float | None = None
-    """Of `cores_used`, by its child processes."""
+    """Part of `cores_used` by its child processes."""
     worker_bytes: float | None = None
-    """Of memory that one of its child processes has to itself."""
+    """Bytes of memory that one of its child processes has to itself."""
     own_bytes: float | None = None
-    """Of memory that the process has to itself: a worker that is forked from it may come to hold as
-    much. None: not known."""
+    """Bytes of memory that the process has to itself: a worker that is forked from it may come to
+    hold as much. None: not known."""
     growth: HostGrowth | None = None
     """None where the process holds no more from step to step, or that was not seen."""
     num_given_up: int | None = None
@@ -339,11 +340,12 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     memory_available_bytes: float | None = None
     """On the machine, while steps were timed."""
     busiest_worker_cores: float | None = None
-    """Of one core, by the child process that used most: a loader worker near 1 has no room left."""
+    """Share of one core used by the child process that used most: a loader worker near 1 has no
+    room left."""
     held_back_share: float | None = None
-    """Of the time in which the container's quota kept the process from running."""
+    """Share of the time in which the container's quota kept the process from running."""
     queued_share: float | None = None
-    """Of the time in which the main thread was ready to run and had no core."""
+    """Share of the time in which the main thread was ready to run and had no core."""
     pressure_share: float | None = None
     """The same of any thread of the machine."""
     other_cores: float | None = None
@@ -363,8 +365,8 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
 
     @property
     def held_up_share(self) -> float | None:
-        """Of the time in which the main thread could have run and did not: other threads had the
-        cores, or the container's quota was used up. None where neither is known."""
+        """Share of the time in which the main thread could have run and did not: other threads had
+        the cores, or the container's quota was used up. None where neither is known."""
         known = [each for each in (self.queued_share, self.held_back_share) if each is not None]
         return min(max(known), 1.0) if known else None
 
@@ -375,7 +377,7 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
 
     @property
     def free_cores(self) -> float | None:
-        """Of `own_cores`, those that processes which are not of the run leave to it."""
+        """Part of `own_cores` that processes which are not of the run leave to it."""
         if self.cores is None or self.own_cores is None or self.other_cores is None:
             return self.own_cores
         left = (self.machine_cores or self.cores) - self.other_cores

@@ -57,7 +57,7 @@ class WidthRun(Struct, frozen=True, kw_only=True):
     """Reduced in one step, on one rank."""
     device_name: str | None
     op_shares: Mapping[str, float]
-    """Of the calls of all operators that compute."""
+    """Shares of the calls of all operators that compute."""
     notes: tuple[str, ...] = ()
     rate_per_s: float | None = None
     """Work done in a second, where that was given in place of steps."""

@@ -30,7 +30,7 @@ class What(Struct, frozen=True, kw_only=True):
     kind: str | None
     """op, mark, call, compile, kernel, copy or set."""
     category: str | None = None
-    """Of a kernel; of a collective its operation."""
+    """Category of a kernel; of a collective its operation."""
     op: str | None = None
     """The operator that launched it."""
     module: str | None = None
@@ -55,7 +55,7 @@ class Slices(Struct, frozen=True, kw_only=True):
     """The slice that launched it, or the block that one is in; NONE when it was not recorded or
     lies before the picture."""
     size_bytes: Int64
-    """Of a copy or a collective; NONE when not recorded."""
+    """Bytes of a copy or a collective; NONE when not recorded."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -95,8 +95,8 @@ class Timeline(Struct, frozen=True, kw_only=True):
     num_events: int
     """What of the trace lies in the picture, Python frames not counted."""
     num_left_out: int
-    """Of those, the ones not drawn one by one: joined into blocks, or in lanes and rows too many to
-    show."""
+    """Events of those that are not drawn one by one: joined into blocks, or in lanes and rows too
+    many to show."""
     num_lanes_left_out: int
     num_frames: int
     """Python frames, none of which is drawn."""

@@ -14,7 +14,7 @@ class OperatorView(Struct, frozen=True, kw_only=True):
     own_host_ns: int
     """Without the operators that it called."""
     own_device_ns: int
-    """Of the work launched in it, and in no operator that it called."""
+    """Device time of the work launched in it, and in no operator that it called."""
 
 
 class ShapeView(Struct, frozen=True, kw_only=True):
@@ -50,9 +50,10 @@ class ModuleView(Struct, frozen=True, kw_only=True):
     count: int
     """Calls of its forward."""
     host_ns: int
-    """Of these calls."""
+    """Host time of these calls."""
     device_ns: int
-    """Of the work launched inside, and of its backward where autograd's numbers tell."""
+    """Device time of the work launched inside, and of its backward where autograd's numbers
+    tell."""
 
 
 class MemoryView(Struct, frozen=True, kw_only=True):

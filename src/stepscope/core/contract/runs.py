@@ -42,17 +42,18 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     started_wall_ns: Count | None = None
     size_bytes: Count
-    """Of all that lies in its folder."""
+    """Bytes of all that lies in its folder."""
     bound: str | None = None
-    """Of its diagnosis.json; null where it has none."""
+    """Bound of its diagnosis.json; null where it has none."""
     verdict: str | None = None
     step_ms: AtLeastZero | None = None
     parts: Mapping[str, Share] = {}
-    """Of the diagnosed step; of the rank in the middle. Empty where they were not measured."""
+    """Parts of the diagnosed step, of the rank in the middle. Empty where they were not
+    measured."""
     finding: RunFinding | None = None
     """null where there is none, or no diagnosis."""
     commit: str | None = None
-    """Of the checkout that it was started in, whatever was changed in it since."""
+    """Commit of the checkout that it was started in, whatever was changed in it since."""
 
 
 class RunsContract(Contract, frozen=True, kw_only=True, tag="stepscope.runs/1"):

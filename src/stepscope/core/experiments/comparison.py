@@ -36,8 +36,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     label: str
     kind: Annotated[str, one_of("run", "traces", "diagnosis")]
     step_ms: float | None
-    """Of the steps that are compared, the mean without the longest and shortest twentieth or the
-    median; else the one figure known."""
+    """Mean of the compared steps without the longest and shortest twentieth, or their median; else
+    the one figure known."""
     is_mean: bool = field(default=False, name="mean")
     """Whether `step_ms` is the steps' mean, as that of steps with no profiler and a kept figure
     are, and not their median."""
@@ -185,7 +185,7 @@ class PredictionOutcome(Struct, frozen=True, kw_only=True):
     predicted_low: float
     predicted_high: float
     measured: float | None
-    """Of all changes together; None where the finding is not gone."""
+    """Speedup of all changes together; None where the finding is not gone."""
     agrees: bool | None
     """Whether the measured ratio lies within the prediction, or their intervals meet."""
 
@@ -236,7 +236,8 @@ class Comparison(Struct, frozen=True, kw_only=True, rename={"held": "predicted"}
     after: ComparedRun
     speedup: Speedup
     throughput: Throughput | None
-    """Of work done in a second; null where both do the same work a step, or that is not known."""
+    """Throughput of work done in a second; null where both do the same work a step, or that is not
+    known."""
     same_work: bool
     """false where the two are known not to do the same work a step; `unequal` says why."""
     unequal: tuple[str, ...]

@@ -101,7 +101,7 @@ class Run(
     is_good: bool = True
     """Whether it gave steps and ended well, or was ended by us."""
     samples: float | None = None
-    """Of a step, on all ranks; null where that is not known."""
+    """Samples of a step, on all ranks; null where that is not known."""
 
 
 class SideSummary(Struct, frozen=True, kw_only=True, rename={"num_runs": "runs"}):
@@ -115,7 +115,7 @@ class SideSummary(Struct, frozen=True, kw_only=True, rename={"num_runs": "runs"}
     ms: float | None = None
     """The geometric mean over runs of the trimmed mean of their steps."""
     mean_ms: float | None = None
-    """Of all steps, none left out: it sees the rare long ones too."""
+    """Mean of all steps, none left out: it sees the rare long ones too."""
     run_spread: float | None = None
     """The standard deviation of the logarithms of the runs' times: how much runs of the same
     command differ."""
@@ -128,7 +128,7 @@ class SoFar(Struct, frozen=True, kw_only=True, rename={"num_runs": "runs", "num_
     """That timed a step, those that fill the caches and those that were broken off among them."""
     num_steps: int
     median_ms: float
-    """Of all these steps."""
+    """Median of all these steps."""
 
 
 class SoFarSides(Struct, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ class SideLoss(
     num_runs: int = 0
     """In which a loss was seen."""
     first: float | None = None
-    """Of the first step; None where it is not finite."""
+    """Loss of the first step; None where it is not finite."""
     last: float | None = None
     """Over the last few steps that all runs have; None where it is not finite."""
     num_not_finite: int = 0
@@ -292,7 +292,7 @@ class Verified(
     baseline: SideSummary = SideSummary()
     candidate: SideSummary = SideSummary()
     num_rounds: int = 0
-    """Of four runs each."""
+    """Rounds of four runs each."""
     num_looks: int = 0
     """How often the evidence was looked at; the interval allows for it."""
     wall_s: float = 0.0
@@ -309,7 +309,7 @@ class Verified(
     loss: LossCheck | None = None
     """The loss of every run, with or without --check. Null where not both sides were run."""
     check: NumericsCheck | None = None
-    """Of --check."""
+    """Result of --check."""
     prediction: Prediction | None = None
     runs: tuple[Run, ...] = ()
     notes: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ class Fixed(
     before_ms: float | None = None
     """The step that the findings are about."""
     speedup: Interval | None = None
-    """Of all that was kept."""
+    """Speedup of all that was kept."""
     kept: Mapping[str, Value] = field(default_factory=dict)
     attempts: tuple[Attempt, ...]
     whole: Verified | None = None

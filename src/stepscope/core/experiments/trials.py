@@ -34,7 +34,7 @@ class Setup(Struct, frozen=True, kw_only=True):
 
     world_size: int | None = None
     batch_size: int | None = None
-    """Of the DataLoader that feeds the steps."""
+    """Batch size of the DataLoader that feeds the steps."""
     num_batches: float | None = None
     """Batches a step, on one rank."""
     seed: int | None = None
@@ -64,7 +64,7 @@ class NumericRow(Struct, frozen=True, kw_only=True):
     step: int
     loss: float | None
     grad_norm: float | None
-    """Of all gradients together, just before the optimizer stepped."""
+    """Norm of all gradients together, just before the optimizer stepped."""
     parameters: str | None
     """A digest of every parameter's bits after the step; None where it was not taken."""
     parameter_norm: float | None

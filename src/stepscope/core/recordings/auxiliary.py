@@ -32,7 +32,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     """Share of what was recorded that it is about (of the kernels' time, of the peak); of the step,
     where a trace tells that."""
     weight_of: str = ""
-    """Of what: "the step", "the kernels that were measured", "the peak"."""
+    """Name of what the weight is a share of: "the step", "the kernels that were measured", "the
+    peak"."""
     kernels: tuple[str, ...] = ()
     """Names of the kernels it is about, as a trace has them: a trace then says what they weigh."""
     ranks: tuple[int, ...] = ()
@@ -50,7 +51,7 @@ class Auxiliary(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """Files that could not be read, and why."""
     kernel_shares: Mapping[str, float] = field(default_factory=dict)
-    """Of the step, by kernel name, where a trace told it."""
+    """Share of the step by kernel name, where a trace told it."""
     hang: Hang | None = None
     """Why the job stands still, where flight recorders' dumps show it."""
 

@@ -121,15 +121,15 @@ class CompiledFunction(Struct, frozen=True, kw_only=True):
     """None where the recording has only what was compiled again."""
     recompiles: int
     resumed: int
-    """Of these, pieces after a graph break."""
+    """Recompilations of pieces after a graph break."""
     most_again: int
     """The most that one piece, or the function itself, was compiled again: each learns by itself
     what changes."""
     seconds: float | None
     again_s: float | None
-    """Of these, for what was compiled again."""
+    """Seconds for what was compiled again."""
     guards: tuple[GuardCount, ...]
-    """Of the function itself, those that failed most often first."""
+    """Guards of the function itself, those that failed most often first."""
     resumed_guards: tuple[GuardCount, ...]
     limit: str | None
     """`recompile_limit (8)`, once it was hit."""
@@ -171,7 +171,7 @@ class CompilerRecording(Recording, frozen=True, kw_only=True):
     counters: tuple[tuple[str, str, int], ...] = ()
     """All of Dynamo's: section, name and count."""
     origins: tuple[KernelOrigin, ...] = ()
-    """Of compiled kernels."""
+    """Origins of compiled kernels."""
 
     def joined(self, other: CompilerRecording) -> CompilerRecording:
         """Both; what both have of one compilation is one."""

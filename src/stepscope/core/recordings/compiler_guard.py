@@ -26,7 +26,7 @@ SIZE_BOUND, VALUE, LENGTH, TYPE, IDENTITY, STATE, OTHER = (
     "other",
 )
 MAX_VALUES = 16
-"""Of one guard that are kept: what they are is seen from a few."""
+"""Values of one guard that are kept, at most: what they are is seen from a few."""
 MAX_SHOWN = 6
 
 

@@ -39,15 +39,15 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     total_bytes: int | None = None
     free_bytes: int | None = None
-    """Of the device, of nobody."""
+    """Bytes of the device that nobody holds."""
     own_bytes: int | None = None
-    """Of this process, with the libraries' own."""
+    """Bytes of this process, with the libraries' own."""
     allocated_bytes: int | None = None
     """In tensors."""
     idle_bytes: int | None = None
     """Held by the allocator, in no tensor."""
     allowed_bytes: int | None = None
-    """Of the device, where the process limits itself."""
+    """Bytes of the device that the process may take, where it limits itself."""
     frame: str | None = None
     """The innermost line outside of torch, of the traceback above it: `forward (model.py:35)`."""
     phase: str | None = None
@@ -55,7 +55,7 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def room_bytes(self) -> int | None:
-        """Of the device, of nobody, and this process may have it."""
+        """Bytes of the device that nobody holds and that this process may have."""
         if self.allowed_bytes is None or self.allocated_bytes is None:
             return self.free_bytes
         room = max(self.allowed_bytes - self.allocated_bytes - (self.idle_bytes or 0), 0)
@@ -63,7 +63,7 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def others_bytes(self) -> int | None:
-        """Of the device, held by other processes."""
+        """Bytes of the device held by other processes."""
         if self.total_bytes is None or self.free_bytes is None or self.own_bytes is None:
             return None
         return max(self.total_bytes - self.free_bytes - self.own_bytes, 0)
@@ -94,7 +94,7 @@ class Hang(Struct, frozen=True, kw_only=True):
     group: str | None = None
     """As it is written; None where the lines do not say it."""
     elements: int | None = None
-    """Of its input."""
+    """Elements of its input."""
 
 
 class JobOutput(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ WAITS_FOR_DEVICE = re.compile(
 )
 """Calls that wait for the device, by name."""
 NAME_CHARS = 60
-"""Of a kernel's name, that are shown."""
+"""Characters of a kernel's name that are shown."""
 
 
 class KernelMetrics(Struct, frozen=True, kw_only=True):
@@ -30,16 +30,16 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     name: str
     count: int = 1
     duration_ns: float | None = None
-    """Of one launch."""
+    """Duration of one launch."""
     device: str | None = None
     grid: Dim | None = None
     """In blocks."""
     block: Dim | None = None
     """In threads."""
     registers: float | None = None
-    """Of a thread."""
+    """Registers of a thread."""
     shared_bytes: float | None = None
-    """Of a block: static and dynamic."""
+    """Shared memory of a block: static and dynamic."""
 
     occupancy: float | None = None
     """Warps on a multiprocessor while it is busy, of those it can hold."""
@@ -53,30 +53,30 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     num_multiprocessors: int | None = None
 
     active: float | None = None
-    """Of the kernel's time in which a multiprocessor had work: the mean of all of them."""
+    """Share of the kernel's time in which a multiprocessor had work: the mean of all of them."""
     compute_throughput: float | None = None
-    """Of the peak of the multiprocessors' busiest unit, over the kernel's time."""
+    """Share of the peak of the multiprocessors' busiest unit, over the kernel's time."""
     dram_throughput: float | None = None
     l2_throughput: float | None = None
     l2_served: float | None = None
-    """Of the L2's peak, in looking up and sending to the multiprocessors alone: what would stay if
-    nothing came from DRAM."""
+    """Share of the L2's peak in looking up and sending to the multiprocessors alone: what would
+    stay if nothing came from DRAM."""
     l1_throughput: float | None = None
     tensor_pipe: float | None = None
-    """Of its peak."""
+    """Share of the tensor pipe's peak."""
     fma_pipe: float | None = None
     issue: float | None = None
-    """Of the cycles in which a scheduler with warps issued an instruction."""
+    """Share of the cycles in which a scheduler with warps issued an instruction."""
     stalls: Mapping[str, float] = field(default_factory=dict)
-    """Of the warps' time, by what they waited for (NVIDIA's names: long_scoreboard, barrier, ...).
-    Empty: not recorded."""
+    """Shares of the warps' time by what they waited for (NVIDIA's names: long_scoreboard, barrier,
+    ...). Empty: not recorded."""
 
     l2_hits: float | None = None
-    """Of the sectors asked for."""
+    """Share of the sectors asked for that hit."""
     dram_read_bytes: float | None = None
     dram_write_bytes: float | None = None
     l2_size_bytes: int | None = None
-    """Of the device's L2."""
+    """Size of the device's L2."""
     l2_read_bytes: float | None = None
     """That the multiprocessors got from the L2."""
     load_sectors: float | None = None
@@ -101,11 +101,11 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     spill_instructions: float | None = None
     """Loads and stores that the compiler put there for want of registers."""
     instructions: float | None = None
-    """Of warps, all of them."""
+    """Instructions of warps, all of them."""
 
     tensor_flops: float | None = None
     vector_flops: float | None = None
-    """Of the FP64, FP32 and FP16 pipes."""
+    """FLOPs of the FP64, FP32 and FP16 pipes."""
 
     @property
     def total_ns(self) -> float | None:
@@ -173,7 +173,7 @@ class OtherTotals(Struct, frozen=True, kw_only=True):
     """The tool's own name for the table."""
     rows: tuple[KernelTotal, ...]
     unit: str = ""
-    """Of the rows' totals and means, where they are no times but sizes."""
+    """Unit of the rows' totals and means, where they are no times but sizes."""
 
 
 class KernelRecording(Recording, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ class KernelRecording(Recording, frozen=True, kw_only=True):
     remarks: tuple[Remark, ...] = ()
     others: tuple[OtherTotals, ...] = ()
     panel: tuple[tuple[str, ...], ...] = ()
-    """Of rocprof-compute: metric, average, unit, peak and percent of the peak, as it writes
+    """Rows of rocprof-compute: metric, average, unit, peak and percent of the peak, as it writes
     them."""
     device: str | None = None
 

@@ -41,7 +41,7 @@ class Holder(Struct, frozen=True, kw_only=True):
     size_bytes: int
     num_tensors: int
     category: str
-    """Of most of these bytes."""
+    """Category of most of these bytes."""
 
 
 class LiveTensor(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     peak_frame: str | None = None
     """Who asked for the last bytes of the peak."""
     phases: tuple[tuple[str, int | None, int], ...] = ()
-    """Of each phase the most that was held in it, and what it made of the peak."""
+    """Phases, each with the most that was held in it, and what it made of the peak."""
     holders: tuple[Holder, ...] = ()
     """The most first."""
     largest: tuple[LiveTensor, ...] = ()
@@ -102,11 +102,11 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     split_bytes: int | None = None
     """The most, ever, of free blocks between used ones: these cannot be given back."""
     pool_bytes: int | None = None
-    """Of what was reserved at the end: in pools of their own, those of CUDA graphs and of
+    """Bytes reserved at the end in pools of their own: those of CUDA graphs and of
     torch.cuda.MemPool."""
     pool_free_bytes: int | None = None
-    """Of these, in no tensor. A graph that is replayed uses them all the same, and nobody else
-    can."""
+    """Bytes of these pools in no tensor. A graph that is replayed uses them all the same, and
+    nobody else can."""
     steps: tuple[Step, ...] = ()
     kept_frames: tuple[Holder, ...] = ()
     """Who made what finished steps left behind."""
@@ -134,7 +134,7 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def unused_share(self) -> float | None:
-        """Of what is reserved, in no tensor, at the peak."""
+        """Share of what is reserved at the peak that is in no tensor."""
         if not self.reserved_at_peak_bytes:
             return None
         return max(0.0, 1 - self.peak_bytes / self.reserved_at_peak_bytes)

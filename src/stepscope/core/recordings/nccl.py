@@ -228,7 +228,7 @@ class FlightGroup(Struct, frozen=True):
     name: str
     desc: str
     ranks: tuple[int, ...] | None
-    """Of the world; None where the dump does not say."""
+    """Ranks of the world; None where the dump does not say."""
 
     @property
     def label(self) -> str:
@@ -248,11 +248,11 @@ class FlightCall(Struct, frozen=True, kw_only=True):
     """Its number in its group: of collectives, or of sends and receives."""
     is_p2p: bool = False
     ends: tuple[int, int] | None = None
-    """Of a send or receive: from and to, as ranks of the group."""
+    """Ends of a send or receive: from and to, as ranks of the group."""
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_types: tuple[str, ...] = ()
     state: str = SCHEDULED
-    """Of STATES. Only NCCL's get past `scheduled`."""
+    """One of STATES. Only NCCL's get past `scheduled`."""
     is_retired: bool = False
     """The process waits for it no more: it ended, or it failed."""
     created_ns: int | None = None
@@ -290,7 +290,7 @@ class FlightDump(Struct, frozen=True, kw_only=True):
     """The first that the rank ever issued is among them."""
 
     def ends_of(self, call: FlightCall) -> tuple[int, int] | None:
-        """Of a send or receive, as ranks of the world: from and to. None for a collective."""
+        """Ends of a send or receive, as ranks of the world: from and to. None for a collective."""
         ranks = self.groups[call.group].ranks
         if call.ends is None or ranks is None or max(call.ends) >= len(ranks):
             return call.ends

@@ -44,10 +44,10 @@ class ProcessUse(Struct, frozen=True, kw_only=True):
     queued_cores: float | None = None
     """Threads that were ready to run and had no core, on average."""
     kernel_share: float | None = None
-    """Of its time on cores, spent in the operating system's kernel."""
+    """Share of its time on cores that is spent in the operating system's kernel."""
     io_wait_share: float | None = None
-    """Of the looks, that its main thread was in an uninterruptible wait: for a disk, a network
-    file system or a driver."""
+    """Share of the looks in which its main thread was in an uninterruptible wait: for a disk, a
+    network file system or a driver."""
     wakes_per_s: float | None = None
     """How often its main thread went to sleep of its own accord: it woke as often."""
     read_bytes_s: float | None = None
@@ -74,13 +74,13 @@ class HostUse(Struct, frozen=True, kw_only=True):
     quota_cores: float | None = None
     """What the control group's quota alone grants; None where there is none."""
     busy_cores: float | None = None
-    """Of the whole machine."""
+    """Busy cores of the whole machine."""
     other_cores: float | None = None
     """Used by processes that are not the job's."""
     io_wait_share: float | None = None
-    """Of the machine's cores, idle with a disk's answer outstanding."""
+    """Share of the machine's cores that is idle with a disk's answer outstanding."""
     held_back_share: float | None = None
-    """Of the time, that the control group's quota held its processes back."""
+    """Share of the time in which the control group's quota held its processes back."""
     not_measured: tuple[str, ...] = ()
     """What could not be, and why."""
 
@@ -97,7 +97,7 @@ writes, and what other vendors' monitors do: held down by power or by heat, and 
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """Of many samples: the tenth percentile, the median, the ninetieth, and the mean."""
+    """Spread of many samples: the tenth percentile, the median, the ninetieth, and the mean."""
 
     num: int
     low: float
@@ -121,7 +121,7 @@ class DeviceSeries(Struct, frozen=True, kw_only=True):
     span_s: float | None = None
     """From the first sample to the last."""
     busy_share: Spread | None = None
-    """Of the time, that a kernel ran: what nvidia-smi calls utilization."""
+    """Share of the time in which a kernel ran: what nvidia-smi calls utilization."""
     busy_run_share: Spread | None = None
     """The same, from the first sample at work to the last: what was sampled before and after is not
     of the run. None where it never was at work."""
@@ -180,7 +180,7 @@ class HotSpot(Struct, frozen=True, kw_only=True):
     line: int | None = None
     """Where the function, or the sampled line of it, stands: as the tool writes it."""
     self_share: float
-    """Of the samples (or the time): it was the innermost call."""
+    """Share of the samples (or the time) in which it was the innermost call."""
     total_share: float
     """It was anywhere in the stack, counted once."""
 
@@ -195,10 +195,10 @@ class HotSpot(Struct, frozen=True, kw_only=True):
 class HostThread(Struct, frozen=True, kw_only=True):
     name: str
     share: float
-    """Of all that was sampled."""
+    """Share of all that was sampled."""
     gil_wait_share: float | None = None
-    """Of its own samples, that stand in the wait for the interpreter's lock; None where no native
-    frames show it."""
+    """Share of its own samples that stand in the wait for the interpreter's lock; None where no
+    native frames show it."""
 
 
 class HostStacks(Struct, frozen=True, kw_only=True):
@@ -208,9 +208,9 @@ class HostStacks(Struct, frozen=True, kw_only=True):
     """py-spy, pyinstrument, viztracer, perf, or speedscope where nothing names it."""
     path: str
     pid: int | None = None
-    """Of the process, where one that runs was sampled."""
+    """Process id, where one that runs was sampled."""
     unit: str
-    """Of `amount`: "samples" or "seconds"."""
+    """Unit of `amount`: "samples" or "seconds"."""
     amount: float
     functions: tuple[HotSpot, ...] = ()
     """The hottest by their own share, and by the whole of theirs."""
@@ -225,15 +225,15 @@ class HostStacks(Struct, frozen=True, kw_only=True):
     """Native frames were recorded: an innermost call of Python is then the interpreter's own
     work."""
     interpreter_share: float | None = None
-    """Of the samples, that the interpreter itself ran: no compiled function below; None without
-    native frames."""
+    """Share of the samples in which the interpreter itself ran: no compiled function below; None
+    without native frames."""
     kernel_share: float | None = None
-    """Of the samples, that the operating system's kernel ran."""
+    """Share of the samples in which the operating system's kernel ran."""
     gil_wait_share: float | None = None
     page_fault_share: float | None = None
-    """Of the samples, that the kernel served a page fault."""
+    """Share of the samples in which the kernel served a page fault."""
     page_read_share: float | None = None
-    """Of the samples, that it read a file's page from the disk or waited for one."""
+    """Share of the samples in which it read a file's page from the disk or waited for one."""
     num_cores: int | None = None
     """Cores that samples were taken on; None where they were not recorded."""
     busy_cores: float | None = None
@@ -330,7 +330,7 @@ class MeasuredRates(Struct, frozen=True, kw_only=True):
     path: str
     roofs: DeviceRates
     is_hardware: bool = False
-    """Of `stepscope calibrate`, which a diagnosis can judge by."""
+    """Whether `stepscope calibrate` wrote it, which a diagnosis can judge by."""
     made: str = ""
     """When and by what, as such a file has it."""
     products: tuple[tuple[str, int, float], ...] = ()
@@ -392,7 +392,7 @@ class LinkRow(Struct, frozen=True, kw_only=True):
     """Out of place, where that was measured; else in place."""
     in_place_s: float | None
     bus_bytes_per_s: float
-    """Of `seconds`: what each rank's link moves, whatever the collective (nccl-tests'
+    """Bus bandwidth of `seconds`: what each rank's link moves, whatever the collective (nccl-tests'
     doc/PERFORMANCE.md)."""
 
 

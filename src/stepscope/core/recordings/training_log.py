@@ -22,7 +22,7 @@ SURENESS = (STATED, CLOCK, RATE, SUM)
 times, or its progress bar's; a mean over the whole run, first steps and all; the sum of the phases
 it times, outside of which there may be more."""
 APART = 0.1
-"""Of the step: two logs that differ by more are hardly of one run."""
+"""Share of the step: two logs that differ by more are hardly of one run."""
 
 
 class LoggedStep(Struct, frozen=True, kw_only=True):
@@ -41,9 +41,9 @@ class Phase(Struct, frozen=True, kw_only=True):
     ns: int
     """For one step, the median of the lines; of the slowest rank, where the log has several."""
     least_ns: int | None = None
-    """Of the fastest rank."""
+    """Nanoseconds of the fastest rank."""
     is_micro: bool = False
-    """Of one micro-batch: a step may have several."""
+    """Whether the time is of one micro-batch: a step may have several."""
 
 
 class Action(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class LoggedCollective(Struct, frozen=True, kw_only=True):
     mean_ns: int
     busbw_gbit_s: float | None = None
     straggler_ns: int | None = None
-    """Of the total, waiting for later ranks."""
+    """Part of the total spent waiting for later ranks."""
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -83,10 +83,10 @@ class FrameworkLog(Struct, frozen=True, kw_only=True):
     framework: str
     path: str
     step_ns: int | None = None
-    """Of the steady steps; None where the log does not clearly state the time of an optimizer
-    step."""
+    """Length of the steady steps; None where the log does not clearly state the time of an
+    optimizer step."""
     step_source: str | None = None
-    """Of SURENESS."""
+    """Source of the step time, one of SURENESS."""
     num_steps: int = 0
     """Optimizer steps that `step_ns` is of."""
     first_step: int | None = None
@@ -101,7 +101,7 @@ class FrameworkLog(Struct, frozen=True, kw_only=True):
     samples_per_s: Figure | None = None
     tflops: Figure | None = None
     mfu: Figure | None = None
-    """Of 1."""
+    """Model FLOPs utilization, as a fraction of 1."""
     memory_bytes: Figure | None = None
     """The most that any line states."""
     first_loss: float | None = None
@@ -121,10 +121,11 @@ class RecordedOperator(Struct, frozen=True, kw_only=True):
     name: str
     num: int
     tensor_bytes: int
-    """Of its tensors, in and out, each call's added up; a view has tensors but moves nothing."""
+    """Bytes of its tensors, in and out, each call's added up; a view has tensors but moves
+    nothing."""
     flops: float | None = None
-    """Of matrix products, attention and convolutions that no operator inside it is charged with;
-    None where it has none."""
+    """FLOPs of matrix products, attention and convolutions that no operator inside it is charged
+    with; None where it has none."""
 
 
 class ExecutionGraph(Struct, frozen=True, kw_only=True):
@@ -139,7 +140,7 @@ class ExecutionGraph(Struct, frozen=True, kw_only=True):
     collectives: tuple[RecordedOperator, ...]
     num_tensors: int
     storage_bytes: int
-    """Of the memory under them, each stretch counted once."""
+    """Bytes of the memory under them, each stretch counted once."""
     flops: float
 
 
@@ -147,12 +148,12 @@ class TrainingRecording(Recording, frozen=True, kw_only=True):
     """What was read of a job's own output."""
 
     logs: tuple[FrameworkLog, ...] = ()
-    """Of one framework."""
+    """Logs of one framework."""
     graphs: tuple[ExecutionGraph, ...] = ()
     outputs: tuple[JobOutput, ...] = ()
     """What PyTorch itself said in the job's output."""
     dumps: tuple[FlightDump, ...] = ()
-    """Of the flight recorder, one for each rank."""
+    """Dumps of the flight recorder, one for each rank."""
 
 
 class TrainingLog(Struct, frozen=True, kw_only=True):
