@@ -115,8 +115,9 @@ class RowTraceBuilder:
         )
 
     def keep_busiest(self) -> tuple[int, list[int]]:
-        """Of several processes with device work keep the one with the most, with what is nobody's;
-        its number, and the others'.
+        """Keep of several processes with device work the one with the most, with what is nobody's;
+        its number, and the others'. Their correlation numbers, streams and devices are counted
+        alike: read as one, a kernel would get another's launch.
 
         Their correlation numbers, streams and devices are counted alike: read as one, a kernel
         would get another's launch.

@@ -189,7 +189,7 @@ def inputs_of(node: Node) -> ParsedInputs | None:
 
 
 def _part(side: Any, name: str) -> Any:
-    """Of inputs or outputs: in old traces these are the values themselves."""
+    """One part of inputs or outputs: in old traces these are the values themselves."""
     if isinstance(side, dict):
         return side.get(name)
     return side if name == "values" else None

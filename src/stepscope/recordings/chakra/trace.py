@@ -22,7 +22,7 @@ from stepscope.api import FormatError, Reader, Source, Stream, TrainingLog
 from stepscope.core.recordings.training_log import ExecutionGraph, TrainingRecording
 
 MAX_NODE_BYTES = 4 << 20
-"""Of one node's text; a list of ten thousand tensors is below 1 MiB."""
+"""Bytes of one node's text at most; a list of ten thousand tensors is below 1 MiB."""
 MAX_NODES = 2_000_000
 SCHEMA = re.compile(rb"[\s\xef\xbb\xbf]*\{\s*\"schema\"\s*:\s*\"(\d{1,4}\.[\w.+-]{1,40})\"\s*,")
 NODES = re.compile(rb"\"(?:nodes|ctrl_deps|rf_id|start_ts)\"\s*:")

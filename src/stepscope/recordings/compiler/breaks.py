@@ -20,7 +20,7 @@ from stepscope.core.recordings.compiler import NO_REASON, Break
 
 HEAD = re.compile(r"Graph break(?: \([^)]{1,80}\))? in user code at (.{1,400}:\d{1,9})\s*")
 OLD_HEAD = re.compile(r"Graph break: (.{0,1000}?) ?from user code at:?\s*")
-"""Of 2.0 to 2.5: the location is the last one of the stack that follows."""
+"""First line of a break of 2.0 to 2.5: the location is the last one of the stack that follows."""
 REASON = re.compile(r"(?:Graph Break )?Reason: (.*)")
 FILE = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9})(?:, in .{1,200})?')
 INSTALLED = re.compile(
@@ -34,7 +34,7 @@ BOILERPLATE = re.compile(
 RAISED = re.compile(r"torch\._dynamo\.exc\.\w{1,60}: (.{1,1000})")
 GENERIC_REASON = "Encountered graph break when attempting to "
 MAX_LINES = 120
-"""Of one break that are kept: its first words, and the innermost frames of its stack."""
+"""Lines of one break that are kept: its first words, and the innermost frames of its stack."""
 MAX_HINTS = 6
 MAX_TEXT = 400
 
@@ -76,7 +76,7 @@ def break_of(
 
 
 def _raised(lines: Sequence[str]) -> str:
-    """Of 2.3 to 2.5: what the compiler's own stack ends with."""
+    """Error of 2.3 to 2.5: what the compiler's own stack ends with."""
     for line in reversed(lines):
         if match := RAISED.match(line.strip()):
             return match[1].strip()[:MAX_TEXT]

@@ -50,7 +50,7 @@ class ReportBuilder:
     left_out: Counter[str] = field(default_factory=Counter)
     num_guards: int = 0
     num_lines: int = 0
-    """Of the format that was looked for."""
+    """Lines of the format that was looked for."""
 
     def compile(self, writer: Writer, ident: str) -> CompileBuilder:
         """The compilation of this id. Beyond the limit it is one that nobody keeps."""

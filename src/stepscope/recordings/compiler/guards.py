@@ -32,7 +32,8 @@ from stepscope.core.recordings.compiler_guard import (
 )
 
 MAX_TEXT = 300
-"""Of a guard: the longest real ones, with the user's line behind them, have some 250 letters."""
+"""Characters of a guard that are kept: the longest real ones, with the user's line behind them,
+have some 250."""
 COMPILE_ID = re.compile(r"(?:![\w.]{1,20}/)?[\w.-]{1,40}/\d{1,9}(?:_\d{1,9})?: ")
 COMMENT = re.compile(
     r"(.{0,300}?)\s{0,99}# ([^#]{1,300}?:\d{1,9}) in \S{1,200}(?: \(HINT: (.{1,600}))?", re.DOTALL

@@ -64,12 +64,13 @@ ACTIONS = {
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_recompiles: int = 2
-    """Of a function in one process, or of one piece of it after a graph break. One is how
-    torch.compile learns that a size is dynamic, and each piece learns by itself."""
+    """Recompilations of a function in one process, or of one piece of it after a graph break, from
+    which it is reported. One is how torch.compile learns that a size is dynamic, and each piece
+    learns by itself."""
     most_advice: int = 4
     """Functions that are spoken of; the recording lists all."""
     most_guards: int = 3
-    """Of a function."""
+    """Guards of a function that are named."""
 
 
 POLICY = Policy()

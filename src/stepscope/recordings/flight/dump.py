@@ -34,7 +34,8 @@ from stepscope.recordings.safe_unpickle import PROTOCOLS, load_plain
 FORMAT = "flight-recorder"
 MAX_BYTES = 512 << 20
 MAX_OWN_CALLS, MAX_CALLS = 100_000, 2_000_000
-"""Of one rank, its last ones, and of all ranks together; MIN_CALLS of each at the least."""
+"""Calls kept of one rank, its last ones, and of all ranks together; MIN_CALLS of each at the
+least."""
 MIN_CALLS = 256
 MAX_RANKS = 200_000
 MAX_GROUPS = 4096
@@ -44,7 +45,7 @@ MAX_TEXT = 200
 NUM_WHERE = 3
 MARKS = (b"profiling_name", b"seq_id")
 EMPTY_MARKS = (b"pg_config", b"pg_status")
-"""Of a dump without an entry."""
+"""Marks of a dump without an entry."""
 RANK = re.compile(r"rank[-_.=]?(\d{1,6})(?!\d)", re.IGNORECASE)
 NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z]\w{0,8})*$")
 LIBRARY = re.compile(r"(?:site|dist)-packages/|lib/python\d|^<|^/usr/lib/python|^/opt/conda/lib")
@@ -99,7 +100,7 @@ def read(sources: Sequence[Source]) -> TrainingLog:
 
 
 def _better(dump: FlightDump, other: FlightDump) -> tuple[FlightDump, FlightDump]:
-    """Of two dumps of one rank: that with stacks, then the later one."""
+    """Better of two dumps of one rank, then the other: that with stacks, then the later one."""
 
     def key(each: FlightDump) -> tuple[bool, int]:
         return each.has_stacks, max((call.created_ns or 0 for call in each.calls), default=0)
@@ -255,7 +256,8 @@ class _DumpParser:
         return self._group_of.get((name, desc), 0)
 
     def _ranks(self, name: str, desc: str) -> tuple[int, ...] | None:
-        """Of the world. Gloo's dumps have the world alone, under no name."""
+        """Ranks of a group, by their numbers in the world. Gloo's dumps have the world alone, under
+        no name."""
         config = self.configs.get(name)
         if config is None and (name == "0" or desc == "default_pg"):
             config = self.configs.get("")

@@ -57,7 +57,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     missing: tuple[int, ...]
     """Ranks that it waits for; empty where all have come."""
     members: tuple[int, ...] = ()
-    """Of the group: those of a mesh have one label, and are told apart by them."""
+    """Ranks of the group: those of a mesh have one label, and are told apart by them."""
 
 
 class Disagreement(Struct, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ def num_elements(call: FlightCall) -> int:
 
 
 def disagreements(groups: Sequence[GroupCalls]) -> list[Disagreement]:
-    """Of each group the first number that is not over and that ranks disagree on."""
+    """First number of each group that is not over and that ranks disagree on."""
     every = (_first_disagreement(group) for group in groups)
     return [each for each in every if each is not None]
 
@@ -197,7 +197,7 @@ def _sides(calls: dict[int, FlightCall]) -> list[tuple[FlightCall, tuple[int, ..
 
 
 def waits(groups: Sequence[GroupCalls]) -> list[Wait]:
-    """Of each rank and group, the first collective that is not over: whom it lacks."""
+    """First collective of each rank and group that is not over, and whom it lacks."""
     every = []
     for group in groups:
         lacking: dict[int, tuple[int, ...]] = {}
@@ -227,7 +227,8 @@ def waits(groups: Sequence[GroupCalls]) -> list[Wait]:
 
 
 def peer_waits(open_ends: OpenEnds) -> list[Wait]:
-    """Of sends and receives: whom each lacks, which is nobody where the other side is open too."""
+    """Sends and receives that are not over, and whom each lacks: nobody where the other side is
+    open too."""
     every = []
     for (source, target, op), mine in open_ends.items():
         num_matched = len(open_ends.get((source, target, OTHER[op]), ()))

@@ -129,7 +129,7 @@ def _of_waits(
 
 
 def _same(wait: Wait, other: Wait) -> bool:
-    """Of one collective."""
+    """Whether two waits are in one collective."""
     return (wait.group, wait.members, wait.call.sequence, wait.call.is_p2p) == (
         other.group,
         other.members,

@@ -93,7 +93,7 @@ class HuggingFaceParser(FrameworkParser):
         return total, self.clocks.by_key[total]
 
     def _mean(self) -> tuple[int | None, int]:
-        """Of the whole run, without its evaluations."""
+        """Mean step of the whole run, without its evaluations."""
         runtime = self.summary.get("train_runtime")
         rate = self.summary.get("train_steps_per_second")
         if runtime is None or runtime <= 0:

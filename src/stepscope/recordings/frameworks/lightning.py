@@ -115,8 +115,8 @@ class LightningParser(FrameworkParser):
             self.num_left_out += 1
 
     def _calls(self, ending: str) -> int | None:
-        """Of the one action whose name ends so; None where there is none, or several: a run with
-        several optimizers."""
+        """Calls of the one action whose name ends so; None where there is none, or several: a run
+        with several optimizers."""
         actions = [
             action for name, action in self.actions.items() if name.rpartition(".")[2] == ending
         ]

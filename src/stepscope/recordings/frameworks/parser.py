@@ -45,14 +45,14 @@ class FrameworkParser:
     """One of them is in whatever SIGN matches: they are sought faster."""
     LINES: ClassVar[tuple[LineKind, ...]] = ()
     MARKS: ClassVar[tuple[str, ...]] = ()
-    """Of further lines that `take` must see."""
+    """Marks of further lines that `take` must see."""
     METRICS: ClassVar[Mapping[str, str]] = {}
     """What the numbers in a line about a step are, by their name as it is written, with its unit or
     without: STEP_MS, LOSS, a figure of FrameworkLog, a count, or else a fact."""
     COUNTS: ClassVar[tuple[str, ...]] = ()
     """What of METRICS is added up over the lines."""
     CONVENTIONS: ClassVar[Mapping[str, str]] = {}
-    """Of each figure that is gathered."""
+    """Convention of each figure that is gathered."""
     STEP_SOURCE: ClassVar[str] = STATED
     RESOLUTION_S: ClassVar[float] = 0.001
     MICRO: ClassVar[str | None] = None
@@ -152,7 +152,7 @@ class FrameworkParser:
         return not self.series.num
 
     def step_time(self) -> tuple[int | None, int, str | None]:
-        """Of the steady steps, of how many it is, and how it is known."""
+        """Step time of the steady steps, of how many it is, and how it is known."""
         times = self.clocks if self.STEP_SOURCE == CLOCK else self.series
         return (*times.steady(), self.STEP_SOURCE)
 

@@ -11,7 +11,7 @@ from stepscope.core.recordings.training_log import LoggedStep, Phase
 MAX_STEPS = 4096
 """Lines about steps that are kept: the last ones."""
 MAX_SAMPLES = 512
-"""Of one phase."""
+"""Samples of one phase that are kept."""
 MAX_PHASES = 64
 MAX_CLOCKS = 64
 FIRST_SHARE = 10
@@ -161,8 +161,8 @@ class Clocks:
         clock.add(step, seconds)
 
     def steady(self) -> tuple[int | None, int]:
-        """Of the writer whose steps are slowest: the others wait for it, or write a line less
-        often."""
+        """Steady step of the writer whose steps are slowest: the others wait for it, or write a
+        line less often."""
         times = [clock.steady() for clock in self.by_key.values()]
         return max(times, key=lambda time: time[0] or 0, default=(None, 0))
 

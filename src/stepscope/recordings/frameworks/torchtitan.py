@@ -94,7 +94,7 @@ class TorchtitanParser(FrameworkParser):
     )
 
     def _tokens(self) -> int | None:
-        """Of a step, over all ranks."""
+        """Tokens of a step, over all ranks."""
         batch, sequence = self.count("global_batch"), self.count("sequence")
         if batch is not None and sequence is not None:
             return batch * sequence

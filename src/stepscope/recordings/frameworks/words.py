@@ -31,7 +31,7 @@ HOW = {
 
 
 def _shown(recording: TrainingRecording) -> FrameworkLog:
-    """Of several ranks' logs the one whose steps are slowest is shown whole: the others wait for
+    """Log of the rank whose steps are slowest: of several it is shown whole, as the others wait for
     it."""
     return max(
         recording.logs, key=lambda log: (log.step_ns is not None, log.step_ns or 0, log.num_lines)

@@ -29,7 +29,8 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_work: float = 0.9
-    """Of all cores' time: the rest is left in the gaps between threads."""
+    """Share of all cores' time at work from which they are full: the rest is left in the gaps
+    between threads."""
 
 
 POLICY = Policy()

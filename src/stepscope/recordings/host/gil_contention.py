@@ -34,9 +34,10 @@ MAIN = "MainThread"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.1
-    """Of a thread's own samples. The wait for a lock that nobody else wants is never seen."""
+    """Share of a thread's own samples that wait for the lock. The wait for a lock that nobody else
+    wants is never seen."""
     least_seen: float = 0.02
-    """Of all samples that are a thread's, from which its own shares are more than chance."""
+    """Share of all samples that must be a thread's for its own shares to be more than chance."""
 
 
 POLICY = Policy()

@@ -87,7 +87,7 @@ def _later(rows: list[Row]) -> list[Row]:
 
 
 def _mean(rows: Iterable[Row], *names: str, unit: float = 1.0) -> float | None:
-    """Of the sums of these columns; None where a row lacks one."""
+    """Mean of the sums of these columns; None where a row lacks one."""
     sums = [sum(row[name] for name in names) for row in rows if all(name in row for name in names)]
     return unit * fmean(sums) if sums else None
 

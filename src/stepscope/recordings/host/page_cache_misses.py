@@ -40,7 +40,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Major faults a second: a hundredth of a thread's time at a tenth of a millisecond each; of a
     network's disk, most of it."""
     least_share: float = 0.05
-    """Of the samples. Threads that wait for the disk are not among them, so the true share is
+    """Share of the samples. Threads that wait for the disk are not among them, so the true share is
     larger."""
 
 

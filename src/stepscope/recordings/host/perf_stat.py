@@ -130,7 +130,7 @@ class _Intervals:
     missing: Counter[str] = field(default_factory=Counter)
     """In how many intervals a counter was not counted, with others counted."""
     _before_s: float = 0.0
-    """Of runs before this one in the same file."""
+    """Seconds of the runs before this one in the same file."""
     _time: str = ""
     _interval: _Sums = field(default_factory=_Sums)
 
@@ -171,7 +171,7 @@ class _Intervals:
 @dataclass(slots=True)
 class _Counted:
     table: _Sums = field(default_factory=_Sums)
-    """Of the whole run."""
+    """Counts of the whole run."""
     intervals: _Intervals = field(default_factory=_Intervals)
     times: dict[str, float] = field(default_factory=dict)
     busy_cores: float | None = None

@@ -197,7 +197,7 @@ REST = (
     r"(?P<symbol>\S.{0,300}?)\s*$"
 )
 COUNTED = r"\d{1,12}\s{1,20}"
-"""Of -n: how many samples a row is."""
+"""Column of -n: how many samples a row is."""
 PLAIN_ROW, COUNTED_ROW = re.compile(ROW + REST), re.compile(ROW + COUNTED + REST)
 MAX_FUNCTIONS = 1000
 MAX_COMMANDS = 40

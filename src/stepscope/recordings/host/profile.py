@@ -49,7 +49,8 @@ SNIFFED_LINES = 20
 DUMP_LINES = 100
 """In which the first thread of a dump begins."""
 MAX_LINES = 2_000_000
-"""Of collapsed stacks: each is a stack of its own, and equal ones were put together by the tool."""
+"""Lines of collapsed stacks at most: each is a stack of its own, and equal ones were put together
+by the tool."""
 NATIVE_NOTE = (
     "compiled code was not recorded: a function's own share may be an operator or a wait it calls "
     "(py-spy record --native shows it)"

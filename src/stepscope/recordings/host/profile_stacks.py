@@ -23,7 +23,7 @@ MAX_STACKS = 50_000
 MAX_DEPTH = 512
 """Calls kept of a stack, the innermost: deeper ones are recursion."""
 MAX_LINES = 16
-"""Of a function, of which the most frequent is named."""
+"""Lines of a function that are counted; the most frequent is named."""
 MAX_NAME = 300
 SHOWN = 40
 LIBRARIES = frozenset((

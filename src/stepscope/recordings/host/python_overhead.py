@@ -15,10 +15,11 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_sampled: float = 0.4
-    """Of a profiler's samples in which the interpreter itself runs; a loop that launches operators
-    has a tenth or two, and the imports of a short recording add to it."""
+    """Share of a profiler's samples in which the interpreter itself runs; a loop that launches
+    operators has a tenth or two, and the imports of a short recording add to it."""
     device_busy: float = 0.9
-    """Of the time, from which the device is never waiting: then the host's Python costs nothing."""
+    """Share of the time from which the device is never waiting: then the host's Python costs
+    nothing."""
 
 
 POLICY = Policy()

@@ -19,8 +19,8 @@ OPERATORS = "operators"
 LOADER = re.compile(r"enumerate\(DataLoader\)#")
 SINGLE, MULTI = "_SingleProcess", "_MultiProcessing"
 MIN_SAMPLED = 0.2
-"""Of the samples of the host's stacks, without a trace, in which it is worth saying; chosen without
-recordings."""
+"""Share of the samples of the host's stacks, without a trace, from which it is reported; chosen
+without recordings."""
 
 
 class SampledLoading(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class SampledLoading(Struct, frozen=True, kw_only=True):
 
     @property
     def serial_share(self) -> float:
-        """Of the samples, that make batches in a process that is no worker."""
+        """Share of the samples that make batches in a process that is no worker."""
         return 0.0 if self.makes is None else max(0.0, self.makes.total_share - self.in_worker)
 
 

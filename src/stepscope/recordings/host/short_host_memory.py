@@ -36,7 +36,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_swapped: float = 256e3
     """Bytes a second: single pages come and go on any machine with a swap (a judgement)."""
     most_free: float = 0.05
-    """Of the memory."""
+    """Share of the memory that is free, up to which it is full."""
 
 
 POLICY = Policy()

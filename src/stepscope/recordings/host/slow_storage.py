@@ -41,14 +41,14 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     least_busy: float = 0.8
     least_wait_ms: float = 1.0
-    """Of a read, in the mean: below, a disk that is always busy still answers at once (an NVMe
+    """Milliseconds of a mean read: below, a disk that is always busy still answers at once (an NVMe
     serves many requests side by side)."""
     least_io_wait: float = 0.1
-    """Of all cores' time."""
+    """Share of all cores' time in wait for a disk."""
     least_calls: float = 0.5
-    """Of the time in the system's calls."""
+    """Share of the time in the system's calls that must be reads."""
     small_bytes: float = 128 << 10
-    """Of a read, below which it is called small: the kernel reads that much ahead."""
+    """Bytes of a read below which it is called small: the kernel reads that much ahead."""
 
 
 POLICY = Policy()

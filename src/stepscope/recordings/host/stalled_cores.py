@@ -38,8 +38,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Cache misses for a thousand instructions: at 200 cycles each that is a cycle an instruction,
     one after the other (by the arithmetic, by no recording)."""
     least_wrong: float = 0.05
-    """Of all branches: one in five instructions is a branch, and a wrong one is some 20 cycles,
-    so that this is a fifth of a cycle an instruction (by the arithmetic, by no recording)."""
+    """Share of all branches that are guessed wrong: one in five instructions is a branch, and a
+    wrong one is some 20 cycles, so that this is a fifth of a cycle an instruction (by the
+    arithmetic, by no recording)."""
 
 
 POLICY = Policy()

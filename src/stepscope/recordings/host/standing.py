@@ -19,7 +19,7 @@ MAX_SHOWN = 3
 
 
 def advise(auxiliary: Auxiliary) -> list[Advice]:
-    """Of dumps in which the main thread stands in a collective."""
+    """Advice from dumps in which the main thread stands in a collective."""
     system = auxiliary.system
     dumps = () if system is None else (each for each in system.stacks if each.tool == TOOL)
     return [_waits(stacks, spot) for stacks in dumps for spot in _collectives(stacks)][:MAX_SHOWN]

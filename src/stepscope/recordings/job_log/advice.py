@@ -19,8 +19,8 @@ from stepscope.recordings.job_log.lines import WARNINGS
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_others: float = 0.1
-    """Of a device, held by other processes, up to which they are not what fills it: a desktop and a
-    second context take less."""
+    """Share of a device held by other processes up to which they are not what fills it: a desktop
+    and a second context take less."""
     most_evidence: int = 8
     """Lines of one kind that are shown."""
 
@@ -39,7 +39,7 @@ BOUNDS = {
     "unfused-attention": "memory", "untuned-convolution": "compute",
     "unused-parameter-scan": "comms",
 }  # fmt: skip
-"""Of the findings that are advised of here."""
+"""Bounds of the findings that are advised of here."""
 ADVICE = {warned.kind: warned.advice for warned in WARNINGS if warned.advice is not None}
 
 

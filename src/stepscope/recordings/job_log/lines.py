@@ -31,9 +31,9 @@ class Warned(Struct, frozen=True, kw_only=True):
 
 
 WARNINGS = decode(Path(__file__).with_name("wordings.json").read_bytes(), type=tuple[Warned, ...])
-"""Of PyTorch, and of MIOpen 3 (its solver_finders.cpp, convolutionocl.cpp, find_controls.cpp,
-generic_search.hpp and sqlite_db.hpp). MIOpen prints warnings by default; what it chose, its find
-mode and its searches with MIOPEN_LOG_LEVEL=5."""
+"""Warnings of PyTorch, and of MIOpen 3 (its solver_finders.cpp, convolutionocl.cpp,
+find_controls.cpp, generic_search.hpp and sqlite_db.hpp). MIOpen prints warnings by default; what it
+chose, its find mode and its searches with MIOPEN_LOG_LEVEL=5."""
 WORDINGS = tuple(
     (mark, re.compile(pattern or re.escape(mark)), warned)
     for warned in WARNINGS

@@ -37,9 +37,9 @@ MAX_DETAILS = 8
 ATTENTION = "attention kernels"
 """The kind of warning that says its reasons in lines of their own."""
 MAX_FRAMES = 256
-"""Of a traceback; of a deeper one those that came last."""
+"""Frames of a traceback that are kept; of a deeper one those that came last."""
 MAX_TRACEBACKS = 256
-"""Of ranks that write between each other's lines."""
+"""Tracebacks of ranks that write between each other's lines."""
 MARKS = (
     *(mark for mark, _, _ in WORDINGS),
     FAILED_MARK,

@@ -28,7 +28,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     max_split_bytes: int | None = None
     divisions: tuple[int, ...] = ()
-    """Of each power of two, from 1 MiB on, into which sizes are rounded; 0 for none."""
+    """Divisions of each power of two, from 1 MiB on, into which sizes are rounded; 0 for none."""
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Rules:

@@ -52,7 +52,7 @@ def failed(replay: Replay, passes: Passes, events: list[Event]) -> Failed:
 def at_peak(
     replay: Replay, passes: Passes, events: list[Event], bounds: list[int], alive: list[Allocation]
 ) -> AtPeak:
-    """Of the event after which most was held."""
+    """State at the event after which most was held."""
     if replay.peak == BEFORE or not events:
         return AtPeak()
     first, at = events[0].time_us, events[replay.peak].time_us

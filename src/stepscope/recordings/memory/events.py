@@ -25,7 +25,7 @@ from stepscope.protocol.untrusted import as_object
 MAX_SIZE = 1 << 62
 MAX_DEVICES = 64
 MAX_EVENTS = 4_000_000
-"""Of a device, the newest."""
+"""Events of a device that are kept, the newest."""
 ALLOC, FREE, FREED = "alloc", "free_requested", "free_completed"
 SEGMENT = "segment_alloc"
 SEGMENT_FREE = "segment_free"
@@ -64,7 +64,7 @@ class Segment:
     blocks: list[Block] = field(default_factory=list)
     """Those in use."""
     has_own_pool: bool = False
-    """Of a CUDA graph, or of a torch.cuda.MemPool: nothing else is served from it."""
+    """Whether it is of a CUDA graph, or of a torch.cuda.MemPool: nothing else is served from it."""
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ def _take_segment(history: DeviceHistory, entry: dict[Any, Any], once: _Once) ->
 
 
 def _history_frames(block: dict[Any, Any]) -> list[Any]:
-    """Of torch 2.0: the allocations a block served, the latest first."""
+    """Frames of a block of torch 2.0, by the allocations it served, the latest first."""
     history = _list(block.get("history"))
     return _list(as_object(history[0]).get("frames")) if history else NO_FRAMES
 

@@ -50,7 +50,7 @@ class Passes:
     """Indices of the events that show the parts of a step."""
 
     origins: list[Origin | None]
-    """Of allocations and frees; None for other events."""
+    """Origins of allocations and frees; None for other events."""
     forwards: list[int]
     """Allocations of the forward pass, outside the backward."""
     backwards: list[int]

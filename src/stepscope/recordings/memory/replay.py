@@ -37,7 +37,7 @@ MAX_LIVE = 1_000_000
 class Allocation:
     addr: int
     size: int
-    """Of the block, not of the tensor in it."""
+    """Bytes of the block, not of the tensor in it."""
     start: int
     """Index of its event, or BEFORE."""
     end: int | None

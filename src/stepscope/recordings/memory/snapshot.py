@@ -33,7 +33,7 @@ from stepscope.recordings.safe_unpickle import PROTOCOLS, load_plain
 
 FORMAT = "memory-snapshot"
 MAX_BYTES = 1 << 30
-"""Of the pickle; ten million frames or so."""
+"""Bytes of the pickle at most; ten million frames or so."""
 MAX_HOLDERS = 40
 MAX_LARGEST = 20
 FIRST_CODES = frozenset(b"\x95}](c\x8cX")

@@ -17,7 +17,8 @@ MAX_KEPT = {
     "variables": 512, "values of variables": 8, "warnings": 100, "remarks": 20, "versions": 16,
     "networks": 64,
 }  # fmt: skip
-"""Of values: of one variable, as some are different on every rank. What does not fit is counted."""
+"""Entries that each table keeps; "values of variables" are of one variable, as some are different
+on every rank. What does not fit is counted."""
 MAX_TEXT = 400
 MAX_VIA = 120
 
@@ -42,7 +43,7 @@ class PartialCommunicator(Struct):
     """Each with whether it has reported the end of its initialisation."""
     num_nodes: int | None = None
     channels: tuple[int, int | None, int] | None = None
-    """Of collectives, of NVLS, of point-to-point."""
+    """Channels of collectives, of NVLS, of point-to-point."""
     rings: dict[int, NcclRing] = field(default_factory=dict)
 
 

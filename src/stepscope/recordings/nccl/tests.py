@@ -30,7 +30,7 @@ from stepscope.readers.whole_file import whole_text
 
 FORMAT = "nccl-tests"
 HEADER = re.compile(rb"size\s{1,40}count\s[^\n]{0,200}algbw\s{1,20}busbw")
-"""Of every version."""
+"""Header of every version."""
 MAX_ROWS = 4096
 MAX_BYTES = 64 << 20
 USUAL_ITERS = 20

@@ -79,7 +79,7 @@ MAX_KERNELS = 20_000
 """Launches that are kept; Nsight Compute itself needs minutes for a hundred."""
 MAX_COLUMNS = 20_000
 MAX_METRICS = 512
-"""Of one launch that are kept; those that fields are made of are some 150."""
+"""Metrics of one launch that are kept; those that fields are made of are some 150."""
 MAX_NAME_CHARS = 4096
 MAX_PRINTED_CHARS = 8192
 """Of a line of what is printed for people."""
@@ -164,12 +164,12 @@ class Table:
     columns: dict[str, int]
     is_long: bool
     wanted: list[tuple[int, str]]
-    """Of the raw page: places of the metrics that fields are made of."""
+    """Places in the raw page's row of the metrics that fields are made of."""
     width: int
     """Cells of a row; a name may stand in the header twice."""
     scales: list[float] | None = None
     launches: dict[tuple[str, str, str], Launch] = field(default_factory=dict)
-    """Of the details page, by process, number and name."""
+    """Launches of the details page, by process, number and name."""
 
     def cell(self, row: Sequence[str], column: str) -> str:
         index = self.columns.get(column)

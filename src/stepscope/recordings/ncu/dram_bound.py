@@ -34,7 +34,7 @@ ACTION = (
 )
 
 MAX_TENSOR_SHARE = 0.2
-"""Of the time that tensor cores work: above it the two are near one another."""
+"""Share of the time that tensor cores may work: above it the two are near one another."""
 DRAM = "dram"
 WORDINGS = {
     DRAM: Wording(

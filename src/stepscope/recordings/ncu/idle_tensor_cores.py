@@ -38,11 +38,11 @@ ACTION = (
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_pipe: float = 0.01
-    """Of the tensor pipe's peak. A kernel that uses it at all comes to several percent."""
+    """Share of the tensor pipe's peak. A kernel that uses it at all comes to several percent."""
     least_active: float = 0.5
-    """Of the time with a warp on the multiprocessors, from which a device is at work."""
+    """Share of the time with a warp on the multiprocessors from which a device is at work."""
     most_sampled: float = 0.05
-    """Of the time that DCGM sees tensor cores at work."""
+    """Share of the time that DCGM sees tensor cores at work, at most."""
 
 
 POLICY = Policy()

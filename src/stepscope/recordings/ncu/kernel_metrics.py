@@ -22,19 +22,19 @@ MAX_EVIDENCE = 10
 
 class Policy(Struct, frozen=True, kw_only=True):
     busy: float = 0.6
-    """Of a unit's peak, from which the kernel works rather than waits. SpeedOfLight.py:
+    """Share of a unit's peak from which the kernel works rather than waits. SpeedOfLight.py:
     latency_bound_threshold = 60."""
     issuing: float = 0.8
-    """Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive <
+    """Share of the cycles from which the schedulers are as good as full. CPIStall.py: issueActive <
     0.8."""
     stalled: float = 0.3
-    """Of the warps' time in one stall, from which it is worth mentioning. CPIStall.py: 0.3."""
+    """Share of the warps' time in one stall from which it is mentioned. CPIStall.py: 0.3."""
     filled: float = 0.5
-    """Of the warps that the device can hold, up to which a grid of less than a wave is small: what
-    else is measured then follows from that. A kernel that stays on its multiprocessors has one wave
-    or a little less, and is not small."""
+    """Share of the warps that the device can hold up to which a grid of less than a wave is small:
+    what else is measured then follows from that. A kernel that stays on its multiprocessors has one
+    wave or a little less, and is not small."""
     least_share: float = 0.01
-    """Of the step, or of what was measured, below which there is nothing to say."""
+    """Share of the step, or of what was measured, below which nothing is reported."""
 
 
 POLICY = Policy()
@@ -128,7 +128,7 @@ def _advice(
 
 
 def _line(faults: Sequence[Fault], weigh: Weights) -> str:
-    """Of the longest launch of a name."""
+    """Line about the longest launch of a name."""
     worst = max(faults, key=lambda fault: fault.kernel.duration_ns or 0.0)
     weight = weigh.of(faults)
     share = ""

@@ -44,12 +44,12 @@ BOUND = "compute"
 
 class Policy(Struct, frozen=True, kw_only=True):
     low: float = 0.5
-    """Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives
-    no number: low occupancy always interferes with hiding latency, and above some point more of it
-    does not help. Half is where we begin to speak."""
+    """Share of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy)
+    gives no number: low occupancy always interferes with hiding latency, and above some point more
+    of it does not help. Half is where we begin to speak."""
     kept: float = 0.8
-    """Of what the launch allows, below which blocks end too early or unevenly. LaunchStatistics.py
-    of Nsight Compute: 0.8."""
+    """Share of what the launch allows below which blocks end too early or unevenly.
+    LaunchStatistics.py of Nsight Compute: 0.8."""
 
 
 POLICY = Policy()

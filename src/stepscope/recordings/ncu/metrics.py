@@ -187,8 +187,9 @@ def kernel_of(
 
 
 def stall_shares(values: Values) -> dict[str, float]:
-    """Of a warp's time between two instructions, by what it waited for; by samples where the
-    averages were not collected.
+    """Shares of a warp's time between two instructions, by what it waited for; by samples where the
+    averages were not collected. Where a part of the reasons was collected, and not what all add up
+    to, nothing tells their shares.
 
     Where a part of the reasons was collected, and not what all add up to, nothing tells their
     shares.

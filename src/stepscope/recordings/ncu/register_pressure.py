@@ -36,10 +36,11 @@ SECTOR_BYTES = 32
 
 class Policy(Struct, frozen=True, kw_only=True):
     spilled: float = 0.01
-    """Of the instructions, from which spills are more than a prologue's: a handful of them stands
-    outside the loops."""
+    """Share of the instructions from which spills are more than a prologue's: a handful of them
+    stands outside the loops."""
     local: float = 0.1
-    """Of the bytes through the L1, where spills are not distinguished from other local memory."""
+    """Share of the bytes through the L1 that are local memory's, where spills are not distinguished
+    from the rest of it."""
 
 
 POLICY = Policy()

@@ -37,11 +37,11 @@ MAX_KERNELS = 20_000
 MAX_METRICS = 512
 MAX_NAME_CHARS = 4096
 MAX_COPY_BYTES = 4 << 30
-"""Of a report that lies in an archive or elsewhere, and must be copied for the module to open
+"""Bytes of a report that lies in an archive or elsewhere, and must be copied for the module to open
 it."""
 KERNEL, DEMANGLED, STRING = 0, 1, 2
-"""Of the module's enumerations: a workload that is a kernel, a whole name, a metric that is text
-(its number would be 0)."""
+"""Values of the module's enumerations: a workload that is a kernel, a whole name, a metric that is
+text (its number would be 0)."""
 
 
 def is_mine(head: bytes, name: str) -> bool:

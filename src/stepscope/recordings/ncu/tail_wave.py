@@ -35,16 +35,17 @@ BOUND = "compute"
 
 class Policy(Struct, frozen=True, kw_only=True):
     idle: float = 0.2
-    """Of the room of all waves that the last one leaves empty. LaunchStatistics.py of Nsight
+    """Share of the room of all waves that the last one leaves empty. LaunchStatistics.py of Nsight
     Compute speaks of a tail that may take 20 % of the time: up to four full waves."""
     kept: float = 0.8
-    """Of the allowed warps, below which they are fewer than the launch allows: the same rule's
+    """Share of the allowed warps below which they are fewer than the launch allows: the same rule's
     second sign."""
     active: float = 0.85
-    """Of the time in which a multiprocessor has work, below which some stand empty. A copy of torch
-    over 121 waves on an H200: 0.99; one over 3.9, with its start and end: 0.86."""
+    """Share of the time in which a multiprocessor has work below which some stand empty. A copy of
+    torch over 121 waves on an H200: 0.99; one over 3.9, with its start and end: 0.86."""
     near_roof: float = 0.8
-    """Of a peak, from which there is little to gain. SpeedOfLight.py: no_bound_threshold = 80."""
+    """Share of a peak from which there is little to gain. SpeedOfLight.py: no_bound_threshold =
+    80."""
 
 
 POLICY = Policy()

@@ -37,8 +37,9 @@ BOUND = "memory"
 
 class Policy(Struct, frozen=True, kw_only=True):
     wasted: float = 0.3
-    """Of the sectors moved. The CUDA C++ Best Practices Guide (Strided Accesses): a stride of 2
-    uses half of what is loaded, in a copy with a coalesced other side a third of all."""
+    """Share of the sectors moved without need. The CUDA C++ Best Practices Guide (Strided
+    Accesses): a stride of 2 uses half of what is loaded, in a copy with a coalesced other side a
+    third of all."""
     widest: float = 16.0
     """Sectors of a warp's access with 16 bytes a thread, the widest there is: the ideal where its
     bytes were not counted."""

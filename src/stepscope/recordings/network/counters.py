@@ -90,7 +90,7 @@ class _PortParser:
         self.samples = PortSamples()
         self._time_s: float | None = None
         self._counts: dict[str, dict[str, int]] = {}
-        """Of the sample that is being read, by port."""
+        """Counts of the sample that is being read, by port."""
         self._words: dict[str, set[str]] = {}
         self._port = label.replace("\\", "/").rsplit("/", 1)[-1].partition(".")[0] or "port"
         self._card: str | None = None

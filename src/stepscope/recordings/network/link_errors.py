@@ -45,7 +45,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_lost_per_s: float = 0.1
     """Packets sent again or received damaged, a second: one in ten."""
     slower: float = 0.75
-    """Of its peers' rate, at which a port has come up too slow."""
+    """Share of its peers' rate at which a port has come up too slow."""
 
 
 POLICY = Policy()

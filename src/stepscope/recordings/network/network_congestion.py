@@ -40,7 +40,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_notices_per_s: float = 100.0
     """Notifications or marked packets, a second: some are how RoCE finds its rate."""
     least_paused: float = 0.01
-    """Of the time, that a port was told to send nothing."""
+    """Share of the time in which a port was told to send nothing."""
     least_dropped_per_s: float = 1.0
     times_peers: float = 5.0
     """The median port's wait, from which one stands out."""

@@ -20,7 +20,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_calls: int = 100
     """By totals alone: the blocks that a run takes once are fewer."""
     least_call_share: float = 0.05
-    """Of the host's time in CUDA's calls; chosen without recordings."""
+    """Share of the host's time in CUDA's calls; chosen without recordings."""
 
 
 POLICY = Policy()

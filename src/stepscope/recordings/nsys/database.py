@@ -24,7 +24,7 @@ from stepscope.protocol.untrusted import open_regular
 
 MAGIC = b"SQLite format 3\x00"
 MAX_ROWS = 50_000_000
-"""Of one table. An hour of eight ranks has some ten million."""
+"""Rows of one table at most. An hour of eight ranks has some ten million."""
 SMALLEST_ROW_BYTES = 8
 """Nsight's rows have five numbers and more: pages that point at one another must not make a small
 file endless."""

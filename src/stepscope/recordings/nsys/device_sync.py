@@ -9,7 +9,7 @@ from stepscope.recordings.nsys.totals import call_totals, calls_named
 CODE = "device-sync"
 BOUND = "host"
 MIN_CALL_SHARE = 0.3
-"""Of the host's time in CUDA's calls, by their totals alone; chosen without recordings."""
+"""Share of the host's time in CUDA's calls, by their totals alone; chosen without recordings."""
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:

@@ -10,7 +10,7 @@ from stepscope.recordings.nsys.totals import kernel_totals
 CODE = "fp32-matmul"
 BOUND = "compute"
 MIN_TOTAL_SHARE = 0.05
-"""Of the kernels' time, by totals alone; chosen without recordings."""
+"""Share of the kernels' time, by totals alone; chosen without recordings."""
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:

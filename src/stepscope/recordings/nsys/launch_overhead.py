@@ -15,12 +15,12 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     quick_launch_ns: float = 5_000.0
-    """Of the host's time, for one launch from PyTorch: the quickest median of 40 recordings of
-    different hosts and models (5.1 to 13.9 us, half of them under 7.7)."""
+    """Nanoseconds of the host's time for one launch from PyTorch: the quickest median of 40
+    recordings of different hosts and models (5.1 to 13.9 us, half of them under 7.7)."""
     least_launches: int = 1_000
-    """Of short kernels, from which totals stand for a run."""
+    """Launches of short kernels from which totals stand for a run."""
     short_share: float = 0.5
-    """Of the launches."""
+    """Share of the launches that must be of short kernels."""
 
 
 POLICY = Policy()

@@ -89,8 +89,8 @@ def _used_devices(builder: ProcessTraceBuilder, numbers: dict[int, int]) -> set[
 def _means(
     builder: ProcessTraceBuilder, keys: Sequence[Key], numbers: dict[int, int], low: int, high: int
 ) -> dict[Key, tuple[float, float | None]]:
-    """Of each counter that has samples: the mean, and the one with every sample weighed by the work
-    that was on the device in it.
+    """Means of each counter that has samples: the plain one, and the one with every sample weighed
+    by the work that was on the device in it.
 
     A sample is about the time since the one before it.
     """

@@ -23,7 +23,7 @@ from stepscope.readers.text_lines import bounded_lines, csv_cells
 
 MAX_LINE_BYTES = 1 << 20
 MAX_ROWS = 100_000
-"""Of one report. There is a row per name."""
+"""Rows of one report at most. There is a row per name."""
 MAX_NAME_CHARS = 4096
 RECORD = (
     "nsys stats --format csv --report cuda_gpu_kern_sum,cuda_api_sum,nvtx_gpu_proj_sum run.nsys-rep"
@@ -46,8 +46,8 @@ HEADER = re.compile(
 APART = re.compile(r"\s{2,}")
 RULE_LINE = re.compile(r"^\s*-{2,}(?:\s+-{2,})+\s*$")
 SUBJECT = re.compile(r"\[([^\[\]]{1,4096})\] with \[")
-"""Of `Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...`: one output may be of several
-recordings."""
+"""Recording in a line such as `Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...`: one
+output may be of several recordings."""
 REPORT_NAME = re.compile(r"([a-z]\w*sum)\b", re.IGNORECASE)
 OTHERS = re.compile(r"vulkan|opengl|nvvideo|syscall|mpi|dx1|openacc|openmp|um_")
 """Reports with the same columns that are not about CUDA."""

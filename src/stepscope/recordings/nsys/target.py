@@ -22,8 +22,8 @@ from stepscope.recordings.nsys.nvtx import RANGES
 MAX_PROCESSES = 64
 """That are distinguished. A machine has some eight devices, and as many ranks."""
 MIN_SHARE = 0.01
-"""Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a
-helper hardly at all."""
+"""Share of the busiest process' device time that a rank has at least: ranks of one job work alike,
+and a helper hardly at all."""
 MAX_DEVICES = 1024
 MAX_WARNINGS = 4
 WARNING_LENGTH = 200

@@ -19,8 +19,8 @@ NUMBERS = frozenset(
 INPUTS = ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")
 LAUNCH = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %")
 TEXTS = frozenset((*INPUTS, *LAUNCH))
-"""Of an operator and of a kernel, as our own export writes them: JSON, in this order of a trace's
-details."""
+"""Texts of an operator and of a kernel, as our own export writes them: JSON, in this order of a
+trace's details."""
 DETAIL = "detail"
 """The number of such texts, among the numbers noted down."""
 

@@ -23,8 +23,8 @@ from stepscope.recordings.perfetto.wire import BYTES, FIXED32, FIXED64, MAX_VARI
 
 UInt8 = NDArray[np.uint8]
 MAX_FIELDS = 256
-"""Of one message. Perfetto's events have some ten; one with more is taken for damage, so that no
-message holds up the others."""
+"""Fields of one message at most. Perfetto's events have some ten; one with more is taken for
+damage, so that no message holds up the others."""
 PADDING = 16
 """Bytes after the text, so that a number that is cut off is read to its end before it is found
 out."""

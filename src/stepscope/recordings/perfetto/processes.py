@@ -24,8 +24,8 @@ from stepscope.recordings.perfetto.wire import Packets, WireError, fields
 OURS = "stepscope"
 """The process, and the category of tracks, that an export of ours draws: nobody recorded them."""
 MIN_SHARE = 0.01
-"""Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a
-helper hardly at all."""
+"""Share of the busiest process' device time that a rank has at least: ranks of one job work alike,
+and a helper hardly at all."""
 MAX_PROCESSES = 1 << 16
 MAX_RANKS = 64
 """The file is read once for each."""

@@ -186,7 +186,7 @@ class _TraceParser:
     """The process that is read alone, as `owners` numbers them; None where all are."""
     owners: Owners = field(default_factory=Owners)
     version: int = 0
-    """Of what the descriptors say so far."""
+    """Version of what the descriptors say so far."""
     is_sorted: bool = True
     """Whether begins and ends are taken to come by time; else they wait for `finish`."""
     num_back: int = 0

@@ -20,9 +20,9 @@ MAX_VARINT = 10
 """Bytes of a number of 64 bits."""
 MAX_PACKET_BYTES = 16 << 20
 MAX_INFLATED_BYTES = 16 << 20
-"""Of one packet that holds others compressed: Perfetto squeezes half a megabyte at a time."""
+"""Bytes of one packet that holds others compressed: Perfetto squeezes half a megabyte at a time."""
 MAX_FIELDS = 1 << 20
-"""Of one message."""
+"""Fields of one message at most."""
 PACKET = 0x0A
 """Trace.packet: field 1, bytes. Every other field of a trace is skipped."""
 COMPRESSED, COMPRESSED_TAG = 50, b"\x92\x03"

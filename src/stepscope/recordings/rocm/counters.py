@@ -14,11 +14,11 @@ from msgspec import Struct
 from stepscope.api import KernelMetrics
 
 LINE_BYTES = 128
-"""Of the L1 and L2 caches, and of one request between them."""
+"""Bytes of a line of the L1 and L2 caches, and of one request between them."""
 MFMA_FLOPS = 512
 """One count of SQ_INSTS_VALU_MFMA_MOPS_* stands for so many."""
 LANES = 64
-"""Of a wavefront, on CDNA devices: what an instruction of the vector unit works on."""
+"""Lanes of a wavefront, on CDNA devices: what an instruction of the vector unit works on."""
 SIMDS = 4
 """Matrix units of a compute unit."""
 FLOAT_TYPES = ("F16", "F32", "F64")
@@ -176,7 +176,7 @@ def _share(part: float | None, whole: float | None) -> float | None:
 def _rate(
     size_bytes: float | None, duration_ns: int | None, peak_gb_s: float | None
 ) -> float | None:
-    """Of a peak: bytes a nanosecond are gigabytes a second."""
+    """Share of a peak: bytes a nanosecond are gigabytes a second."""
     if size_bytes is None or not duration_ns:
         return None
     return _share(size_bytes / duration_ns, peak_gb_s)

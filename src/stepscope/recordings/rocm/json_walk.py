@@ -23,7 +23,7 @@ from stepscope.readers.kineto.json_recovery import Skimmer
 
 PIECE_BYTES = 4 << 20
 MAX_VALUE_BYTES = 64 << 20
-"""Of one value, or one entry of a list, that is kept: real ones have kilobytes."""
+"""Bytes of one value, or one entry of a list, that is kept: real ones have kilobytes."""
 MAX_DEPTH = 8
 MAX_MALFORMED = 10_000
 """Entries of one list that do not decode: beyond, the list is of something else."""

@@ -115,7 +115,7 @@ class _FileParser:
     num_counted: int = 0
     """Launches that counters were collected of."""
     pids: list[int] = field(default_factory=list)
-    """Of the processes so far: a file may hold several, one after the other."""
+    """Numbers of the processes so far: a file may hold several, one after the other."""
 
     @property
     def owner(self) -> int:

@@ -28,7 +28,7 @@ CODE = "slow-pair"
 BOUND = "comms"
 Rates = Mapping[tuple[str, str], CopyRate]
 MIN_RATE_SHARE = 0.7
-"""Of the rate that it should have, below which a copy is slow: tests of copies repeat within
+"""Share of the rate that it should have below which a copy is slow: tests of copies repeat within
 some percent, and a link that is down leaves half or less (by the widths of links, by no
 recording)."""
 

@@ -56,7 +56,7 @@ class _Scrape:
 class _DcgmParser:
     samples: MonitorSamples = field(default_factory=MonitorSamples)
     columns: list[str] | None = None
-    """Of dmon's last header."""
+    """Columns of dmon's last header."""
     pending: dict[tuple[str | None, int | None], _Scrape] = field(default_factory=dict)
     """A device's scrape is whole when one of its metrics comes again."""
     num_bad: int = 0

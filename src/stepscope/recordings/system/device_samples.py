@@ -15,7 +15,8 @@ from typing import Any, TypeAlias, cast
 from stepscope.api import DeviceSeries, FormatError, Source, Spread, SystemRecording
 
 AT_WORK = 0.1
-"""Of a sampling period with a kernel running, from which a sample is one of the device at work."""
+"""Share of a sampling period with a kernel running from which a sample is one of the device at
+work."""
 MAX_SAMPLES = 1_000_000
 """Kept over all devices: eight of them, sampled every second for a day, are 700 000."""
 MAX_DEVICES = 4096
@@ -38,7 +39,7 @@ Reasons: TypeAlias = tuple[tuple[str, float], ...]
 
 @dataclass(slots=True)
 class DeviceSamples:
-    """Of one device."""
+    """Samples of one device."""
 
     index: int | None
     host: str | None = None
@@ -159,7 +160,7 @@ class MonitorSamples:
 
 
 def spread_of(values: Iterable[float]) -> Spread | None:
-    """Of those that were recorded; a percentile is the nearest sample's."""
+    """Spread of the values that were recorded; a percentile is the nearest sample's."""
     ordered = sorted(value for value in values if not math.isnan(value))
     if not ordered:
         return None

@@ -31,18 +31,18 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_busy: float = 0.8
-    """Of the time. Courses of the field call less than this worth a look; no recording was used to
-    choose it."""
+    """Share of the time that a device is busy. Courses of the field call less than this worth a
+    look; no recording was used to choose it."""
     enough_samples: int = 5
     """Fewer are named: a look falls into a save or an evaluation as well as into a step."""
     least_touched: float = 0.01
-    """Of the time, in the median sample: a device that the job uses, however little, where its
-    memory was not recorded."""
+    """Share of the time, in the median sample, from which the job uses a device, where its memory
+    was not recorded."""
     full_memory: float = 0.9
-    """Of the device's, from which it is named: users take it for work."""
+    """Share of the device's memory from which it is named: users take it for work."""
     least_held: float = 0.02
-    """Of the device's memory, from which a job holds it: drivers and a context are less on devices
-    that train (a judgement)."""
+    """Share of the device's memory from which a job holds it: drivers and a context are less on
+    devices that train (a judgement)."""
     least_held_bytes: float = 2e9
     """The same, where its size is not known."""
 

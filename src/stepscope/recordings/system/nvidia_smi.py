@@ -62,7 +62,7 @@ class _Day:
 @dataclass(slots=True)
 class _SmiParser:
     columns: list[str] | None = None
-    """Of the last header."""
+    """Columns of the last header."""
     is_dmon: bool = False
     samples: MonitorSamples = field(default_factory=MonitorSamples)
     identities: dict[str, int] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from stepscope.readers.text_lines import COLOR
 MAX_LINES = 4096
 MAX_LINE_BYTES = 16 << 10
 MAX_DEVICES = 1024
-"""Of one machine: a rack of NVL72 shows 72."""
+"""Devices of one machine at most: a rack of NVL72 shows 72."""
 MAX_CELL = 200
 PRELUDE = rb"\A(?:[^\n]{0,200}\n){0,8}?"
 """A prompt and its command, or a banner. A job's output that has such a table further on is not

@@ -30,8 +30,8 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_device_busy: float = 0.7
-    """Of the time: a device above it waits little, and utilization counts any kernel, however
-    small."""
+    """Share of the time that the device may be busy: above it a device waits little, and
+    utilization counts any kernel, however small."""
     least_samples: int = 5
     least_cores: float = 0.9
     most_cores: float = 1.5

@@ -58,7 +58,7 @@ MAX_JSON_BYTES = 64 << 20
 MAX_LINE_BYTES = 4096
 MAX_DEPTH = 8
 MAX_VALUES = 4096
-"""Of one sample."""
+"""Values of one sample at most."""
 HINT = (
     "Record with: amd-smi monitor -p -t -u -v -w 1 --csv > amd_smi.csv, or rocm-smi -P -t -u -c "
     "--showmeminfo vram --json"

@@ -32,10 +32,10 @@ BOUND = "compute"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_busy: float = 0.7
-    """Of the time with a kernel: below it idle time is the matter."""
+    """Share of the time with a kernel: below it idle time is the matter."""
     most_power: float = 0.4
-    """Of the limit, at the median of the samples at work. Idle with its clocks up an H200 draws
-    0.18 of its 700 W; kernels that only move memory draw about half of a limit."""
+    """Share of the power limit, at the median of the samples at work. Idle with its clocks up an
+    H200 draws 0.18 of its 700 W; kernels that only move memory draw about half of a limit."""
     least_working: int = 5
     """Samples at work from which a recording stands for a run."""
 
@@ -75,7 +75,7 @@ def is_underloaded(device: DeviceSeries, least_working: int) -> bool:
 
 
 def power_share(device: DeviceSeries) -> float | None:
-    """Of the limit, while at work."""
+    """Share of the power limit, while at work."""
     if device.power_working_w is None or not device.power_limit_w:
         return None
     return device.power_working_w.median / device.power_limit_w

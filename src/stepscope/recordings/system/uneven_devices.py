@@ -33,7 +33,8 @@ BOUND = "imbalance"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_apart: float = 0.2
-    """Of the time. Ranks of one model differ by a few percent in the samples of a monitor."""
+    """Share of the time by which devices must differ. Ranks of one model differ by a few percent in
+    the samples of a monitor."""
 
 
 POLICY = Policy()
