@@ -21,7 +21,8 @@ class Epochs:
         self.tell: Callable[..., None] | None = None
         """Writes it down; there from the first step's end on."""
         self._first: dict[str, Any] = {}
-        """Of those begun before: when the first was, what iter() took, which was the last."""
+        """Loaders begun before this one: when the first was, what iter() took in all, which was the
+        last."""
         self._numbers: dict[int, int] = {}
         self._event: dict[str, Any] = {}
 

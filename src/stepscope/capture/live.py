@@ -11,8 +11,8 @@ from pathlib import Path
 
 LARGEST_BYTES = 1 << 18
 STEPS_A_SECOND = 16.0
-"""Of short steps every second, fourth, eighth, ... is written: the same ones on ranks that are
-about equally fast."""
+"""Steps a second that are written, at most. Of short steps every second, fourth, eighth, ... is:
+the same ones on ranks that are about equally fast."""
 
 
 class LiveFile:

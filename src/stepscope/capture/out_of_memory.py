@@ -126,7 +126,7 @@ def live_sizes(torch: Any, live: LiveObjects) -> dict[str, int]:
 
 
 def _trained_bytes(torch: Any, live: LiveObjects) -> int:
-    """Of the parameters that get gradients."""
+    """Bytes of the parameters that get gradients."""
     seen: set[int] = set()
     with torch._C.DisableTorchFunction():  # noqa: SLF001
         return sum(
@@ -138,7 +138,7 @@ def _trained_bytes(torch: Any, live: LiveObjects) -> int:
 
 
 def _optimizer_notes(live: LiveObjects) -> dict[str, Any]:
-    """Of the one that there is."""
+    """Notes on the optimizer, where there is only one."""
     if len(live.optimizers) != 1:
         return {}
     (optimizer,) = live.optimizers
@@ -226,7 +226,7 @@ def _states(optimizer: Any) -> Iterator[Any]:
 
 
 def _new_bytes(torch: Any, tensor: Any, seen: set[int]) -> int:
-    """Of its storage on a device, where it was not counted before."""
+    """Bytes of its storage on a device, where it was not counted before."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type == "cpu":
         return 0
     local = getattr(tensor, "_local_tensor", tensor)

@@ -7,7 +7,7 @@ MAX_PASSES = 1_000
 
 
 class Passes:
-    """Of one step, in the order of their ends."""
+    """Backward passes of one step, in the order of their ends."""
 
     def __init__(self) -> None:
         self._passes: list[tuple[int, int]] = []

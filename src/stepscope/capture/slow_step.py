@@ -13,7 +13,7 @@ from stepscope.capture.caller import calling_line
 RECENT = 64
 MIN_RECENT = 8
 TIMES, MIN_NS = 3, 50_000_000
-"""Of the median step, and at least so long: it is looked at."""
+"""Length from which a step is looked at: times the median step, and nanoseconds at least."""
 MAX_OF_STEP, MAX_OF_RUN = 3, 1_000
 """Looks: an evaluation may take hours."""
 
@@ -35,7 +35,7 @@ class SlowStep:
         self._lengths.append(dur_ns)
 
     def line(self, step: int, since_ns: int) -> str | None:
-        """Of the training code, where the step that runs since then is slow."""
+        """Line of the training code, where the step that runs since then is slow."""
         running = clocks.perf_counter_ns() - since_ns
         if running < MIN_NS or len(self._lengths) < MIN_RECENT:
             return None

@@ -93,7 +93,7 @@ class Writer:
         self._stretch: list[int] | None = None
         self._num_stretches = self._num_pieces = self._piece_ns = self._slow_ns = 0
         self._lengths: list[int] = []
-        """Of the steps of a stretch's last piece, without their saves."""
+        """Lengths of the steps of a stretch's last piece, without their saves."""
         self._notes: dict[str, Any] = {}
         self._sampler: Sampler | None = None
         self._live = LiveFile(folder / LIVE_FILE)

@@ -32,7 +32,7 @@ class BesideJob(NamedTuple):
     options: type[Any]
     """A dataclass whose fields `cli.options.option` makes."""
     start: Callable[[Path, Any], Watcher]
-    """Of the run folder and the options."""
+    """Starts a watcher from the run folder and the options."""
 
 
 class AfterJob(NamedTuple):
@@ -41,8 +41,8 @@ class AfterJob(NamedTuple):
     options: type[Any]
     """A dataclass whose fields `cli.options.option` makes."""
     time: Callable[[dict[str, ProbedTimes], Sequence[str], Any], bool]
-    """Of what was asked for of each device, the job's command and the options: whether there is
-    more to judge by now."""
+    """Times what was asked for of each device, given the job's command and the options: whether
+    there is more to judge by now."""
 
 
 class PlanAndRun(NamedTuple):
@@ -51,8 +51,8 @@ class PlanAndRun(NamedTuple):
     find: Callable[[str], bytes | None]
     """The plan at a path; None where it is something else."""
     compare: Callable[[list[str], bytes, Options, str, Path | None, Path | None], int]
-    """Of the paths, the plan, how the run is read, the format, the file to write and the one for
-    the rates; gives the exit code."""
+    """Compares from the paths, the plan, how the run is read, the format, the file to write and the
+    one for the rates; gives the exit code."""
 
 
 class WorkInWords(NamedTuple):
@@ -66,8 +66,8 @@ class ScalingRuns(NamedTuple):
     """What `diagnose --scaling` and `compare --scaling` do with runs of several widths."""
 
     run: Callable[..., int]
-    """Of the paths, the step times, whether it is weak or strong where that is given, how the runs
-    are read, the format, and what a gate asks of it; gives the exit code."""
+    """Judges from the paths, the step times, whether it is weak or strong where that is given, how
+    the runs are read, the format, and what a gate asks of it; gives the exit code."""
     quantities: tuple[str, ...]
     """What such a gate may name."""
 

@@ -351,8 +351,8 @@ class _Loop:
         return f"{why}. Give a longer --budget, or fewer --steps"
 
     def _need_s(self, num_proofs: int) -> float:
-        """Of proofs that are settled as soon as can be; 0 before the first has shown what a run
-        takes."""
+        """Seconds of proofs that are settled as soon as can be; 0 before the first has shown what a
+        run takes."""
         from stepscope.experiments.budget import CHECK_RUNS
         from stepscope.experiments.verify.schedule import MIN_ROUNDS, RUNS_A_ROUND
 

@@ -52,7 +52,7 @@ class AskedGate:
 
     checks: tuple[Check, ...]
     codes: tuple[str, ...]
-    """Of every finding there can be."""
+    """Codes of every finding there can be."""
     missing: str
     baseline: str | None
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
 
 MAX_PLAUSIBLE_TOKENS = 1 << 40
-"""Of a sequence, and sequences of a step: more is a slip of the keyboard."""
+"""Tokens of a sequence, and sequences of a step: more is a slip of the keyboard."""
 _whole = int_in_range("a whole number above 0", most=MAX_PLAUSIBLE_TOKENS)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 MAX_DIGITS = 20
-"""Of a whole number: Python refuses to read one of thousands."""
+"""Digits of a whole number: Python refuses to read one of thousands."""
 
 
 def int_in_range(what: str, least: int = 1, most: int = 10**9) -> Callable[[str], int]:

@@ -33,13 +33,13 @@ from stepscope.hardware.networks import slowest_port_for
 
 class Policy(Struct, frozen=True, kw_only=True):
     slow: float = 0.6
-    """Of what the link usually gives, below which it is slow: the same links differ by a fifth from
-    one machine to the next, and a fallback is a tenth."""
+    """Share of what the link usually gives below which it is slow: the same links differ by a fifth
+    from one machine to the next, and a fallback is a tenth."""
     still_rising: float = 1.15
     """From one size to one twice as large or more, at the end of a test: the link's rate was not
     reached yet."""
     dip: float = 0.75
-    """Of a smaller size's bus bandwidth, below which a larger one has fallen."""
+    """Share of a smaller size's bus bandwidth below which a larger one has fallen."""
     least_dip_bytes: int = 1 << 16
     """Below, the start decides, and a microsecond is a third of it."""
     slow_start: float = 2.0
@@ -206,7 +206,8 @@ def _seen_words(spec: DeviceSpec, test: LinkTest, reached: float) -> str:
 
 
 def advice_of(judgement: LinkJudgement, code: str, bound: str) -> Advice | None:
-    """Of a link that gives less than it should, or a curve that falls; each measured here."""
+    """Advice about a link that gives less than it should, or a curve that falls; each measured
+    here."""
     if judgement.is_slow:
         summary, action = _slow_words(judgement)
     elif judgement.dips:

@@ -42,16 +42,16 @@ class Tier(Struct, frozen=True, kw_only=True):
     bytes_per_s: AtLeastZero
     """One direction, of one device."""
     latency_s: AtLeastZero
-    """Of one hop of a collective."""
+    """Seconds of one hop of a collective."""
     source: str = ""
     is_measured: bool = False
     keeps_order: bool = True
     """Whether 128 bytes arrive whole and in order, which NCCL's LL128 needs: over NVLink,
     InfiniBand and RoCE they do, over EFA and sockets they do not."""
     share: float = 1.0
-    """Of what collectives usually reach of such a rate; 1 where it was measured."""
+    """Share of such a rate that collectives usually reach; 1 where it was measured."""
     gather_share: float = 1.0
-    """Of `share` that gathers and scatters reach."""
+    """Fraction of `share` that gathers and scatters reach."""
 
     @property
     def waits_each_step(self) -> bool:
@@ -138,7 +138,8 @@ def tiers_of(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
 
 
 def _gather_share(kind: str, bytes_per_s: float) -> float:
-    """Of what other collectives reach of a node's own links."""
+    """Fraction of what other collectives reach of a node's own links that gathers and scatters
+    reach."""
     is_fifth = kind == "nvlink" and bytes_per_s >= _NVLINK5_BYTES_PER_S
     return _NVLINK5_SHARE if is_fifth else 1.0
 

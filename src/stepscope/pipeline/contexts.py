@@ -24,8 +24,8 @@ from stepscope.readers.format import Source
 ProbedOf = Callable[[str], ProbedTimes]
 """The times that were measured on a device of that name."""
 MAX_KEPT_EVENTS = 2_000_000
-"""Of all traces that are kept in memory while others are read.
-The others are kept as columns on the disk."""
+"""Events of all traces that are kept in memory while others are read. The others are kept as
+columns on the disk."""
 
 
 @stage("link")
@@ -61,7 +61,7 @@ class RankContexts:
         self.probed = probed
         self._kept: dict[Source, RankContext] = {}
         self._unsaved: set[Source] = set()
-        """Of those, the ones that only parsing would bring back."""
+        """Sources of kept contexts that only parsing would bring back."""
         self._folder: Path | None = None
 
     @property

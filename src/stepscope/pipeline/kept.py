@@ -61,8 +61,8 @@ class CacheKey(Struct, frozen=True, kw_only=True):
         return folder / cache.file_name("\x00".join(["diagnosis", repr(way), *places]))
 
     def digest(self) -> bytes | None:
-        """Of the files as they are now, of all else and of the code; None where something does not
-        tell when it changes."""
+        """Digest of the files as they are now, of all else and of the code; None where something
+        does not tell when it changes."""
         code = _code_digest()
         identities = [_identity(source) for source in (*self.inputs.sources, *self.inputs.logs)]
         if code is None or None in identities:
@@ -121,8 +121,8 @@ def _identity(source: Source) -> tuple[object, ...] | None:
 
 
 def _code_digest() -> str | None:
-    """Of what runs: this package's files, Python and numpy; None where it was changed since it was
-    loaded."""
+    """Digest of what runs: this package's files, Python and numpy; None where it was changed since
+    it was loaded."""
     digest = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
     num_files = 0
     for name, state in _files(Path(stepscope.__file__).parent):

@@ -39,7 +39,7 @@ from stepscope.rules.case import Case, case_of
 from stepscope.rules.job_case import CaseOf, Job
 
 MAX_LETTERS = 80
-"""Of a hardware file's own texts."""
+"""Characters of a hardware file's own texts that are printed."""
 MAX_SHORTENED = 1.5
 """A log's step over the profiled one, beyond which they are not the same steps:
 a profiler costs time, it does not give any."""
@@ -269,7 +269,7 @@ def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
 
 
 def _case_maker(ranks: Sequence[_Rank], contexts: RankContexts) -> CaseOf:
-    """Of a rank at this index, for this step time."""
+    """Maker of the case of a rank at this index, for this step time."""
 
     def case(index: int, step_ns: int | None) -> Case | None:
         rank = ranks[index]

@@ -38,7 +38,7 @@ class Options:
     hardware: Path | None = None
     """A file that `stepscope calibrate` wrote; None for the one that the environment names."""
     work: GivenWork | None = None
-    """Of a job that has a log and no trace."""
+    """Work of a job that has a log and no trace."""
     progress: Progress | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -29,7 +29,7 @@ from stepscope.readers.inputs import assign_ranks
 MAX_RANKS_MATCHED = 8
 """To draw when one of them waited for the others."""
 MORE_SLICES = 4_000
-"""Of each timeline beside the first, so that the page stays small."""
+"""Slices of each timeline beside the first, so that the page stays small."""
 MAX_OTHER_RANKS = 3
 
 
@@ -38,16 +38,16 @@ class Page(Struct, frozen=True, kw_only=True):
 
     diagnosis: Diagnosis
     timeline: Timeline | None = None
-    """Of the median rank."""
+    """Timeline of the median rank."""
     more_timelines: tuple[Timeline, ...] = ()
     """Other steps of that rank, then other ranks: the late, the slowest, the fastest."""
     host_flame: tuple[Stack, ...] = ()
-    """Of the median rank, where stacks were recorded."""
+    """Host stacks of the median rank, where stacks were recorded."""
     curves: Mapping[str, Curve] = field(default_factory=dict)
     peak_memory_bytes: Mapping[int, float] = field(default_factory=dict)
     """By rank."""
     views: ProfilerViews | None = None
-    """Of the median rank."""
+    """Views of the median rank."""
     roofs: DeviceRates | None = None
     """The machine's, where they were measured."""
 
@@ -142,7 +142,7 @@ def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
 
 
 def _named_roofs(diagnosis: Diagnosis) -> DeviceRates | None:
-    """Of a file of measured rates among what was named, where it is of the run's device."""
+    """Rates of a file of measured rates among what was named, where it is of the run's device."""
     auxiliary, ranks = diagnosis.facts.auxiliary, diagnosis.facts.ranks
     if auxiliary is None or auxiliary.system is None or not ranks:
         return None

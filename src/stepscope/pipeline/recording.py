@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 MIN_KEPT_BYTES = 32 << 20
-"""Of the traces' text, from which a diagnosis is kept: less is judged within a second."""
+"""Bytes of the traces' text from which a diagnosis is kept: less is judged within a second."""
 HARDWARE_VARIABLE = "STEPSCOPE_HARDWARE"
 """In the environment: the hardware file that every command judges by."""
 

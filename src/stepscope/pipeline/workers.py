@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 MAX_DEATHS = 3
-"""Of the workers on one task:
-it is tried twice more, the last time alone, so that no other task can be to blame."""
+"""Deaths of workers on one task: it is tried twice more, the last time alone, so that no other task
+can be to blame."""
 OUT_OF_MEMORY = "most likely for lack of memory"
 POLL_S = 1.0
 """Between two looks at whether the workers are still there."""

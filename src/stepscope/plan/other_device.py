@@ -29,9 +29,9 @@ class OtherDevice:
 
     device: str
     ratio: float
-    """Of the time of all kernels, there over here."""
+    """Ratio of the time of all kernels, there over here."""
     share_known: float
-    """Of that time, kernels whose work was recorded."""
+    """Share of that time in kernels whose work was recorded."""
 
 
 def on_device(kernels: Sequence[KernelRow], device_name: str | None, word: str) -> OtherDevice:
@@ -79,7 +79,7 @@ def _cluster(word: str) -> Cluster:
 
 
 def _rates(cluster: Cluster, precision: str) -> Rates:
-    """Of a precision, or of the nearest that the device has."""
+    """Rates of a precision, or of the nearest that the device has."""
     names = (precision, "bf16", "fp16") if precision in HALF else (precision, "fp32")
     for name in names:
         if (rates := rates_of(cluster, name, DEFAULT, 2, attention_generation=3)) is not None:

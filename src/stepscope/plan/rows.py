@@ -47,7 +47,7 @@ class PublishedResult:
     layouts: Layouts
     """One, or several where not all of it was published."""
     memory_of: str = "reserved"
-    """Of MEMORY_OF: what a peak is of."""
+    """One of MEMORY_OF: what a peak is of."""
     is_recompute_stated: bool = True
     is_zero_stated: bool = True
 
@@ -184,7 +184,7 @@ def _memory_of(row: dict[str, Any], framework: Framework) -> str:
 
 
 def memory_bytes(row: PublishedResult, estimates: Estimates, index: int) -> float:
-    """Of the layout meant, as the row's peak is counted."""
+    """Bytes of the layout meant, as the row's peak is counted."""
     memory, layouts = estimates.memory, estimates.layouts
     if row.memory_of == "first stage":
         held = parameters(estimates.job, layouts)

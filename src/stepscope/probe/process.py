@@ -32,7 +32,8 @@ is the working folder."""
 START_S = 60.0
 """Beyond the budget, for Python, torch and the device to start."""
 RESERVED = 0.4
-"""Of the budget, kept for chains and what else is compiled, where some of that is asked for."""
+"""Share of the budget that is kept for chains and what else is compiled, where some of that is
+asked for."""
 BENCHMARK, COMPILED = "benchmark", "compiled"
 MAX_COMPILERS, CORES_EACH = 4, 4
 """Processes that compile chains meanwhile, and the cores that there are for each: a third of a

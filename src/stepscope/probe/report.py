@@ -63,7 +63,7 @@ def _line(call: OperatorCall, rows: list[ProbeRow]) -> tuple[str, ...]:
 
 
 def _size(dims: Dims) -> str:
-    """Of a tensor, or how many a list has."""
+    """Size of a tensor, or how many a list has."""
     if all(isinstance(size, int) for size in dims):
         return "x".join(map(str, dims))
     return f"{len(dims)} tensors"

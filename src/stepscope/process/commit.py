@@ -11,11 +11,11 @@ from stepscope.protocol.untrusted import read_regular
 
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", re.ASCII)
 MAX_BYTES = 16 << 20
-"""Of a file of packed names."""
+"""Bytes of a file of packed names, at most."""
 
 
 def commit_of(folder: Path) -> str | None:
-    """Of the checkout that the folder lies in; None where it lies in none, or that cannot be
+    """Commit of the checkout that the folder lies in; None where it lies in none, or that cannot be
     read. What is changed and not committed is not seen."""
     with suppress(OSError, ValueError):
         for above in (folder, *folder.parents):

@@ -11,7 +11,7 @@ PROC = "/proc"
 HAS_TABLE = os.path.exists(f"{PROC}/self/stat")
 """Whether this system tells its processes."""
 MAX_BYTES = 8 << 20
-"""Of one process's environment or command line."""
+"""Bytes of one process's environment or command line, at most."""
 
 
 class Process(NamedTuple):

@@ -14,7 +14,7 @@ from functools import cache, partial
 from io import StringIO
 
 MAX_BITS = 8192
-"""Of a whole number: Python refuses to write one of more than 4300 digits."""
+"""Bits of a whole number: Python refuses to write one of more than 4300 digits."""
 
 
 def json_text(

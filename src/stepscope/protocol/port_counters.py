@@ -36,7 +36,7 @@ WORDS_OF_FOUR: dict[str, str] = {
     "port_xmit_data": TX,
     "portxmitdata": TX,
 }
-"""Of InfiniBand: counted in words of four bytes."""
+"""Counters of InfiniBand that count in words of four bytes."""
 FILES = (
     *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors"),
     *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
@@ -45,7 +45,7 @@ FILES = (
     *("out_of_sequence", "local_ack_timeout_err", "rnr_nak_retry_err", "roce_adp_retrans"),
     "out_of_buffer",
 )
-"""Of a port in /sys/class/infiniband, in `counters` or `hw_counters`."""
+"""Files of a port in /sys/class/infiniband, in `counters` or `hw_counters`."""
 
 
 def counter_of(word: str) -> tuple[str, int] | None:

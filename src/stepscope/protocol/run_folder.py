@@ -102,11 +102,11 @@ functions of torch.distributed, `log_ns` in what writes logs, on the host. `betw
 last step's end until a batch is first asked for, null where none is.
 """
 MODULES_FIELD, MODULE_PREFIX = "stepscope_modules", "nn.Module: "
-"""Of a recording whose operators with such names are marks of modules."""
+"""Field of a recording whose operators with such names are marks of modules."""
 MARKS_FIELD = "stepscope_marks"
-"""Of a recording: a list of `[name, begun_wall_ns, ended_wall_ns, thread]`, what the hooks saw
-and the profiler does not record. A name may end with ` at ` and the line that asked for it, as the
-profiler names frames."""
+"""Field of a recording: a list of `[name, begun_wall_ns, ended_wall_ns, thread]`, what the hooks
+saw and the profiler does not record. A name may end with ` at ` and the line that asked for it, as
+the profiler names frames."""
 STATES = ("timed", "first", "profiled", "after")
 """timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached;
 after: the profiler has just left, or wrote its file in this step."""

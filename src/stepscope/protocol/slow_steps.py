@@ -8,7 +8,7 @@ from collections.abc import Sequence
 SLOW_TIMES, SLOW_SPREADS = 1.5, 8
 """The median step, and median deviations above it: a longer one is slow."""
 MAX_SLOW = 0.25
-"""Of the steps: where as many are slow, that is how the job steps (four workers that deliver
+"""Share of the steps: where as many are slow, that is how the job steps (four workers that deliver
 together, a machine that others use), and slow is what is so beside those."""
 
 

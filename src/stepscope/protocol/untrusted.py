@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_JSON_BYTES = 64 << 20
-"""Of one of our own files; the writers keep them far smaller."""
+"""Bytes of one of our own files, at most; the writers keep them far smaller."""
 MAX_DEPTH = 100
-"""Of JSON values inside one another. Our own files have 8; what is drawn and compared later may
-walk them recursively."""
+"""Depth of JSON values inside one another, at most. Our own files have 8; what is drawn and
+compared later may walk them recursively."""
 TOO_DEEP = "its values lie too deep in one another"
 LARGEST_INT = 2**62
 """The sum of two still fits 64 bits; times in nanoseconds reach to the year 2116."""
@@ -99,8 +99,8 @@ def read_tail(path: Path | str, most_bytes: int) -> str:
 
 
 def problem_line(path: Path) -> str | None:
-    """Of a text that somebody left, the line that says what went wrong: the exception of a
-    traceback, whose message may go on, or the last. None where there is none to read."""
+    """Line of a text that says what went wrong: the exception of a traceback, whose message may go
+    on, or the last. None where there is none to read."""
     try:
         lines = read_tail(path, 16_000).strip().splitlines()
     except OSError:

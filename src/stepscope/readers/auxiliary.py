@@ -22,7 +22,7 @@ REPORTS: dict[str, Any] = {
     COMPILER: CompilerReport,
     SYSTEM: SystemReport,
 }
-"""Of readers that make a recording of each file."""
+"""Reports of readers that make a recording of each file."""
 
 
 def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:

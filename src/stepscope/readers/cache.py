@@ -46,10 +46,10 @@ PART = re.compile(re.escape(PART_PREFIX) + r"\w+" + re.escape(SUFFIX))
 NAME = re.compile(r"[0-9a-f]{32}" + re.escape(SUFFIX))
 MAGIC = b"STEPSCOPE-CACHE\x00"
 FORMAT = 2
-"""Of the file's layout."""
+"""Version of the file's layout."""
 SCHEMA = 6
-"""Of what stands in it: to be raised with every change to Trace or to what the reader puts in
-it."""
+"""Version of what stands in it: to be raised with every change to Trace or to what the reader puts
+in it."""
 HEAD = struct.Struct("<16sIIQ32sQQ")
 SMALLEST_EVENT_BYTES = 16
 LEVEL = 1
@@ -60,7 +60,7 @@ NUM_SAMPLES = 30
 """Between a file's beginning and its end, evenly spread. A quarter of a megabyte is looked at,
 whatever the file's size."""
 MAX_BYTES = 4 << 30
-"""Of all caches together; those not used for longest go first."""
+"""Bytes of all caches together; those not used for longest go first."""
 LOADED_NS = time.time_ns()
 """From when on the code on the disk may be another than the one that runs."""
 ABANDONED_S = 24 * 3600

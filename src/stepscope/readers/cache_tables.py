@@ -26,7 +26,7 @@ from stepscope.readers.trace.categories import LIMIT_NS
 from stepscope.readers.trace.columns import COLUMN_DTYPES
 
 DTYPES = COLUMN_DTYPES | {"memory.device_type": np.int16, "memory.device": np.int16}
-"""Of columns; those of the allocator's events that are not here are int64."""
+"""Types of columns; those of the allocator's events that are not here are int64."""
 
 
 class Column(Struct, array_like=True):

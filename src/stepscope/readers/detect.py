@@ -29,11 +29,11 @@ from stepscope.readers.text_lines import may_be_output, opened
 HEAD_BYTES = 64 << 10
 """Logs may have a page of other output before their first line of interest."""
 MAX_BYTES = 1 << 30
-"""Of a file that are looked at: half a minute for one in which nothing is found, which may be
+"""Bytes of a file that are looked at: half a minute for one in which nothing is found, which may be
 anything."""
 OVERLAP_BYTES = 8 << 10
-"""Of a block that are looked at again with the next: a line may lie in both, and Lightning's table
-is known by three lines."""
+"""Bytes of a block that are looked at again with the next: a line may lie in both, and Lightning's
+table is known by three lines."""
 TRACE_NAME = re.compile(r"\.(?:json|trace)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
 LOG_NAME = re.compile(r"\.(?:log|txt|out|err)(?:\.(?:gz|zst|zstd))?$|[nr]ccl", re.IGNORECASE)
 """What in a folder or an archive may be a log of NCCL; its first lines decide."""
@@ -120,7 +120,7 @@ BY_SUFFIX = (
     ),
 )
 SIGN_BYTES = 4096
-"""Of the text, in which all of these are looked for."""
+"""Bytes of the text in which all of these are looked for."""
 
 
 def detect(source: Source, notes: list[str]) -> tuple[Format, ...]:

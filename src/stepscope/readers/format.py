@@ -113,7 +113,7 @@ class Format(Struct, frozen=True, kw_only=True):
     record: str
     """A command, or a line of code, that records it."""
     judges: tuple[str, ...]
-    """Of JUDGED."""
+    """Names in JUDGED that it is judged for."""
     module: str
     """Has the `READER`, and is imported when it is needed."""
     has_parts: bool = False

@@ -281,7 +281,7 @@ def _with_formats(source: Source, notes: list[str]) -> list[Source]:
 
 
 def _kept(sources: Sequence[Source], name: str) -> list[Source]:
-    """Of a folder or an archive: what is known, and what is named like a trace."""
+    """Sources of a folder or an archive that are known, or named like a trace."""
     return [source for source in sources if _is_of_a_tool(source) or TRACE_NAME.search(name)]
 
 

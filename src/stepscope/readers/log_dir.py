@@ -33,7 +33,8 @@ GROUP = re.compile(rb'"distributedInfo"\s{0,64}:\s{0,64}\{')
 RANK = re.compile(rb'"rank"\s{0,64}:\s{0,64}(\d{1,7})\b')
 WORLD = re.compile(rb'"world_size"\s{0,64}:\s{0,64}(\d{1,7})\b')
 GROUP_BYTES = 512
-"""Of a process group's description, in which rank and width stand: lists of all groups follow."""
+"""Bytes of a process group's description in which rank and width stand: lists of all groups
+follow."""
 MAX_NAMED = 6
 
 

@@ -22,7 +22,7 @@ from stepscope.readers.text_lines import COLOR, JSON_START
 MAX_PASTED_BYTES = 1 << 20
 """Nobody pastes more; a job's log may be longer, and is read as it is."""
 MAX_BLOCKS = 400
-"""Of lines, each of which is asked for its format."""
+"""Blocks of lines, each of which is asked for its format."""
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 TITLE = re.compile(r"\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)")

@@ -224,7 +224,7 @@ def _bar_seconds(text: str) -> int | None:
 MAX_ENTRY_BYTES = 1 << 20
 """docker's are below 100 KiB: 16 KiB of output, each letter escaped."""
 MAX_OPEN_BYTES = 1 << 20
-"""Of a line whose end has not come: longer than what any reader keeps of one."""
+"""Bytes of a line whose end has not come: longer than what any reader keeps of one."""
 MAX_SNIFFED_LINES = 4
 """A file that was cut at its beginning begins inside an entry."""
 CRI = re.compile(

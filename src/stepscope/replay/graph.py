@@ -66,7 +66,7 @@ LAUNCH = re.compile(r"LaunchKernel")
 FREE_CALL = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 """Memory goes back to the driver when all that was launched is done."""
 BLOCKING_SHARE = 0.5
-"""Of launches that wait for their kernel, from which all are made to."""
+"""Share of launches that wait for their kernel from which all are made to."""
 
 
 Columns = tuple[Int64 | Float64, ...]
@@ -289,8 +289,8 @@ def _wait_targets(
 
 
 def _last_done(ends: Int64, launched: Int64, returned: Int64) -> Int64:
-    """Of the last tasks up to each of `launched`, the one that ended last by the time in
-    `returned`; NONE where none did."""
+    """Last task to end by the time in `returned`, of those up to each of `launched`; NONE where
+    none did."""
     low = np.maximum(launched - MAX_QUEUED, 0)
     if bool((ends[1:] >= ends[:-1]).all()):
         last = np.minimum(np.searchsorted(ends, returned, side="right"), launched) - 1

@@ -130,8 +130,8 @@ def without_recording(graph: Graph, trace: Trace) -> Graph:
 
 
 def without_hold_ups(graph: Graph, name: Int64, share: float) -> Graph:
-    """Of a busy machine's steps, what recurs: whoever takes the core away does so anywhere. Each
-    operator, and the host's work after it, takes what it does in all steps, at its place among
+    """Graph of what recurs in a busy machine's steps: whoever takes the core away does so anywhere.
+    Each operator, and the host's work after it, takes what it does in all steps, at its place among
     those of its name. An operator that is longer than a thread keeps its core was held up in all of
     them, for `share` of the time; what is no operator may as well have slept. `name`: of each
     task."""

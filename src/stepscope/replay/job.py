@@ -25,14 +25,16 @@ MAX_MOVING = 3.0
 """Times the time from the last arrival to the end that moving the bytes may be taken to need."""
 PROBE = 1.1
 TIE = 0.1
-"""Of the step. Waiting is the others' side of what holds one rank up, and where both are about as
-large it is the ranks' waiting that is told: what the late one does is its finding."""
+"""Share of the step that is added to waiting. Waiting is the others' side of what holds one rank
+up, and where both are about as large it is the ranks' waiting that is told: what the late one does
+is its finding."""
 MAX_OF_IT = 0.75
-"""Of what a rank's own work accounts for, from which it is one rank's: the others wait for it."""
+"""Share of what a rank's own work accounts for from which it is one rank's: the others wait for
+it."""
 OF_ONE_RANK = ("data", "host", "transfer", "compute", "memory")
 MIN_SLOPE = 0.5
-"""Of a collective's longer time that the step must grow by:
-else it is not the collectives that it waits for."""
+"""Fraction of a collective's longer time that the step must grow by: else it is not the collectives
+that it waits for."""
 MIN_COST = 0.5
 """Times the usual cost of recording, down to which it is looked for: that of nine of ten hosts is
 more."""

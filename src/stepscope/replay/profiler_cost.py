@@ -35,17 +35,18 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import bisect, play
 
 PACE_SD = 0.12
-"""Of the logarithm of the host's time in the run over its recorded time without what recording
-cost: 43 host-bound recordings, H200 hosts, torch 2.11."""
+"""Standard deviation of the logarithm of the host's time in the run over its recorded time without
+what recording cost: 43 host-bound recordings, H200 hosts, torch 2.11."""
 STEP_SD = 0.01
-"""Of the logarithm of a replay over the run's step, where the host does not matter: 31 device-bound
-recordings."""
+"""Standard deviation of the logarithm of a replay over the run's step, where the host does not
+matter: 31 device-bound recordings."""
 USUAL_STEP, USUAL_PACE = 1.0, 3.0
 """Standard deviations beyond which the unlikely becomes less likely by the same factor with each
 more: of those 74 recordings some replays are off by three, and some runs have quite another
 host."""
 PACE_RANGE = (0.5, 1000.0)
-"""Of the host's time: one that seems to be faster than that is not the reason."""
+"""Range of factors on the host's time: a host that seems to be faster than that is not the
+reason."""
 REACH = 3.0
 """Standard deviations beyond the usual pace and the one that meets the step, that are looked at."""
 LOADER_RANGE = 16.0
@@ -64,8 +65,8 @@ class Pace(Struct, frozen=True, kw_only=True):
     factor: float
     """Times the host's time, without what recording cost."""
     open_share: float
-    """Of what was not known of it before, what the step leaves unknown: 0 where the host limits the
-    step, 1 where that would be the same with any likely host."""
+    """Share of what was not known of the host before that the step leaves unknown: 0 where the host
+    limits the step, 1 where that would be the same with any likely host."""
 
 
 def likely_pace(interval_ns: Callable[[float], float], step_ns: float) -> Pace:
@@ -151,20 +152,20 @@ MIN_CALLS = 20
 """With recorded events; fewer say nothing about the host's speed."""
 COST_RANGE_NS = (0.0, 10_000.0)
 MIN_SHARE = 0.25
-"""Of a stretch of host work that is left however many events were recorded in it."""
+"""Share of a stretch of host work that is left however many events were recorded in it."""
 EPISODIC = ("input", "compile", "io", "gc")
 """Parts that vary from step to step,
 so that a recorded step may have less of them than the run's usual one."""
 EPISODIC_SHARE = 0.2
 EPISODIC_RANGE = (0.05, 1000.0)
 DEVICE_BOUND = 0.96
-"""Of the step that the device takes with a host that takes no time,
-from which the device limits it."""
+"""Share of the step that the device takes with a host that takes no time from which the device
+limits it."""
 BOUND_COSTS = (2.0, 0.25)
 """Times the estimated cost: with them the host is as quick and as slow as it may be, where the step
 says nothing of it."""
 MIN_OPEN = 0.02
-"""Of what is not known of the host, below which the step tells it."""
+"""Share of what is not known of the host below which the step tells it."""
 SLOWER = (0.01, 0.05)
 """Than the recorded host with all that recording cost it, from which the run's is taken to be
 another, and to which more and more: replays are off by 1 % anyway."""
@@ -179,7 +180,7 @@ class Fitted:
     cost_ns: float
     """Taken off per recorded operator, and twice per runtime call."""
     error: float | None
-    """Of its replay against the known step time; None when that is not known."""
+    """Error of its replay against the known step time; None when that is not known."""
     bounds: tuple[Graph, Graph] | None = None
     """With as little and as much host time as there may be, where the step does not tell it: the
     device limits that, or what varies from step to step is most of it."""

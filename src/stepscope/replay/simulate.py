@@ -97,7 +97,7 @@ def steady_ns(graph: Graph, call_ns: Float64) -> float | None:
 
 
 def busy_share(graph: Graph) -> float:
-    """Of the played steps after the first, how long any stream has work."""
+    """Share of the played steps after the first in which any stream has work."""
     played = play(graph)
     ends = played.step_end_ns[~np.isnan(played.step_end_ns)]
     low, high = float(ends.min()), float(ends.max())

@@ -69,8 +69,8 @@ class PlayedJob(Struct, frozen=True, kw_only=True):
 
     @property
     def step_interval_ns(self) -> float:
-        """Of the job: the median over its ranks, which in step with one another have the same.
-        Where their hosts exchange the data, they wait for the slowest."""
+        """Step interval of the job: the median over its ranks, which in step with one another have
+        the same. Where their hosts exchange the data, they wait for the slowest."""
         of_ranks = [rank.step_interval_ns for rank in self.ranks]
         return max(of_ranks) if self.tied_by_hosts else median(of_ranks)
 

@@ -10,8 +10,8 @@ from stepscope.tune.batch import ACCUMULATION, BATCH
 from stepscope.tune.shapes.tuning import MEASURED, SAMPLE, Tried
 
 FULL = 0.9
-"""Of a sample's time, left after doubling, from which the device is taken for full: trials of one
-setting differ by some percent (a judgement)."""
+"""Share of a sample's time, left after doubling, from which the device is taken for full: trials of
+one setting differ by some percent (a judgement)."""
 
 
 def doubling_notes(trials: Sequence[Tried], per: str) -> Iterator[str]:

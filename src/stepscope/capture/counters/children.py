@@ -77,7 +77,7 @@ class ChildCounters:
 
 
 def _private_bytes(folder: str) -> int:
-    """Of its memory, what it does not share; 0 where that cannot be read."""
+    """Bytes of its memory that it does not share; 0 where that cannot be read."""
     try:
         resident, shared = map(int, read_all(f"{folder}/statm").split()[1:3])
     except (OSError, ValueError):

@@ -24,14 +24,14 @@ from stepscope.capture.describe.peek import (
 from stepscope.capture.describe.wrappers import wrapper_notes
 
 MAX_LOOK_NS = 500_000_000
-"""Of the training thread's own time, which it spends on the pass: beyond this it ends where it
-is, and the notes say how far it came. Not of the clock on the wall: where other processes hold
-it up, the pass would end as often as not."""
+"""Nanoseconds of the training thread's own time, which it spends on the pass: beyond this it ends
+where it is, and the notes say how far it came. Not of the clock on the wall: where other processes
+hold it up, the pass would end as often as not."""
 CHUNK = 4_096
 """Objects looked at together: most such stretches have nothing of interest,
 and are passed over at once."""
 ITERABLE = 1
-"""Of torch.utils.data.dataloader._DatasetKind: an IterableDataset."""
+"""Value of torch.utils.data.dataloader._DatasetKind for an IterableDataset."""
 MAX_ROWS = 16
 LineOf = Callable[[Any], "str | None"]
 """The line of the training code that made an object; None where it is not known."""

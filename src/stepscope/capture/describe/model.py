@@ -20,9 +20,9 @@ MAX_MODELS = 4
 MAX_SHAPES = 64
 MAX_CLASSES = 24
 MAX_WALK_NS = 300_000_000
-"""Of the training thread's own time, which it spends on the walk. A model of a million modules is
-described in part, and the notes say so. Not of the clock on the wall: where other processes hold
-it up, any model would be."""
+"""Nanoseconds of the training thread's own time, which it spends on the walk. A model of a million
+modules is described in part, and the notes say so. Not of the clock on the wall: where other
+processes hold it up, any model would be."""
 
 
 def model_notes(

@@ -25,7 +25,7 @@ MAX_FRAMES = 40
 
 
 def next_probe(session: Session, guard: Guard) -> Probe:
-    """Of `__next__` of a loader's iterator."""
+    """Probe of `__next__` of a loader's iterator."""
     clock, own_clock, record, free_steps, kind = (
         clocks.perf_counter_ns,
         clocks.thread_time_ns,
@@ -56,7 +56,7 @@ def next_probe(session: Session, guard: Guard) -> Probe:
 
 
 def backward_probe(session: Session, guard: Guard) -> Probe:
-    """Of backward passes."""
+    """Probe of backward passes."""
     clock, record, free_steps, kind = (
         clocks.perf_counter_ns,
         session.tape.append,
@@ -91,8 +91,8 @@ class _Looked(NamedTuple):
 
 
 def step_probe(session: Session, guard: Guard, abandon: Callable[[], None]) -> Probe:
-    """Of an optimizer's step. One that needs no look is recorded on the tape and no more. `abandon`
-    is called after steps where the capture has ended and a recording has not."""
+    """Probe of an optimizer's step. One that needs no look is recorded on the tape and no more.
+    `abandon` is called after steps where the capture has ended and a recording has not."""
     clock, record, take, name, kind = (
         clocks.perf_counter_ns,
         session.tape.append,

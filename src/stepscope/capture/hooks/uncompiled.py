@@ -42,7 +42,7 @@ def _marker(torch: Any) -> Callable[[CodeType], object] | None:
 
 
 def _codes(module: Any, name: str) -> Iterator[CodeType]:
-    """Of the module's own functions and classes, and of what stands inside them."""
+    """Code objects of the module's own functions and classes, and of what stands inside them."""
     held = [*vars(module).values()]
     while held:
         value = held.pop()

@@ -271,7 +271,7 @@ class Window:
 
     @property
     def is_in_the_way(self) -> bool:
-        """Of a profiler of the job's own that another thread than its own prepares."""
+        """Whether a profiler of the job's own is prepared by another thread than its own."""
         return self._is_taken and self._has_device and self.is_attached and not self.is_mine
 
     def _is_device_lost(self) -> bool:

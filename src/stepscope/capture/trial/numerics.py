@@ -186,8 +186,8 @@ def _wide(torch: Any, group: list[Any]) -> list[Any]:
 
 
 def digest(torch: Any, tensors: list[Any]) -> str:
-    """Of every bit of every tensor, in order: two sums of each one's bit patterns. One is not
-    linear, so that differences do not cancel."""
+    """Digest of every bit of every tensor, in order: two sums of each one's bit patterns. One is
+    not linear, so that differences do not cancel."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums: dict[Any, list[Any]] = {}
     shapes = []

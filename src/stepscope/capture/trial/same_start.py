@@ -15,7 +15,7 @@ from stepscope.protocol.run_folder import EQUAL_FILE, write_json
 
 NUM_BATCHES = 4
 MAX_ITEMS = 4096
-"""Of each tensor that are looked at."""
+"""Items of each tensor that are looked at."""
 MAX_THINGS = 1000
 """Tensors and values of a batch that are looked at."""
 MAX_DEPTH = 8

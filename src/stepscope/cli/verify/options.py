@@ -151,7 +151,7 @@ class Sides:
     commands: dict[Side, tuple[str, ...]]
     changes: dict[Side, Change]
     codes: tuple[str, ...]
-    """Of the findings that are to be fixed."""
+    """Codes of the findings that are to be fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

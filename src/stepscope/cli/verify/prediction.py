@@ -37,7 +37,8 @@ def read_prediction(given: Judged, codes: Sequence[str], knobs: Iterable[str]) -
 
 
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
-    """Of the finding with this code, in a diagnosis as JSON or in a run that keeps one."""
+    """Prediction of the finding with this code, in a diagnosis as JSON or in a run that keeps
+    one."""
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
     findings = {finding.code: finding for finding in read_diagnosis(file, "--from").findings}
     if len(codes) != 1:

@@ -25,7 +25,7 @@ MAX_COMMAND = 120
 MAX_COMMANDS = 200
 """To choose from, the most frequent."""
 MIN_PART = 0.005
-"""Of a step, from which a part has a place in its bar."""
+"""Share of a step from which a part has a place in its bar."""
 PICTURES = (
     ("steps", "How long a step takes", "ms"),
     ("parts", "Parts of a step, as the host sees them", "ms"),
@@ -157,7 +157,7 @@ def finding_words(run: RunEntry) -> str:
 
 
 def shortened(command: str) -> str:
-    """Of a command, so much as a line holds."""
+    """Beginning of a command, as much as a line holds."""
     return command if len(command) <= MAX_COMMAND else f"{command[: MAX_COMMAND - 3]}..."
 
 

@@ -17,8 +17,8 @@ MAX_TRENDS = 2
 MAX_POINTS = 200
 """The newest ones."""
 COMMIT_WIDTH = 100
-"""Of a commit's first characters, with the room around them; one for which there is no room stands
-in the table alone."""
+"""Width of a commit's first characters, with the room around them; one for which there is no room
+stands in the table alone."""
 NARROW = 2
 """Times as much room they take on a phone, where every second one is left out."""
 COMMIT_CHARS = 8

@@ -243,7 +243,8 @@ class Device(Struct, frozen=True, kw_only=True):
     """Compute as its kernels scale; all else as recorded."""
     speedup: float
     share_known: float
-    """Of the kernels' time, those whose work was recorded; others go with the memory's rate."""
+    """Share of the kernels' time whose work was recorded; other kernels go with the memory's
+    rate."""
 
 
 class PlanRunContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan-run/1"):
@@ -255,6 +256,6 @@ class PlanRunContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan-r
     ranks_per_node: int
     widths: tuple[Width, ...]
     devices: tuple[Device, ...]
-    """Of --what-if device=NAME."""
+    """Devices of --what-if device=NAME."""
     methods: tuple[str, ...]
     notes: tuple[str, ...]

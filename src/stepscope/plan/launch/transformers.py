@@ -31,7 +31,7 @@ from stepscope.protocol.untrusted import as_object, whole, whole_text
 ARGUMENTS = "trainer-args.sh"
 FSDP_CONFIG, DEEPSPEED_CONFIG = "fsdp_config.json", "ds_config.json"
 SCRIPTS = {True: "run_clm.py", False: "run_mlm.py"}
-"""Of decoders and of encoders."""
+"""Scripts of decoders and of encoders."""
 PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 OPTIMIZERS = {
     "adam": "adamw_torch_fused", "adam-8bit": "adamw_bnb_8bit", "sgd": "sgd", "lion": "lion_32bit",
@@ -173,7 +173,7 @@ KNOWN_OPTIMIZERS = {
     "adafactor": "adafactor",
 }  # fmt: skip
 UNFUSED = ("adamw_torch", "adamw_hf")
-"""Of those, the ones that are several kernels for each group of parameters."""
+"""Optimizers of these that are several kernels for each group of parameters."""
 LIGER: dict[str, object] = {
     "fuses": True, "logit_bytes": 0.0, "idle_logit_bytes": 0.0, "logit_passes": 12.0,
 }  # fmt: skip
@@ -351,7 +351,7 @@ def _count(flags: Mapping[str, Any], name: str) -> int | None:
 
 
 def _precision(flags: Mapping[str, Any]) -> tuple[str, bool]:
-    """Of products, and whether the weights themselves are in 16 bits."""
+    """Precision of products, and whether the weights themselves are in 16 bits."""
     for name in ("bf16", "fp16"):
         if _is_on(flags, name):
             return name, False

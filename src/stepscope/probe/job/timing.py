@@ -22,7 +22,7 @@ MIN_LONG_SAMPLES, LONG_S = 3, 0.01
 CASE_S = 0.012
 """Spent on a case's samples, as far as a few of them fit into it."""
 CYCLES_PER_S = 2e9
-"""Of a GPU, about: for how long it is held."""
+"""Cycles a second of a GPU, about: they tell for how long it is held."""
 LONGEST_HOLD_S = 0.03
 WARM_CALLS = 2
 LAST_ROUNDS = 10

@@ -34,7 +34,7 @@ GRACE_S = 10.0
 """After the budget, for the case that runs then; what takes longer is cut off."""
 WARM_S = 0.5
 ROOM = 0.7
-"""Of the free memory that a case may take."""
+"""Share of the free memory that a case may take."""
 TIMES_STORED = 4.0
 """Bytes that a case takes while it runs, over those of its recorded tensors: outputs, workspace,
 gradients."""
@@ -175,7 +175,7 @@ class Worker:
                 self.torch.cuda.empty_cache()
 
     def _copies(self, size: int, needed: float, free: float) -> int:
-        """Of its tensors, so many that they are larger than the cache together."""
+        """Number of copies of its tensors for which they are larger than the cache together."""
         cache_bytes = USUAL_CACHE_BYTES
         if self.device == "cuda":
             properties = self.torch.cuda.get_device_properties(0)

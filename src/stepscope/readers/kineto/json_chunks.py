@@ -32,7 +32,7 @@ MAX_ARRAYS = 1000
 text outside of events."""
 OVERLAP_BYTES = 8192
 SEAM_BYTES = 1 << 16
-"""Of an event that two blocks share, in each of them: a longer one has them joined."""
+"""Bytes of an event that two blocks share, in each of them: a longer one has them joined."""
 
 ARRAY = re.compile(rb'"traceEvents"\s{0,1024}:\s{0,1024}\[')
 CUT = re.compile(

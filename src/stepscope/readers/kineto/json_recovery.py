@@ -146,8 +146,8 @@ STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 SCALARS = re.compile(r'[^\[\]{"]+')
 """Entries that are no events, numbers and rubbish alike, and what stands between them."""
 PAGE_BYTES = 4 << 10
-"""Of the text that is looked at together: what an error costs grows with the text before and after
-it."""
+"""Bytes of text that are looked at together: what an error costs grows with the text before and
+after it."""
 
 
 def _whole(text: str) -> int | str:

@@ -49,7 +49,7 @@ DETAILS = (3, 4)
 """Tables of scan.c: those of operators and launches, in the order in which the Python code numbers
 them."""
 COLLECTIVES = (5, 6)
-"""Of hosts, then of devices."""
+"""Tables of the collectives of hosts, then of devices."""
 
 
 class _Result(ctypes.Structure):

@@ -18,7 +18,7 @@ from stepscope.protocol.untrusted import read_json_object, read_regular
 FIX_FILE, VERIFICATION_FILE = "fix.json", "verification.json"
 MAX_BYTES = 16 << 20
 SOURCE = re.compile(r"^the diagnosis \((.*)\)$")
-"""Of a prediction: the code of the finding whose fix was applied."""
+"""Source of a prediction: the code of the finding whose fix was applied."""
 
 
 class Proof(NamedTuple):
@@ -31,7 +31,7 @@ class Proof(NamedTuple):
 
 
 def proofs_of(folder: Path) -> tuple[Proof, ...]:
-    """Of a folder of trials; read again where its results were written again."""
+    """Proofs of a folder of trials; read again where its results were written again."""
     made: list[Proof] = []
     for name in (FIX_FILE, VERIFICATION_FILE):
         try:
@@ -62,7 +62,7 @@ def _of_fix(fixed: Fixed) -> Iterator[Proof]:
 
 
 def _of_verification(folder: Path, verified: Verified) -> Iterator[Proof]:
-    """Of one that applied a finding's fix: the command is that of its runs."""
+    """Proof of a verification that applied a finding's fix: the command is that of its runs."""
     if verified.prediction is None or verified.speedup is None:
         return
     for file in sorted(folder.glob(f"*/{RUN_FILE}"))[:1]:

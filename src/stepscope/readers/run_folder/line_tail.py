@@ -12,7 +12,7 @@ from stepscope.readers.run_folder.values import sound_object
 TAIL_BYTES = 65_536
 """Most that one look reads of one file: some 900 steps, or 100 samples."""
 MAX_BYTES = 4 << 20
-"""Of a file that is read whole."""
+"""Bytes of a file that is read whole, at most."""
 
 
 class Lines:

@@ -9,7 +9,7 @@ from stepscope.core.recordings.system import CounterGrowth, PortSeries
 
 MAX_PORTS = 1024
 MAX_SAMPLES = 200_000
-"""Of all ports together."""
+"""Samples of all ports together, at most."""
 
 
 @dataclass(slots=True)

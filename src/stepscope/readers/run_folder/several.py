@@ -51,8 +51,8 @@ def _are_one_job(runs: Sequence[RunRecord]) -> bool:
 
 
 def _metadata(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the whole: the first start, the last end, and the exit code of whichever failed. No
-    command: none of them starts the others."""
+    """Metadata of the whole: the first start, the last end, and the exit code of whichever failed.
+    No command: none of them starts the others."""
     metadata: dict[str, Any] = {}
     begun = [whole(one.get(STARTED)) for one in each]
     ended = [whole(one.get(ENDED)) for one in each]

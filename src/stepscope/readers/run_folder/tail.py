@@ -132,7 +132,8 @@ class _RankFollower:
         self._step_ns: int | None = None
 
     def changed_ns(self) -> int:
-        """Of a rank that has just begun, when its folder was made."""
+        """Time of the last change of its files; of a rank that has just begun, when its folder was
+        made."""
         names = ".", SAMPLES_FILE, STEPS_FILE, LIVE_FILE
         return max(_changed_ns(self.folder / name) for name in names)
 
@@ -186,7 +187,7 @@ class _RankFollower:
 
 
 MIN_COLUMNS = 7
-"""Of a stretch; a step has more."""
+"""Columns of a stretch; a step has more."""
 
 
 def _rows(values: Sequence[Any], columns: Sequence[str]) -> list[Row]:

@@ -35,7 +35,7 @@ COLUMN_DTYPES: dict[str, Any] = dict.fromkeys(Trace.COLUMNS, np.int64) | {
 NEVER_NONE = ("kind", "name", "thread")
 
 BLOCK_ROWS = 1 << 22
-"""Of the arrays that many chunks are put together in."""
+"""Rows of the arrays that many chunks are put together in."""
 HUGE_ROWS = 1 << 18
 """From here on they get huge pages, where the system has them: fewer to be made. One for each
 column would be more than a small trace takes."""

@@ -56,10 +56,10 @@ LONG = 60
 NOT_MEASURED = "-"
 REST = "all else"
 MIN_BAR = 0.02
-"""Of a table's longest change: a row that changed by less has no line of its own where there are
-many."""
+"""Share of a table's longest change: a row that changed by less has no line of its own where there
+are many."""
 QUIET = 0.005
-"""Of the longer step: changes below this in all rows of a table are not worth a table in a
+"""Share of the longer step: changes below this in all rows of a table are not worth a table in a
 terminal."""
 OPEN = ("runs", "part", "changed", "held")
 """Tables that are shown where the others open with a click."""

@@ -96,8 +96,8 @@ def _row(row: CollectiveRow, world_size: int | None, mark: str) -> tuple[str, ..
 
 
 def _of_link(row: CollectiveRow, comms: CommsFacts) -> str:
-    """Of the datasheet's rate one way; nothing where the group may run over another link, or its
-    times hold waits."""
+    """Share of the datasheet's rate one way; nothing where the group may run over another link, or
+    its times hold waits."""
     rate = row.busbw_bytes_per_s
     if comms.link is None or rate is None or not row.on_device:
         return "-"

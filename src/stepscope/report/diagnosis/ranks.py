@@ -28,7 +28,7 @@ class RankLine(Struct, frozen=True, kw_only=True):
     comms: float | None
     idle: float | None
     waits: float | None = None
-    """Of the step, part of `comms`."""
+    """Share of the step spent waiting, part of `comms`."""
     late_ns: float | None = None
 
     @property

@@ -50,17 +50,17 @@ if TYPE_CHECKING:
     from stepscope.protocol.settings import Setting
 
 MAX_LINES = 23
-"""Of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
+"""Lines of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
 MAX_FINDINGS = 3
 MAX_LOCATION = 30
 """Cells, of the line of code that a finding is about."""
 SHORTER = 0.8
-"""Of the known step, below which the recorded ones lack a part of it: recording makes them longer,
-not shorter. The other way round, recording made much of what the bar shows."""
+"""Share of the known step below which the recorded ones lack a part of it: recording makes them
+longer, not shorter. The other way round, recording made much of what the bar shows."""
 MIN_SEGMENT = 0.01
-"""Of the step, from which a part has its own place in the bar."""
+"""Share of the step from which a part has its own place in the bar."""
 MAX_STEADY = 0.8
-"""Of the whole run, below which where the rest went is said on the first screen."""
+"""Share of the whole run below which where the rest went is said on the first screen."""
 
 Commands = tuple[tuple[str, str], ...]
 """What for, and the command."""

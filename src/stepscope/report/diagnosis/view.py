@@ -219,8 +219,9 @@ DAMAGE = re.compile(
     r"|of one run\b|clock ran back|clocks of host and device|clock jumped|events are missing"
     r"|do not resemble one another"
 )
-"""Of a note: a file is not whole, so less was judged than was recorded; or the files may not belong
-together; or its times are not those of one clock, or of one kind of step."""
+"""Signs in a note that a file is not whole, so that less was judged than was recorded; or that the
+files may not belong together; or that its times are not those of one clock, or of one kind of
+step."""
 
 OTHER_TRAINING = "Changes the training"
 OF_TRAINING = "another batch or precision: what is learned may change"
@@ -257,7 +258,8 @@ def limit_words(verdict: Verdict) -> str:
 
 
 def damage_warnings(notes: Sequence[str]) -> Iterator[Warn]:
-    """Of the notes, that files are not whole, or not of one run: to be read before the verdict."""
+    """Warnings of the notes that files are not whole, or not of one run: to be read before the
+    verdict."""
     damage = [note for note in notes if DAMAGE.search(note)]
     for note in damage[:MAX_WARNINGS]:
         yield Warn(f"{note[:1].upper()}{note[1:]}{'' if note[-1:] in '.?!' else '.'}")

@@ -35,7 +35,7 @@ BAR_PARTS: dict[str, Part] = {
     "epoch_start": "input",
 }
 MIN_NAMED = 0.01
-"""Of the run, from which a part is named in the line."""
+"""Share of the run from which a part is named in the line."""
 MIN_SHOWN = 0.0005
 """And from which it has a row; the JSON has all."""
 MIN_OF_PART = 0.1

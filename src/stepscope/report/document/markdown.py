@@ -52,7 +52,7 @@ class _Room(Struct, frozen=True, kw_only=True):
     """How much a comment may hold."""
 
     chars: int
-    """Of one text."""
+    """Characters of one text."""
     details: int
     """Lines of what opens with a click."""
 

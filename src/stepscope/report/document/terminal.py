@@ -80,7 +80,7 @@ def to_text(document: Document, *, width: int = PLAIN_WIDTH, color: bool = False
 
 
 def num_lines(document: Document, *, width: int = PLAIN_WIDTH) -> int:
-    """Of the document as plain text, which is not made for it."""
+    """Lines of the document as plain text, which is not made for it."""
     return len(frame(document, _console(width, color=False)).renderables)
 
 

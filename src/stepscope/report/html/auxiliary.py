@@ -20,7 +20,8 @@ MOST = {
     "advice": 100, "evidence": 20, "recordings": 64, "paths": 4, "lines": 64, "tables": 32,
     "columns": 24, "rows": 200, "characters": 120,
 }  # fmt: skip
-"""Of each that is shown; of a cell its characters, and all of them are what its title says."""
+"""Entries that are shown of each; of a cell its characters, and all of them are what its title
+says."""
 NCCL_WORDS = {
     "nccl": "what NCCL wrote of itself (NCCL_DEBUG)",
     "rccl": "what RCCL wrote of itself (NCCL_DEBUG)",

@@ -13,7 +13,7 @@ from stepscope.report.words import clean, ms, shorten
 MAX_LINES = 10
 MAX_CHARACTERS = 100
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Of a built-in's object: it differs from call to call and says nothing."""
+"""Address of a built-in's object: it differs from call to call and says nothing."""
 LABEL = "Flame graph of the training thread; the table below has the lines with most time"
 
 

@@ -15,7 +15,7 @@ from stepscope.report.diagnosis.peak import TITLE, peak_part_words, reference_wo
 WIDTH, LEFT, RIGHT = 960, 316, 884
 TOP, ROW, BAR = 74, 27, 19
 MIN_SHARE = 0.0005
-"""Of the whole, from which a part has a bar; the table has them all."""
+"""Share of the whole from which a part has a bar; the table has them all."""
 NOT_TOLD = ("below_peak", "unknown_work", "unexplained")
 MAX_NAMED = 3
 

@@ -44,7 +44,7 @@ def kernel_rows(
 
 
 def _call_figures(view: KernelView | None) -> dict[str, float | None]:
-    """Of its single calls; nothing where they are not at hand."""
+    """Figures of its single calls; nothing where they are not at hand."""
     return {
         "min_us": None if view is None else view.min_ns / 1e3,
         "max_us": None if view is None else view.max_ns / 1e3,
@@ -81,7 +81,7 @@ def _spent_ns(rank: RankFacts, row: RangeRow) -> int | None:
 
 
 def _host_figures(view: OperatorView | None, num_steps: int) -> dict[str, float | None]:
-    """Of an operator's own calls, a step; its backward is an operator by itself here."""
+    """Figures of an operator's own calls, a step; its backward is an operator by itself here."""
     return {
         "host_calls": None if view is None else view.count / num_steps,
         "host_ms": None if view is None else view.host_ns / num_steps / 1e6,

@@ -34,7 +34,7 @@ from stepscope.report.words import clean, kernel_name, op_name, shorten
 WHAT = ("label", "name", "kind", "category", "op", "module", "line", "phase")
 """The fields of a kind of slice."""
 STRING_CHARS = 500_000
-"""Of all texts together, as they are written."""
+"""Characters of all texts together, as they are written."""
 WIDTHS = (400, 200, 100, 48, 20)
 """Characters of one text: the first that keeps all under that. With the last there are no labels
 beside the names."""

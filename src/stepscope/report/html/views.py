@@ -14,7 +14,7 @@ from stepscope.report.diagnosis.view import part_words
 MAX_STEPS = 50
 MAX_RANKS = 64
 WIDTH = 1000.0
-"""Of a step's bar, in units of the drawing."""
+"""Width of a step's bar, in units of the drawing."""
 
 
 def views_page(
