@@ -169,6 +169,33 @@ def test_a_thread_that_ends_inside_a_recording_leaves_what_it_recorded(tmp_path:
     ]
 
 
+@pytest.mark.parametrize(("before", "inside"), [(0.05, 0.0), (0.0, 0.4)])
+def test_a_thread_that_ends_as_the_process_does_ends_its_recording(
+    tmp_path: Path, before: float, inside: float
+) -> None:
+    """A pool's thread, which nobody joins. The profiler is taken off after the process began to
+    end, and while it does."""
+    text = f"""
+import threading
+over = threading.Event()
+def work():
+    import stepscope.capture.recording.window as window
+    save = window.Window._save
+    window.Window._save = lambda *args: (over.set(), time.sleep({inside}), save(*args))
+    train(12)
+    if not {inside}:
+        over.set()
+        time.sleep({before})
+threading.Thread(target=work, daemon=True).start()
+over.wait()
+print("over", flush=True)
+"""
+    ended = record(tmp_path, text, "--start-step", "6", "--steps", "40")
+    assert (ended.code, ended.out) == (0, b"over\n"), ended.err
+    assert "callback is not found" not in ended.err
+    assert list(tmp_path.rglob("window-6.pt.trace.json"))
+
+
 def test_a_profiler_in_a_thread_that_the_training_waits_for(tmp_path: Path) -> None:
     text = """
 import threading

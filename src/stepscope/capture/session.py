@@ -372,13 +372,7 @@ class Session:
     def finish(self) -> None:
         """The process ends: what is there is written down."""
         window, self.window = self.window, None
-        if window is not None and window.is_attached:
-            if window.is_mine:
-                window.close(is_at_end=True)
-            if window.is_attached:
-                window.leave_behind(
-                    "the process ended before the thread that recorded had ended its last step"
-                )
+        if window is not None and window.end_with_process():
             self._recorded(window)
         let_cupti_leave()
         self.catch_up()

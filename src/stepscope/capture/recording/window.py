@@ -37,6 +37,9 @@ from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD, OWN_PROFIL
 LONGEST_WAIT_S = 5.0
 """For the thread that records to let go, where another thread of the job starts a profiler of its
 own."""
+ENDING_S = 0.25
+"""For a thread that ends with the process: one that ends with the profiler on takes the process
+with it."""
 PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20
 """How long a recording may be open: so many times what its steps would take without a profiler,
 and a minute."""
@@ -93,6 +96,8 @@ class Window:
         self.is_attached = False
         """Whether its thread has the profiler on: for a while after it is over,
         where another thread ended it."""
+        self._is_closing = False
+        """Whether its thread has begun to take the profiler off."""
         self._is_taken = False
         """Whether Kineto serves a profiler of the job's own meanwhile."""
         self.num_strange = 0
@@ -222,7 +227,7 @@ class Window:
         elif self.is_attached and not (self._is_taken and self._others.is_there()):
             if is_at_end:
                 stay_in_cupti()
-            self.is_attached = False
+            self._is_closing, self.is_attached = True, False
             try:
                 if self._modules is not None:
                     self._modules.end()
@@ -235,6 +240,23 @@ class Window:
                 self._gone.set()
                 if self.is_mine:
                     del _held.hold
+
+    def end_with_process(self) -> bool:
+        """The process ends, in any thread; whether that ends the recording."""
+        was_attached = self.is_attached
+        if self.is_mine:
+            self.close(is_at_end=True)
+        elif was_attached:
+            # Its thread may be about to end, and takes the profiler off then.
+            self._gone.wait(ENDING_S)
+        if self._is_closing and not self._gone.wait(LONGEST_WAIT_S):
+            # The libraries' destructors would meet it there.
+            leave_directly()
+        if self.is_attached:
+            self.leave_behind(
+                "the process ended before the thread that recorded had ended its last step"
+            )
+        return was_attached
 
     def _take_kineto_back(self) -> None:
         """To end a recording that Kineto does not know any more ends the process (torch 2.13)."""
