@@ -14,18 +14,22 @@ from stepscope.plan.model import Model
 from stepscope.plan.network import Group, Network
 from stepscope.plan.rates import Floats
 
-KINDS = ("bf16", "powersgd", "int8", "topk")
-KNOWN = "compression is bf16, powersgd:RANK, int8 or topk:SHARE, such as powersgd:4 or topk:0.01"
-_WORD = re.compile(r"(bf16|int8)|powersgd:(\d{1,4})|topk:(0?\.\d{1,6})")
-PASSED_BYTES = {"bf16": 12.0, "powersgd": 36.0, "int8": 14.0, "topk": 28.0}
+KINDS = ("bf16", "fp16", "powersgd", "int8", "topk")
+HALVES = ("bf16", "fp16")
+KNOWN = (
+    "compression is bf16, fp16, powersgd:RANK, int8 or topk:SHARE, such as powersgd:4 or topk:0.01"
+)
+_WORD = re.compile(r"(bf16|fp16|int8)|powersgd:(\d{1,4})|topk:(0?\.\d{1,6})")
+PASSED_BYTES = {"bf16": 12.0, "fp16": 12.0, "powersgd": 36.0, "int8": 14.0, "topk": 28.0}
 """Read and written on the device for each gradient in fp32, beside the exchange. 16 bits: a cast
 each way. PowerSGD (Vogels et al. 2019, algorithm 1): the error added, two products with a thin
 matrix that read all, one that writes all, and the new error. 8 bits: a cast each way and the parts
 added up. Top-k: the error added, a selection by its digits, and the new error."""
-KEPT_BYTES = {"bf16": 0.0, "powersgd": 4.0, "int8": 0.0, "topk": 4.0}
+KEPT_BYTES = {"bf16": 0.0, "fp16": 0.0, "powersgd": 4.0, "int8": 0.0, "topk": 4.0}
 """Bytes for each gradient of the error that is added to the next."""
 WORDS = {
     "bf16": "bf16_compress_hook",
+    "fp16": "fp16_compress_hook",
     "powersgd": "powerSGD_hook; it changes the training, and begins after 1,000 steps there",
     "int8": "each rank's part in 8 bits to the rank that adds it up, and back; it changes the "
     "training",
@@ -74,7 +78,7 @@ def wire_bytes(how: Compression, model: Model, params: Any, size: Any) -> Any:
         return 4.0 * factored_share(model, how.rank) * params
     if how.kind == "topk":
         return 8.0 * how.share * params * size / 2
-    return (2.0 if how.kind == "bf16" else 1.0) * params
+    return (2.0 if how.kind in HALVES else 1.0) * params
 
 
 def exchange_s(
@@ -87,7 +91,7 @@ def exchange_s(
     if how.kind == "powersgd":
         # One factor, then the other made with its sum.
         return 2 * network.reduce_s(group, sent / 2, parts)
-    if how.kind == "bf16":
+    if how.kind in HALVES:
         return network.reduce_s(group, sent, np.ceil(sent / bucket_bytes))
     if how.kind == "int8":
         return 2 * network.gather_s(group, sent, parts)

@@ -13,6 +13,7 @@ from stepscope.plan.launch.compare import bare, candidates, chosen, first_that_w
 from stepscope.plan.launch.emit import COMPARED, TARGETS, able, launch_of, target_of
 from stepscope.plan.layout import OFFLOAD, Layout
 from stepscope.plan.space import Space
+from stepscope.plan.validate import shortfall
 
 JOBS = [
     ("llama3-8b", "1x8xH100", 4096, {}),
@@ -82,6 +83,17 @@ def test_where_nothing_fits_the_nearest_is_told() -> None:
     least = nearest(compared)
     assert least is not None
     assert least.job.framework.zero_stages[-1] == 3
+
+
+def test_where_nothing_fits_what_can_be_helped_is_told() -> None:
+    """DDP needs least on one card, and nothing makes it fit there."""
+    compared = candidates(job_for("llama3-8b", "1xRTX4090", 2048), Space(), COMPARED, top=5)
+    assert chosen(compared) is None
+    least = nearest(compared)
+    assert least is not None
+    short = shortfall(least.job, least.space)
+    assert short is not None
+    assert any("offload" in each for each in short.helps)
 
 
 def test_a_named_layout_goes_by_the_first_framework_that_writes_it() -> None:

@@ -11,9 +11,9 @@ from stepscope.plan.framework import find_framework, grads_setting, with_grads
 from stepscope.plan.job import TrainingJob
 from stepscope.plan.launch.emit import PYTORCH, TARGETS, able, launch_of, restricted
 from stepscope.plan.layout import Layout
-from stepscope.plan.search import SearchResult, least_memory, search
+from stepscope.plan.search import SearchResult, search
 from stepscope.plan.space import Space
-from stepscope.plan.validate import check_job, problems
+from stepscope.plan.validate import check_job, problems, shortfall
 
 MIN_TRIED = 20
 """Layouts that are looked at for one that can be written."""
@@ -108,11 +108,12 @@ def _step_s(candidate: Candidate) -> float:
 
 
 def nearest(compared: Sequence[Candidate]) -> Candidate | None:
-    """The one of those that hold no layout whose least memory is least."""
+    """Of those that hold no layout the one that most helps, and of these the one whose least memory
+    is least."""
     searched = [each for each in compared if each.found is not NOTHING]
-    least = [(least_memory(each.job, each.space), each) for each in searched]
-    sized = [(found.memory_bytes, each) for found, each in least if found is not None]
-    return min(sized, key=lambda each: each[0], default=(0.0, None))[1]
+    short = [(shortfall(each.job, each.space), each) for each in searched]
+    sized = [(-len(found.helps), found.memory_bytes, each) for found, each in short if found]
+    return min(sized, key=lambda each: each[:2], default=(0, 0.0, None))[2]
 
 
 def first_that_writes(
