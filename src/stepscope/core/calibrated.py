@@ -18,7 +18,7 @@ from stepscope.core.hardware import DeviceRates, ProbeFile
 
 SCHEMA = "stepscope.hardware/1"
 WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
-"""Those that fill a ring: their bus bandwidths are one figure, the link's."""
+"""Collectives that fill a ring: their bus bandwidths are one figure, the link's."""
 COPIES = ("device", "to_device_pinned", "to_device_pageable", "to_host_pinned", "to_host_pageable")
 """`device` is within the device's own memory, read and write counted; on a CPU, within the
 host's."""
@@ -115,7 +115,7 @@ class Region(Struct, frozen=True, kw_only=True):
     """None: without end."""
     alpha_s: float
     beta_bytes_per_s: float | None
-    """Over the bus. None where the time did not grow with the size."""
+    """Bus bandwidth. None where the time did not grow with the size."""
     num_points: int
 
 
@@ -328,7 +328,7 @@ class Calibrated(Struct, frozen=True, kw_only=True):
         return median(rates) if rates else None
 
     def copy_bytes_per_s(self, kind: str = "device") -> float | None:
-        """At the largest size measured: smaller ones may never leave a cache."""
+        """Rate of the largest size measured: smaller ones may never leave a cache."""
         points = [point for point in self.copies if point.kind == kind]
         return max(points, key=lambda point: point.size_bytes).bytes_per_s if points else None
 

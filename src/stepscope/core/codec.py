@@ -109,13 +109,13 @@ def plain(contract: Contract) -> dict[str, Any]:
 
 
 def encode(contract: Contract) -> str:
-    """As indented text."""
+    """Encode as indented text."""
     return json_text(plain_by_item(contract), indent=2)
 
 
 def plain_by_item(contract: Contract) -> dict[str, Any]:
-    """As `plain`, with the items of long lists made plain when they are written: of hundreds of
-    ranks, dicts and lists would be most of what a command holds."""
+    """Make plain as `plain` does, but the items of long lists only when they are written: of
+    hundreds of ranks, dicts and lists would be most of what a command holds."""
     fields = zip(contract.__struct_fields__, contract.__struct_encode_fields__, strict=True)
     long = {
         name: (key, items)

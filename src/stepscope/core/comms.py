@@ -50,12 +50,12 @@ class Collective(Struct, frozen=True, kw_only=True):
     """Empty when not recorded."""
     dtype: str | None
     bytes: int | None
-    """As nccl-tests count them: of the whole message (all_gather: what comes out; reduce_scatter:
-    what goes in)."""
+    """Bytes as nccl-tests count them: of the whole message (all_gather: what comes out;
+    reduce_scatter: what goes in)."""
     on_device: bool
     """A kernel, or carried by the host (gloo)."""
     group_size: int | None = None
-    """As recorded: the list of ranks may be missing or cut short."""
+    """Group size as recorded: the list of ranks may be missing or cut short."""
     peer: int | None = None
     """The other rank of a send or a receive; None where it was not recorded."""
 
@@ -90,13 +90,14 @@ class CollectiveRecords(Struct, frozen=True, kw_only=True):
     """The measured windows of the rank's steps."""
     base_ns: int = 0
     phase: Int64 = field(default_factory=_no_entries)
-    """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not known. Empty when nobody looked."""
+    """Phase of each entry: FORWARD, BACKWARD or OPTIMIZER; NONE where not known. Empty when nobody
+    looked."""
     unevenness: Float64 = field(default_factory=_no_figures)
-    """Per entry, its greatest split over its mean split; NaN where no splits were recorded. Empty
+    """Greatest split of each entry over its mean split; NaN where no splits were recorded. Empty
     like `phase`."""
     ahead: Int64 = field(default_factory=_no_entries)
-    """Per entry, the modules that compute between its launch and its use, where FSDP marks both;
-    else NONE."""
+    """Modules that compute between each entry's launch and its use, where FSDP marks both; else
+    NONE."""
     backward: tuple[tuple[int, int, int], ...] = ()
     """Step, start of its first backward compute kernel, end of its last."""
     groups: tuple[ProcessGroup, ...] = ()
@@ -105,7 +106,7 @@ class CollectiveRecords(Struct, frozen=True, kw_only=True):
     """The device's fastest link by datasheet: its name, bytes a second in one direction, the
     source."""
     step_number: Int64 = field(default_factory=_no_entries)
-    """Per entry, its step's number as the profiler's schedule counts them, alike on all ranks; NONE
+    """Number of each entry's step as the profiler's schedule counts them, alike on all ranks; NONE
     where none is marked. Empty like `phase`."""
     node: str = ""
     """The machine, where the recording's name tells it; ranks of one share a clock."""
@@ -147,22 +148,22 @@ class Matched(Struct, frozen=True, kw_only=True):
     unaligned: tuple[int, ...]
     """Ranks outside the reference rank's set."""
     of: dict[int, Int64]
-    """Per rank, per entry of its ledger: the number of the collective; NONE: no other rank's was
+    """Number of the collective, per rank and entry of its records; NONE: no other rank's was
     matched."""
     num: int
     arrival_ns: dict[int, Int64]
-    """Per rank, per entry of its ledger: when it arrived, on its set's clock."""
+    """Arrival per rank and entry of its records, on its set's clock."""
     last_ns: Int64
-    """Per collective: when the last rank arrived."""
+    """Time when the last rank arrived, per collective."""
     end_ns: Int64
-    """Per collective: when it ended, the median over the ranks."""
+    """Time when each collective ended, the median over the ranks."""
     complete: Bool
-    """Per collective: all ranks of its group were recorded."""
+    """Whether all ranks of its group were recorded, per collective."""
     notes: tuple[str, ...] = ()
 
     def wait_ns(self, collective_records: CollectiveRecords) -> Int64:
-        """Per entry of a rank's collective records, how long it waited for the last rank; 0 where
-        nothing was matched."""
+        """Wait for the last rank, per entry of a rank's collective records; 0 where nothing was
+        matched."""
         ids = self.of[collective_records.rank]
         matched = ids != NONE
         waited = np.zeros(len(ids), np.int64)
@@ -198,7 +199,7 @@ class Lateness(Struct, frozen=True, kw_only=True):
     share_last: float
     """Share of the complete collectives at which it arrived last by more than the clocks' noise."""
     per_step_ns: tuple[int, ...] = field(default=())
-    """Its greatest lateness in each step."""
+    """Greatest lateness of the rank in each step."""
 
 
 class CollectiveRow(Struct, frozen=True, kw_only=True):
@@ -218,16 +219,17 @@ class CollectiveRow(Struct, frozen=True, kw_only=True):
     """Bytes of the whole message; the median where sizes differ (all-to-all)."""
     num_sizes: int
     count_per_step: float | None
-    """On one rank; None when no step was measured."""
+    """Calls a step on one rank; None when no step was measured."""
     ns_per_step: float | None
-    """On one rank, from its own arrival: waits are in it."""
+    """Time a step on one rank, from its own arrival: waits are in it."""
     wait_ns_per_step: float | None
     """Part of `ns_per_step` until the last rank arrived; None when the other ranks were not
     recorded."""
     exposed_share: float | None
     """Share of its time with no compute beside it; None on the host."""
     moving_ns: int
-    """From the last arrival to the end, the median; a rank's whole kernel when `includes_waits`."""
+    """Time from the last arrival to the end, the median; a rank's whole kernel when
+    `includes_waits`."""
     includes_waits: bool
     algbw_bytes_per_s: float | None
     busbw_bytes_per_s: float | None
@@ -251,7 +253,7 @@ class LinkFit(Struct, frozen=True, kw_only=True):
     alpha_ns: float
     """Nanoseconds of one step of a ring; 0 when it cannot be distinguished from nothing."""
     beta_bytes_per_s: float
-    """Over the bus."""
+    """Bus bandwidth."""
     num_sizes: int
     min_bytes: int
     max_bytes: int
@@ -271,10 +273,10 @@ class Buckets(Struct, frozen=True, kw_only=True):
     fired_ns: tuple[int, ...]
     """Each one's start, from the first kernel of the backward pass."""
     backward_ns: int
-    """From that kernel to the end of the last one of the backward pass."""
+    """Time from that kernel to the end of the last one of the backward pass."""
     tail_ns: int
-    """From the end of the last backward kernel to the end of the last bucket; negative when that
-    came first."""
+    """Time from the end of the last backward kernel to the end of the last bucket; negative when
+    that came first."""
 
 
 class Gathers(Struct, frozen=True, kw_only=True):
@@ -298,8 +300,8 @@ class RankComms(Struct, frozen=True, kw_only=True):
     wait_ns: float | None
     transfer_ns: float | None
     late_ns: int | None
-    """Its median arrival against the median rank's, of two in the middle the earlier one's; None
-    when nothing of it was matched."""
+    """Median arrival of the rank against the median rank's, of two in the middle the earlier one's;
+    None when nothing of it was matched."""
     share_last: float | None
     """Share of the collectives that it came last to by more than the clocks' noise."""
     offset_ns: int | None
@@ -339,7 +341,7 @@ class CommsFacts(Struct, frozen=True, kw_only=True):
 
     world_size: int | None
     rows: tuple[CollectiveRow, ...]
-    """By time, most costly first."""
+    """Rows by time, most costly first."""
     num_rows_left_out: int
     fits: tuple[LinkFit, ...]
     ranks: tuple[RankComms, ...]

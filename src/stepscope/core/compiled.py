@@ -29,7 +29,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def in_use() -> str:
-    """Which code is used, and why, in words."""
+    """Name of the code that is used, and why, in words."""
     if is_unwanted():
         return f"pure Python ({PURE} is set)"
     if not LIBRARY.exists():

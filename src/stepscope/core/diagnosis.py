@@ -44,9 +44,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
     summary: str
     """The verdict in a sentence."""
     shares: Annotated[Mapping[str, Share], keys_of(*BOUNDS[:-1])]
-    """For each resource that could be judged, how much shorter the step would be if it were free,
-    as a share of the step; what two of them both account for is counted with the larger. Empty when
-    nothing could be judged."""
+    """Share of the step by which it would be shorter if the resource were free, for each that could
+    be judged; what two of them both account for is counted with the larger. Empty when nothing
+    could be judged."""
     second: Bound | None = None
     """Where the bound does not stand alone, the resource beside it: the run is mixed. null where
     one resource stands out."""
@@ -72,7 +72,7 @@ class ReplayCheck(Struct, frozen=True, kw_only=True):
     ms: AtLeastZero
     """The step, replayed."""
     error: float
-    """Its relative error against the known step."""
+    """Relative error against the known step."""
 
 
 class SourceLocation(Struct, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """The smallest change that fixes it."""
     evidence: tuple[str, ...]
     ranks: tuple[Count, ...]
-    """Those that have it."""
+    """Ranks that have it."""
     predicted_speedup: AboveZero
     """Today's step over the step after the fix, replayed; 1 where the fix gives nothing, less where
     it would slow the step."""
@@ -338,9 +338,9 @@ class DiagnosisDocument(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     unknown_events: Count = 0
     """Events of kinds that stepscope does not know, counted and left out."""
     run: RunFacts | UnsetType = UNSET
-    """There only for a run folder."""
+    """Present only for a run folder."""
     whole_run: WholeRun | UnsetType = UNSET
-    """There only for a run folder with enough timed steps."""
+    """Present only for a run folder with enough timed steps."""
     memory: tuple[MemoryUse, ...] | UnsetType = UNSET
     """Where the peak of device memory goes: of each rank whose trace has the allocator's events,
     then of each recording of memory. There only when there are such."""
@@ -348,9 +348,9 @@ class DiagnosisDocument(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     """Every time memory ran out: who asked, what held the memory, the cheapest ways out. There
     only when it did."""
     nccl: NcclLog | UnsetType = UNSET
-    """There only when a log of NCCL or RCCL was given."""
+    """Present only when a log of NCCL or RCCL was given."""
     comms: CommsFacts | UnsetType = UNSET
-    """There only when collectives were recorded."""
+    """Present only when collectives were recorded."""
     advice: tuple[Advice, ...] | UnsetType = UNSET
     """What recordings beside the traces show and no finding does, the weightiest first. There only
     when such were given."""
@@ -359,7 +359,7 @@ class DiagnosisDocument(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     hang: Hang | UnsetType = UNSET
     """Why the job stands still. There only when flight recorders' dumps show it."""
     gate: Gate | UnsetType = UNSET
-    """There only with --fail-if or --budget."""
+    """Present only with --fail-if or --budget."""
 
 
 class Diagnosis(DiagnosisDocument, frozen=True, kw_only=True):

@@ -77,8 +77,7 @@ class Steps(Struct, frozen=True, kw_only=True):
 
     @property
     def median_windows(self) -> tuple[int, ...]:
-        """Which windows have the median length: one, or the two in the middle; none without
-        windows."""
+        """Windows of the median length: one, or the two in the middle; none without windows."""
         intervals = self.step_intervals
         order = sorted(range(len(intervals)), key=intervals.__getitem__)
         return tuple(order[(len(order) - 1) // 2 : len(order) // 2 + 1])
@@ -140,8 +139,8 @@ class KernelRow(Struct, frozen=True, kw_only=True):
 
     @property
     def roof_share(self) -> float | None:
-        """That time as a share of what it took. None where it is not known, and where it took
-        clearly less: its bytes lay in a cache, or it did other work than was counted."""
+        """Share of the time it took that its floor is. None where that is not known, and where it
+        took clearly less: its bytes lay in a cache, or it did other work than was counted."""
         if self.floor_ns is None or not self.total_ns:
             return None
         share = self.floor_ns / self.total_ns
@@ -164,8 +163,8 @@ class RangeRow(Struct, frozen=True, kw_only=True):
     device_ns: int
     host_ns: int | None = None
     projected_ns: int | None = None
-    """From the start of the first work launched inside one such range to the end of the last, the
-    median over them; as Nsight Systems projects NVTX ranges."""
+    """Time from the start of the first work launched inside one such range to the end of the last,
+    the median over them; as Nsight Systems projects NVTX ranges."""
 
 
 class CallRow(Struct, frozen=True, kw_only=True):
@@ -207,7 +206,7 @@ class Launches(Struct, frozen=True, kw_only=True):
     """Device events whose launching call was not recorded, and launching calls whose work was
     not."""
     median_delay_ns: int | None
-    """From the start of the launching call to the start of the work."""
+    """Time from the start of the launching call to the start of the work."""
     median_queue_depth: float | None
     """Work launched and not yet begun, at the moment of a launch."""
     starved_share: float | None
@@ -215,7 +214,7 @@ class Launches(Struct, frozen=True, kw_only=True):
     median_call_ns: int | None
     median_kernel_ns: int | None
     cut_share: float = 0.0
-    """In a file that ends before its end, what is missing of the device's work: of the host's
+    """Share of the device's work that is missing in a file that ends before its end: of the host's
     operators those after the last call of their thread into the runtime, which recorders write
     later, or of the launching calls those without their work, whichever is more."""
     silent_share: float | None = None
@@ -286,7 +285,8 @@ class Replayed(Struct, frozen=True, kw_only=True):
     cost_ns: float
     """Taken off the host's time per recorded event: what the profiler itself cost."""
     shares: Mapping[str, float]
-    """For each resource, how much shorter the step would be if it were free."""
+    """Share of the step by which it would be shorter if the resource were free, for each
+    resource."""
 
 
 class RankFacts(Struct, frozen=True, kw_only=True):
@@ -417,7 +417,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def unknown_note(self) -> str | None:
-        """What was recorded and is not understood, by name; None when all is."""
+        """Note on what was recorded and is not understood, by name; None when all is."""
         counts: Counter[str] = Counter()
         for rank in self.ranks:
             counts.update(rank.unknown)

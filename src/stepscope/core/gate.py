@@ -117,7 +117,7 @@ class Gate(Struct, frozen=True, kw_only=True, rename={"is_passed": "passed", "re
     missing: Annotated[str, one_of("fail", "pass")] = "fail"
     """What becomes of an undecided check."""
     baseline: str | None = None
-    """What was compared with."""
+    """File or run that was compared with."""
     results: Annotated[tuple[Result, ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:

@@ -31,11 +31,12 @@ NAMES = (
     *SHARES,
     ANY_FINDING,
 )
-"""What can be asked of a diagnosis, beside finding.CODE."""
+"""Names of what can be asked of a diagnosis, beside finding.CODE."""
 MORE_IS_BETTER = ("mfu", "gpu_busy", "speedup", "speedup_low", "speedup_high")
 """Quantities of which a bare number in a budget could be meant either way."""
 BY_STEP_TIME = ("step_ms", "mfu")
-"""They follow the run's step time, so they tell nothing beside one that was taken another way."""
+"""Quantities that follow the run's step time, so they tell nothing beside one that was taken
+another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"
 NO_MEMORY = (
     "was not recorded: profile_memory=True, stepscope run --memory, or a recording of memory does"

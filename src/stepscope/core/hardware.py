@@ -66,7 +66,7 @@ class DeviceRates(Struct, frozen=True, kw_only=True):
     source: str
     """A datasheet, or a measurement and where it stands."""
     peak_flops: Mapping[str, float]
-    """By precision, in FLOP/s."""
+    """Peaks by precision, in FLOP/s."""
     bandwidth_bytes_per_s: float
 
 
@@ -94,7 +94,7 @@ class OperatorCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProbeCase(Struct, frozen=True, kw_only=True):
-    """What is timed: an operator, and the way that it is run."""
+    """One case to time: an operator, and the way that it is run."""
 
     call: OperatorCall
     way: str
@@ -127,7 +127,7 @@ class ProbeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProbeFile(Struct, frozen=True, kw_only=True):
-    """What was measured on one device with one torch, as it is kept."""
+    """Times measured on one device with one torch, as they are kept."""
 
     device: str
     torch: str
@@ -139,13 +139,13 @@ class ProbeFile(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedTimes:
-    """What may be asked: the times of one kind of device."""
+    """Times of one kind of device, which a rule may ask for."""
 
     times: Mapping[ProbeCase, MeasuredTime] = field(default_factory=dict)
     problems: Mapping[ProbeCase, str] = field(default_factory=dict)
     """Problems of cases that cannot be run: what torch said."""
     asked: dict[ProbeCase, float] = field(default_factory=dict, compare=False)
-    """What was asked for, with the device time in nanoseconds that hangs on it."""
+    """Cases that were asked for, with the device time in nanoseconds that hangs on each."""
 
     def time(self, case: ProbeCase, weight_ns: float) -> MeasuredTime | None:
         """The case's time; None where it was not measured. `weight_ns` is how much of the trace's

@@ -65,7 +65,7 @@ TF32 = re.compile(r"tf32|s1688(?!.*(f16|bf16|half))|tensorop_s1688", re.IGNORECA
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
 MAX_NAMES = 4096
-"""Whose answers are kept: twenty patterns are tried on each, and several analyses ask."""
+"""Names whose answers are kept: twenty patterns are tried on each, and several analyses ask."""
 
 
 @lru_cache(maxsize=MAX_NAMES)

@@ -23,9 +23,9 @@ class PeakMoment(Struct, frozen=True, kw_only=True):
     step: Count | None = None
     """Number of the step among the recorded ones, from 0."""
     ms: float | None = None
-    """Since the recording began."""
+    """Milliseconds since the recording began."""
     operator: str | None = None
-    """That asked for the last bytes."""
+    """Operator that asked for the last bytes."""
     module: str | None = None
 
 
@@ -40,7 +40,7 @@ class PhaseMemory(Struct, frozen=True, kw_only=True):
 
 
 class MemoryHolder(Struct, frozen=True, kw_only=True):
-    """Who made what the peak holds."""
+    """Code that made what the peak holds."""
 
     name: str
     """A stranger's text."""
@@ -62,9 +62,9 @@ class BatchSize(Struct, frozen=True, kw_only=True):
 
     times: AboveZero
     peak_bytes: Count
-    """That tensors hold."""
+    """Bytes that tensors hold."""
     reserved_bytes: Count | None
-    """That the allocator needs for it, played again; null where that does not fit."""
+    """Bytes that the allocator needs for it, played again; null where that does not fit."""
 
 
 class MemoryUse(Struct, frozen=True, kw_only=True):
@@ -178,9 +178,9 @@ class WayOut(Struct, frozen=True, kw_only=True):
     peak_bytes: Count | None = None
     """What the step takes at its highest with it; null where not all of the step is known."""
     is_enough: bool | None
-    """By itself."""
+    """Whether it is enough by itself."""
     cost: str
-    """What it costs, in words."""
+    """Cost in words."""
     step_longer: AtLeastZero | None
     """Share of a step's time that it costs, at most; null where that is not known."""
     changes_numerics: bool = False
@@ -208,7 +208,7 @@ class OutOfMemoryReport(Struct, frozen=True, kw_only=True):
     capacity_bytes: Count | None = None
     """What the process could have had."""
     held_bytes: Count | None = None
-    """In tensors."""
+    """Bytes in tensors."""
     cache_bytes: Count | None = None
     """Bytes that the allocator holds in no tensor."""
     free_bytes: Count | None = None
@@ -221,21 +221,21 @@ class OutOfMemoryReport(Struct, frozen=True, kw_only=True):
     """What the step takes at its highest moment, reckoned from where it failed: blocks, states and
     gradients to come are counted."""
     holders: tuple[str, ...] = ()
-    """Who made most of them, a line each."""
+    """Code that made most of them, a line each."""
     ways: tuple[WayOut, ...] = ()
     """The cheapest first, three at most."""
 
     @property
     def missing_bytes(self) -> int | None:
-        """What was asked for beyond all that was free, in whatever pieces; 0 where it would have
-        been enough in one piece."""
+        """Bytes asked for beyond all that was free, in whatever pieces; 0 where it would have been
+        enough in one piece."""
         if self.asked_bytes is None or self.free_bytes is None:
             return None
         return max(self.asked_bytes - self.free_bytes - (self.cache_bytes or 0), 0)
 
     @property
     def room_bytes(self) -> int | None:
-        """For tensors, of what the process could have had."""
+        """Bytes for tensors, of what the process could have had."""
         if self.held_bytes is None or self.free_bytes is None:
             return None
         return self.held_bytes + (self.cache_bytes or 0) + self.free_bytes
@@ -253,7 +253,7 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
 
     rank: Count | None = None
     message: str = ""
-    """As torch words it."""
+    """Message as torch words it."""
     where: str | None = None
     operator: str | None = None
     phase: str | None = None
@@ -262,24 +262,24 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     held_bytes: Count | None = None
     reserved_bytes: Count | None = None
     most_held_bytes: Count | None = None
-    """In tensors, since the process began,"""
+    """Most bytes in tensors since the process began."""
     passed_bytes: Count | None = None
-    """and in the first forward and backward pass."""
+    """Most bytes in tensors in the first forward and backward pass."""
     sizes: Mapping[str, Count] = {}
     """Bytes of the live tensors on the device, by kind."""
     trained_bytes: Count | None = None
     """Bytes of the weights that get gradients."""
     optimizer: str | None = None
-    """Its class, where there is one alone."""
+    """Class of the optimizer, where there is one alone."""
     is_fused: bool | None = None
     block: Count | None = None
     """The one that forward was in, of a row of `num_blocks` equal ones."""
     num_blocks: Count | None = None
     num_rows: Count | None = None
-    """That the output layer gets of what that block was given: tokens of the micro-batch, or
-    samples,"""
+    """Rows that the output layer gets of what that block was given: tokens of the micro-batch, or
+    samples."""
     element_bytes: Count | None = None
-    """and bytes of an element."""
+    """Bytes of an element of the output layer's result."""
     input_bytes: Count | None = None
     """Bytes of the tensor that it was given: checkpointed, a block keeps no more."""
     head_features: Count | None = None

@@ -30,7 +30,7 @@ WATERFALL_PARTS = (
     "memory_bound", "below_bandwidth", "vector_arithmetic", "not_filled", "clock", "below_peak",
     "unknown_work", "unexplained", ACHIEVED,
 )  # fmt: skip
-"""From the top of the picture to its foot."""
+"""Parts from the top of the picture to its foot."""
 
 
 class ComputeSplit(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class ComputeSplit(Struct, frozen=True, kw_only=True):
     device: str | None = None
     """None where its peaks are not known: then all work is unknown."""
     precision: str | None = None
-    """Whose dense peak is the whole."""
+    """Precision whose dense peak is the whole."""
     peak_flops: float | None = None
     num_sms: int | None = None
     parts: Mapping[str, tuple[int, ...]]
@@ -70,13 +70,14 @@ class PeakPart(Struct, frozen=True, kw_only=True):
 
 
 class PeakWaterfall(Struct, frozen=True, kw_only=True):
-    """From 100 % of the device's dense peak down to what was achieved. The parts sum to the whole;
-    one that is absent could not be measured."""
+    """Waterfall from 100 % of the device's dense peak down to what was achieved. The parts sum to
+    the whole; one that is absent could not be measured."""
 
     device: str | None
     """null where ranks have several, or its peaks are not known."""
     precision: str | None
-    """Whose dense peak is the whole: the fastest that the run uses, bf16 or fp16 at least."""
+    """Precision whose dense peak is the whole: the fastest that the run uses, bf16 or fp16 at
+    least."""
     peak_flops: AboveZero | None
     """Peak of one device, in FLOP/s."""
     num_ranks: Count
@@ -100,7 +101,7 @@ class PeakWaterfall(Struct, frozen=True, kw_only=True):
 
 
 def waterfall_parts(parts_ns: Mapping[str, int], total_ns: int) -> tuple[PeakPart, ...]:
-    """In the order they are shown."""
+    """Parts in the order they are shown."""
     return tuple(
         PeakPart(what=what, ns=parts_ns[what], share=parts_ns[what] / total_ns if total_ns else 0.0)
         for what in WATERFALL_PARTS

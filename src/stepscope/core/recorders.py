@@ -59,5 +59,5 @@ def recorder_of(versions: Collection[str], *, is_run: bool) -> Recorder:
 
 
 def capitalized(words: str) -> str:
-    """At the beginning of a sentence."""
+    """Capitalize words for the beginning of a sentence."""
     return f"{words[:1].upper()}{words[1:]}"

@@ -16,7 +16,7 @@ from stepscope.core.memory import RecordedFailure
 from stepscope.core.recordings.system import PortSeries
 
 MIN_CORES = 0.05
-"""That the scheduler leaves to a run, however much other processes take."""
+"""Cores that the scheduler leaves to a run, however much other processes take."""
 RUN_PARTS = (
     "start_up", "first_batch", "compile", "warm_up", "steady", "waits", "saves", "evaluation",
     "epoch_start", "gc", "logging", "stalls", "idle", "recording", "shutdown", "other",
@@ -42,8 +42,8 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     on_device: bool
     """Whether they are by the device's own clock: the host's may run ahead."""
     wait_ns: int | None
-    """In next() of a DataLoader, a step; of the same steps as `step_ns`. None: more than the steps
-    themselves took."""
+    """Time a step in next() of a DataLoader; of the same steps as `step_ns`. None: more than the
+    steps themselves took."""
     backward_ns: int | None
     optimizer_ns: int | None
     num_batches: float | None
@@ -57,7 +57,7 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     for workers."""
     save_ns: int | None = None
     gc_ns: int | None = None
-    """In saves and in collections of garbage, a step; of the same steps as `step_ns`."""
+    """Time a step in saves and in collections of garbage; of the same steps as `step_ns`."""
     host_ns: int | None = None
     """What a step takes the host, from steps in which it ran ahead of the device; None: it never
     did, or that was not seen."""
@@ -96,9 +96,9 @@ class Stalls(Struct, frozen=True, kw_only=True):
     once_ns: int
     """What one adds to its step."""
     step_ns: int
-    """What they add to a step, over all of them."""
+    """Time that the stalls add to a step, over all of them."""
     lines: Mapping[str, float] = {}
-    """Those that asked for them, as the profiler names frames, and of how much of it, the most
+    """Lines that asked for them, as the profiler names frames, and the share of each, the most
     first."""
 
 
@@ -122,7 +122,7 @@ class SlowSteps(Struct, frozen=True, kw_only=True):
     cause: Annotated[str, one_of("input")] | None = None
     """`input`: they waited that much longer for a batch. None: not known."""
     every_steps: Count | None = None
-    """From one to the next, where they come in turn."""
+    """Steps from one to the next, where they come in turn."""
     num: Count
     once_seconds: AtLeastZero
     """What one of them takes longer than a clean step, in the median."""
@@ -196,7 +196,7 @@ class WholeRun(Struct, frozen=True, kw_only=True):
     rank: Count
     """The one with the median productive share."""
     parts: tuple[RunPart, ...]
-    """Those that took any time, in the order of RUN_PARTS."""
+    """Parts that took any time, in the order of RUN_PARTS."""
     stalls: tuple[SlowSteps, ...] = ()
     """What the part `stalls` is made of, the longest first."""
     advice: tuple[RunAdvice, ...] = ()
@@ -229,7 +229,8 @@ class WholeRun(Struct, frozen=True, kw_only=True):
             self._check_sum(self.dur_ns, stretches)
 
     def _check_sum(self, whole_ns: int, parts_ns: Sequence[int]) -> None:
-        """As far as seconds are exact: a clock that was set may make a run of years."""
+        """Assert that parts sum to the whole, as far as seconds are exact: a clock that was set may
+        make a run of years."""
         slack_ns = (self.dur_ns >> EXACT_BITS) * (len(parts_ns) + 1)
         assert abs(sum(parts_ns) - whole_ns) <= slack_ns
 
@@ -296,7 +297,7 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     """Timed one by one, profiled or not."""
     loader: LoaderKnobs | None = None
     cores: float | None = None
-    """That this process may use: affinity, and the container's quota."""
+    """Cores that this process may use: affinity, and the container's quota."""
     machine_cores: float | None = None
     """Cores of the machine, whoever may use them; None: as many as this process."""
     local_ranks: int | None = None
@@ -307,8 +308,8 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     tf32: bool | None = None
     optimizers: tuple[str, ...] = ()
     made_at: Mapping[str, str] = {}
-    """By class, the line that made the loader that feeds the steps, and the job's only optimizer of
-    that class, as the profiler names a frame."""
+    """Line by class that made the loader that feeds the steps, and the job's only optimizer of that
+    class, as the profiler names a frame."""
     ddp: Mapping[str, float | bool | str | None] | None = None
     model: str | None = None
     num_parameters: int | None = None
@@ -320,7 +321,7 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     """None on a device, where the host does not wait for other ranks; and where that is not
     known."""
     cores_used: float | None = None
-    """By this process and its workers, while steps were timed."""
+    """Cores used by this process and its workers, while steps were timed."""
     children_cores: float | None = None
     """Part of `cores_used` by its child processes."""
     worker_bytes: float | None = None
@@ -338,7 +339,7 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     num_kept_off: int = 0
     """Recordings that a profiler of the job's own kept from being made."""
     memory_available_bytes: float | None = None
-    """On the machine, while steps were timed."""
+    """Bytes available on the machine, while steps were timed."""
     busiest_worker_cores: float | None = None
     """Share of one core used by the child process that used most: a loader worker near 1 has no
     room left."""
@@ -349,15 +350,16 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     pressure_share: float | None = None
     """The same of any thread of the machine."""
     other_cores: float | None = None
-    """In use on the machine by processes that are not of this run."""
+    """Cores in use on the machine by processes that are not of this run."""
     stalls: Mapping[str, Stalls] = {}
-    """By kind: save, gc, evaluation."""
+    """Stalls by kind: save, gc, evaluation."""
     saves: Saves | None = None
     """None where there were none, or their sizes are not known."""
     save_ns: int = 0
     gc_ns: int = 0
     timed_ns: int = 0
-    """In saves, in collections of garbage, and in all, over the timed steps."""
+    """Length of the timed steps in all; `save_ns` and `gc_ns` are what saves and collections of
+    garbage take of it."""
     num_epochs: int = 0
     """Times that a loader was begun anew after the first step."""
     problem: str | None = None
@@ -372,7 +374,7 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
 
     @property
     def own_cores(self) -> float | None:
-        """This rank's share of the cores it may use; None when that is not known."""
+        """Part of the cores that is this rank's; None when that is not known."""
         return None if self.cores is None else self.cores / max(self.local_ranks or 1, 1)
 
     @property

@@ -49,8 +49,8 @@ class WidthRun(Struct, frozen=True, kw_only=True):
     """Ranks that were read."""
     step: RunStep
     parts_ns: Mapping[str, int | None] | None
-    """By SCALING_PARTS, summing to the step; waits are None where they are not distinguished from
-    transfers, which then hold both."""
+    """Time by SCALING_PARTS, summing to the step; waits are None where they are not distinguished
+    from transfers, which then hold both."""
     flops: float | None
     """The model's, of one rank and step: the mean over ranks."""
     gradient_bytes: float | None

@@ -16,7 +16,8 @@ from stepscope.process.isolation import trusted_path
 
 _MAIN = ("init_main_from_name", "init_main_from_path")
 _FLAGS = "_args_from_interpreter_flags"
-"""Its function that gives the options a Python is spawned with, the tracker of its locks too."""
+"""Name of the function that gives the options a Python is spawned with, the tracker of its locks
+too."""
 _lock = Lock()
 
 

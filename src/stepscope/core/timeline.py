@@ -50,7 +50,7 @@ class Slices(Struct, frozen=True, kw_only=True):
     """The length itself; of a block, that of the slices in it."""
     count: Int64
     what: Int64
-    """Which of `Timeline.whats`."""
+    """Index of `Timeline.whats`."""
     launch: Int64
     """The slice that launched it, or the block that one is in; NONE when it was not recorded or
     lies before the picture."""
@@ -67,7 +67,7 @@ class Gaps(Struct, frozen=True, kw_only=True):
     start_ns: Int64
     dur_ns: Int64
     part: Int64
-    """Which of PARTS."""
+    """Index of PARTS."""
     moved_ns: int
     """How far a piece may stand from its place: pieces too small to draw were put together by part.
     0: all stand exactly."""
@@ -81,7 +81,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
     rank: int
     step: int
-    """Which of the measured windows it is, from 0."""
+    """Index of the step among the measured windows, from 0."""
     num_steps: int
     where: str
     """device, or host when nothing ran on a device: the gaps are then the host's."""
@@ -93,7 +93,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     whats: tuple[What, ...]
     gaps: Gaps
     num_events: int
-    """What of the trace lies in the picture, Python frames not counted."""
+    """Events of the trace that lie in the picture, Python frames not counted."""
     num_left_out: int
     """Events of those that are not drawn one by one: joined into blocks, or in lanes and rows too
     many to show."""

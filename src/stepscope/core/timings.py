@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 Stage = Literal["start", "read", "scan", "link", "measure", "replay", "judge", "draw", "workers"]
-"""In the order they are shown. `workers` are other processes that read files."""
+"""Stages in the order they are shown. `workers` are other processes that read files."""
 RUSAGE_BYTES = 1 if sys.platform == "darwin" else 1024
 """The unit of `ru_maxrss`."""
 
@@ -121,7 +121,8 @@ def shown_by(show: Show | None) -> Iterator[None]:
 
 @contextmanager
 def followed(what: str, num: int, *, is_long: bool = False) -> Iterator[Advance]:
-    """For what is no loop over items: to be called with how many of the `num` are done."""
+    """Show the progress of what is no loop over items: to be called with how many of the `num` are
+    done."""
     show = _SHOW.get()
     if show is None:
         yield lambda _done: None

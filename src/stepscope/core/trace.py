@@ -20,7 +20,7 @@ UInt8 = NDArray[np.uint8]
 Bool = NDArray[np.bool_]
 
 NONE = -1
-"""In a column of codes, identifiers or sizes: not recorded."""
+"""Mark of what was not recorded, in a column of codes, identifiers or sizes."""
 
 
 class Kind(IntEnum):
@@ -216,7 +216,7 @@ class Trace:
         return mask
 
     def is_named(self, pattern: re.Pattern[str]) -> Bool:
-        """Per entry of `names`: the pattern finds it. Tried once, however many ask."""
+        """Mask of the entries of `names` that the pattern finds. Tried once, however many ask."""
         if pattern not in self._derived:
             matches = [pattern.search(name) is not None for name in self.names]
             self._derived[pattern] = np.array(matches, np.bool_)

@@ -10,9 +10,9 @@ class OperatorView(Struct, frozen=True, kw_only=True):
     name: str
     count: int
     host_ns: int
-    """With all that it called; a call inside another of its name counts once."""
+    """Host time with all that it called; a call inside another of its name counts once."""
     own_host_ns: int
-    """Without the operators that it called."""
+    """Host time without the operators that it called."""
     own_device_ns: int
     """Device time of the work launched in it, and in no operator that it called."""
 
@@ -22,7 +22,7 @@ class ShapeView(Struct, frozen=True, kw_only=True):
 
     name: str
     dims: str | None
-    """As the recorder writes them; None where it wrote none."""
+    """Sizes as the recorder writes them; None where it wrote none."""
     count: int
     own_host_ns: int
     own_device_ns: int

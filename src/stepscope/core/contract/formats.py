@@ -33,4 +33,4 @@ class FormatsContract(Contract, frozen=True, kw_only=True, tag="stepscope.format
     """What a format can be about."""
     formats: tuple[Format, ...]
     files: tuple[FileFormat, ...] | UnsetType = UNSET
-    """There only where files were given."""
+    """Present only where files were given."""

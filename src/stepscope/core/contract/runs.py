@@ -24,7 +24,7 @@ class RunFinding(Struct, frozen=True, kw_only=True):
     """Whether `fix` or `verify` proved its fix to make this command faster; null where that was not
     tried, as far as what is kept beside the run tells."""
     proven_speedup: AboveZero | None = None
-    """What it gave there."""
+    """Speedup that it gave there."""
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):

@@ -16,16 +16,16 @@ from stepscope.core.codec import AboveZero, Contract, Count, Gain, keys_of, one_
 from stepscope.core.gate import Gate
 
 OVERLAP = "overlap"
-"""In an account of the device: what ran beside other work is in the sums of durations twice, and in
-the busy time once."""
+"""Name of overlap in an account of the device: what ran beside other work is in the sums of
+durations twice, and in the busy time once."""
 
 HOWS = ("came", "went", "replaced", "launcher", "precision", "shape", "count", "kernels", "time")
 """How work changed. launcher: the same kernels, with an operator on one side and a graph on the
 other; count: called more or less often; kernels: other kernels for the same operator; time: nothing
 but its time."""
 PAIRED_BY = ("name", "operator", "kernel", "place", "origin", "module", "optimizer", "none")
-"""By what work of the two runs is paired: operator and shapes, operator, kernel,
-standing between the same neighbours, the forward operator it belongs to, the module, or being the
+"""Ways in which work of the two runs is paired: operator and shapes, operator, kernel, standing
+between the same neighbours, the forward operator it belongs to, the module, or being the
 optimizer's."""
 VERDICTS = ("faster", "slower", "no difference seen", "not told")
 
@@ -57,10 +57,10 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
 
 
 class Speedup(Struct, frozen=True, kw_only=True, rename={"smallest": "smallest_shown"}):
-    """Before / after: more than 1 is faster."""
+    """Ratio before / after: more than 1 is faster."""
 
     value: AboveZero | None
-    """Before / after; null where the steps cannot be compared."""
+    """Ratio before / after; null where the steps cannot be compared."""
     low: AboveZero | None = None
     high: AboveZero | None = None
     """The interval over steps; null where it was not measured."""
@@ -87,7 +87,7 @@ class Row(Struct, frozen=True, kw_only=True):
     """Nanoseconds a step; null where that run has none of it."""
     after_ns: int | None
     change_ns: int = 0
-    """After less before: negative is less time."""
+    """Time after less before: negative is less time."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "change_ns", (self.after_ns or 0) - (self.before_ns or 0))
@@ -156,12 +156,12 @@ class DeviceChange(Struct, frozen=True, kw_only=True):
 
     where: Annotated[str, one_of("device", "host")]
     ranks: tuple[int, ...]
-    """Whose mean it is."""
+    """Ranks that it is the mean of."""
     before_ns: int
     after_ns: int
     change_ns: int = 0
     rest: Row
-    """What has no entry of its own."""
+    """Sum of what has no entry of its own."""
     overlap: Row
 
     def __post_init__(self) -> None:
@@ -203,7 +203,7 @@ class RankChange(Struct, frozen=True, kw_only=True):
 
     rank: int
     before_ns: float | None
-    """Its own work."""
+    """Time of the rank's own work."""
     after_ns: float | None
     wait_before_ns: float | None
     wait_after_ns: float | None
@@ -277,7 +277,7 @@ class Comparisons(Contract, Comparison, frozen=True, kw_only=True, tag="stepscop
     others: tuple[Comparison, ...] = ()
     """Further runs, each against the first."""
     gate: Gate | UnsetType = UNSET
-    """There only with --fail-if or --budget: as in stepscope.diagnosis/1."""
+    """Present only with --fail-if or --budget: as in stepscope.diagnosis/1."""
 
 
 def as_document(comparisons: Sequence[Comparison], gate: Gate | None = None) -> Comparisons:

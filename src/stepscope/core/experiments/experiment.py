@@ -89,7 +89,7 @@ class Run(
 
     side: Annotated[str, one_of(BASELINE, CANDIDATE)]
     round: int | None
-    """From 0; null for a run that does not count."""
+    """Number from 0; null for a run that does not count."""
     folder: str
     num_steps: int
     ms: float | None
@@ -108,10 +108,10 @@ class SideSummary(Struct, frozen=True, kw_only=True, rename={"num_runs": "runs"}
     """One side's runs together."""
 
     command: str | None = None
-    """As it was given."""
+    """Command as it was given."""
     change: Change = Change()
     num_runs: int = 0
-    """That count."""
+    """Runs that count."""
     ms: float | None = None
     """The geometric mean over runs of the trimmed mean of their steps."""
     mean_ms: float | None = None
@@ -125,14 +125,15 @@ class SoFar(Struct, frozen=True, kw_only=True, rename={"num_runs": "runs", "num_
     """One side, when it ended before the first look at the evidence."""
 
     num_runs: int
-    """That timed a step, those that fill the caches and those that were broken off among them."""
+    """Runs that timed a step, those that fill the caches and those that were broken off among
+    them."""
     num_steps: int
     median_ms: float
     """Median of all these steps."""
 
 
 class SoFarSides(Struct, frozen=True, kw_only=True):
-    """By side; null for one of which no step was timed."""
+    """Sides so far; null for one of which no step was timed."""
 
     baseline: SoFar | None
     candidate: SoFar | None
@@ -142,7 +143,7 @@ class Difference(Struct, frozen=True, kw_only=True, rename={"is_allowed": "allow
     """Something that the two sides should have in common and have not."""
 
     what: str
-    """As in --allow."""
+    """Name of what differs, as in --allow."""
     words: str = ""
     baseline: str
     candidate: str
@@ -166,11 +167,11 @@ class SideLoss(
     """The loss of one side's runs."""
 
     num_runs: int = 0
-    """In which a loss was seen."""
+    """Runs in which a loss was seen."""
     first: float | None = None
     """Loss of the first step; None where it is not finite."""
     last: float | None = None
-    """Over the last few steps that all runs have; None where it is not finite."""
+    """Loss over the last few steps that all runs have; None where it is not finite."""
     num_not_finite: int = 0
     not_finite_step: int | None = None
     """The first step at which it is NaN or infinite."""
@@ -280,7 +281,7 @@ class Verified(
     verdict: Annotated[str, one_of(*VERDICTS)]
     because: str
     speedup: Interval | None = None
-    """Before / after: more than 1 is faster. Null when nothing was measured."""
+    """Ratio before / after: more than 1 is faster. Null when nothing was measured."""
     smallest: float | None = None
     """The smallest true speedup that an interval this wide would distinguish from 1, four times in
     five."""
@@ -299,10 +300,10 @@ class Verified(
     is_interrupted: bool = False
     """Whether it was ended by hand, or by a signal."""
     so_far: SoFarSides | None = None
-    """By side, what was measured when it ended before the first look at the evidence, runs that do
-    not count among it. It proves nothing. Null otherwise."""
+    """Steps measured by side when it ended before the first look at the evidence, runs that do not
+    count among it. They prove nothing. Null otherwise."""
     differences: tuple[Difference, ...] = ()
-    """Between the sides, allowed or not."""
+    """Differences between the sides, allowed or not."""
     refusals: tuple[str, ...] = ()
     tail: str = ""
     """What a run that failed said last."""

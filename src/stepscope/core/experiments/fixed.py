@@ -32,9 +32,9 @@ class Attempt(Struct, frozen=True, kw_only=True, rename={"verified": "verificati
     outcome: Annotated[str, one_of(*OUTCOMES)]
     why: str
     predicted: Predicted
-    """By the finding."""
+    """Gain that the finding predicted."""
     knobs: Mapping[str, Value] = field(default_factory=dict)
-    """What was set, or would be; empty where nothing can be set from outside."""
+    """Settings that were made, or would be; empty where nothing can be set from outside."""
     verified: Verified | None = None
     """Compared with everything kept before it; null where nothing was run."""
 

@@ -74,7 +74,7 @@ class StepLoss(Struct, frozen=True, kw_only=True):
     """The loss of one step: the mean over its backward passes, and over the ranks that have one."""
 
     step: int
-    """As the run folder counts: the first optimizer step is number 0."""
+    """Number as the run folder counts: the first optimizer step is number 0."""
     loss: float
     """NaN or infinite where that of one pass or rank is."""
 
@@ -103,10 +103,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     a guess then."""
     setup: Setup = field(default_factory=Setup)
     taken: Mapping[str, int] = field(default_factory=dict)
-    """For each knob of the change, how many objects it was set on: 0 says that it never took
-    hold."""
+    """Number of objects that each knob of the change was set on: 0 says that it never took hold."""
     losses: tuple[StepLoss, ...] = ()
-    """By step, from the first; empty where no backward pass started from one number."""
+    """Losses by step, from the first; empty where no backward pass started from one number."""
     numerics: tuple[NumericRow, ...] = ()
     tail: str = ""
     """The last lines that the job wrote to stderr."""

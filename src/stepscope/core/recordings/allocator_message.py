@@ -20,8 +20,8 @@ FIGURES = {
     "idle_bytes": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
     "allowed_bytes": re.compile(rf"{SIZE} allowed;"),
 }
-"""As they are written since 2.1; and before: `(GPU 0; 6.00 GiB total capacity; 781.59 MiB already
-allocated; ...)`."""
+"""Patterns of the figures as they are written since 2.1; and before: `(GPU 0; 6.00 GiB total
+capacity; 781.59 MiB already allocated; ...)`."""
 RESERVED = re.compile(rf"{SIZE} reserved in total by PyTorch")
 
 

@@ -37,7 +37,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     kernels: tuple[str, ...] = ()
     """Names of the kernels it is about, as a trace has them: a trace then says what they weigh."""
     ranks: tuple[int, ...] = ()
-    """Those at fault, where it is about some of them."""
+    """Ranks at fault, where it is about some of them."""
 
 
 class Auxiliary(Struct, frozen=True, kw_only=True):

@@ -41,8 +41,8 @@ class Compile(Struct, frozen=True, kw_only=True):
     location: str = ""
     """`file:line` of the function."""
     guards: tuple[Guard, ...] | None = None
-    """Those that kept the compiled versions from being used, the newest version's first; None for a
-    first compilation."""
+    """Guards that kept the compiled versions from being used, the newest version's first; None for
+    a first compilation."""
     seconds: float | None = None
     """Forward, or the whole where both are compiled together."""
     backward_s: float | None = None
@@ -152,7 +152,7 @@ class KernelOrigin(Struct, frozen=True, kw_only=True):
     """Where a compiled kernel comes from."""
 
     kernel: str
-    """As a trace names it."""
+    """Name of the kernel as a trace has it."""
     lines: tuple[str, ...]
     """`model.py:9 in forward`."""
     nodes: tuple[str, ...]
@@ -319,7 +319,7 @@ def _filled(entry: Keyed, other: Keyed) -> Keyed:
 
 
 def _named(compiles: Sequence[Compile]) -> list[Compile]:
-    """With the name that other compilations of the same frame have, where one was given up before
+    """Give compilations the name that others of the same frame have, where one was given up before
     it had any."""
     named = {each.frame: each for each in compiles if each.function}
     return [
@@ -395,7 +395,7 @@ def _code(each: Compile) -> tuple[object, ...]:
 
 
 def _break_count(several: list[Break]) -> BreakCount:
-    """By the break with most details: a repeated one comes without its stack."""
+    """Count breaks under the one with most details: a repeated one comes without its stack."""
     per_process = Counter((each.rank, each.process) for each in several)
     fullest = max(
         several, key=lambda each: (bool(each.code), bool(each.hints), bool(each.explanation))

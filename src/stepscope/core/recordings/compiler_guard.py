@@ -34,7 +34,8 @@ class Guard(Struct, frozen=True, kw_only=True):
     """One guard that failed, once."""
 
     text: str
-    """As it was printed, without the id of the compiled version that it kept from being used."""
+    """Text as it was printed, without the id of the compiled version that it kept from being
+    used."""
     kind: str = OTHER
     subject: str = ""
     """The tensor's or value's name in the user's code."""
@@ -50,12 +51,12 @@ class Guard(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, int | None]:
-        """What it looked at, whatever the value."""
+        """Key of the thing it looked at, whatever the value."""
         return (self.kind, self.subject or self.text, self.index)
 
     @property
     def words(self) -> str:
-        """What it looked at: `size of tensor x at dimension 1`."""
+        """Words for the thing it looked at: `size of tensor x at dimension 1`."""
         if self.kind in (SIZE, STRIDE):
             return f"{self.kind} of tensor {self.subject} at dimension {self.index}"
         if self.kind == SIZE_BOUND:
@@ -74,7 +75,7 @@ class GuardCount(Struct, frozen=True, kw_only=True):
     guard: Guard
     count: int
     values: tuple[str, ...]
-    """What was expected and what was there, in order, each once."""
+    """Values that were expected and that were there, in order, each once."""
 
     @property
     def words(self) -> str:

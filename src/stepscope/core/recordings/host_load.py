@@ -13,12 +13,12 @@ class DiskLoad(Struct, frozen=True, kw_only=True):
 
     name: str
     busy_share: float | None = None
-    """Of the time, with a request under way."""
+    """Share of the time with a request under way."""
     reads_per_s: float | None = None
     read_bytes_per_s: float | None = None
     written_bytes_per_s: float | None = None
     read_wait_ms: float | None = None
-    """From a request to its answer."""
+    """Milliseconds from a request to its answer."""
     queue: float | None = None
     """Requests under way, in the mean."""
 
@@ -30,7 +30,7 @@ class SystemCall(Struct, frozen=True, kw_only=True):
     num: int
     seconds: float
     share: float
-    """Of the time in all of them."""
+    """Share of the time in all of them."""
 
 
 class HostLoad(Struct, frozen=True, kw_only=True):
@@ -41,18 +41,18 @@ class HostLoad(Struct, frozen=True, kw_only=True):
     tool: str
     num_looks: int
     work_share: float | None = None
-    """Of all cores' time: user, nice and system."""
+    """Share of all cores' time at work: user, nice and system."""
     idle_share: float | None = None
     io_wait_share: float | None = None
-    """Of all cores' time: nothing to do while a disk's answer is waited for."""
+    """Share of all cores' time with nothing to do while a disk's answer is waited for."""
     runnable: float | None = None
     """Threads that run or wait for a core."""
     blocked: float | None = None
     """Threads that wait for a disk."""
     swapped_bytes_per_s: float | None = None
-    """To the swap and back."""
+    """Bytes a second to the swap and back."""
     memory_free_share: float | None = None
-    """Of the machine's memory, that programs can still have."""
+    """Share of the machine's memory that programs can still have."""
     swap_used_share: float | None = None
     disks: tuple[DiskLoad, ...] = ()
     calls: tuple[SystemCall, ...] = ()

@@ -13,16 +13,16 @@ class Said(Struct, frozen=True, kw_only=True):
     """One warning, however often it was made."""
 
     kind: str
-    """As in `recordings/job_log/wordings.json`: unused parameters."""
+    """Kind as in `recordings/job_log/wordings.json`: unused parameters."""
     text: str
-    """As it is written, cut."""
+    """Text as it is written, cut."""
     line: int
     """Where it stands first, from 1."""
     num: int
     ranks: tuple[int, ...] = ()
-    """Those whose lines name it; a line need not name its rank."""
+    """Ranks whose lines name it; a line need not name its rank."""
     numbers: tuple[int, ...] = ()
-    """Those in it, in the order of the wording: workers that are made and workers that are
+    """Numbers in it, in the order of the wording: workers that are made and workers that are
     advised."""
     details: tuple[str, ...] = ()
     """Reasons that PyTorch gives in lines of their own."""
@@ -43,7 +43,7 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     own_bytes: int | None = None
     """Bytes of this process, with the libraries' own."""
     allocated_bytes: int | None = None
-    """In tensors."""
+    """Bytes in tensors."""
     idle_bytes: int | None = None
     """Held by the allocator, in no tensor."""
     allowed_bytes: int | None = None
@@ -83,16 +83,16 @@ class Hang(Struct, frozen=True, kw_only=True):
 
     line: int
     op: str
-    """As it is written: ALLREDUCE."""
+    """Operation as it is written: ALLREDUCE."""
     sequence: int
-    """Its number in its group."""
+    """Number of the collective in its group."""
     timeout_s: float
     waiting: tuple[int, ...]
     """Ranks that waited in it until the time was over."""
     behind: tuple[int, ...] = ()
     """Ranks of the same group that had not even enqueued it."""
     group: str | None = None
-    """As it is written; None where the lines do not say it."""
+    """Group as it is written; None where the lines do not say it."""
     elements: int | None = None
     """Elements of its input."""
 
@@ -102,7 +102,7 @@ class JobOutput(Struct, frozen=True, kw_only=True):
 
     path: str
     num_lines: int
-    """With something in them."""
+    """Lines with something in them."""
     num_read: int
     said: tuple[Said, ...] = ()
     failures: tuple[OutOfMemory, ...] = ()

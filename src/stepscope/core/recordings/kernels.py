@@ -25,7 +25,7 @@ NAME_CHARS = 60
 
 
 class KernelMetrics(Struct, frozen=True, kw_only=True):
-    """What was measured of one launch; or of several alike, then each figure is their mean."""
+    """Metrics of one launch; or of several alike, then each figure is their mean."""
 
     name: str
     count: int = 1
@@ -33,9 +33,9 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     """Duration of one launch."""
     device: str | None = None
     grid: Dim | None = None
-    """In blocks."""
+    """Size of the grid in blocks."""
     block: Dim | None = None
-    """In threads."""
+    """Size of a block in threads."""
     registers: float | None = None
     """Registers of a thread."""
     shared_bytes: float | None = None
@@ -78,23 +78,23 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     l2_size_bytes: int | None = None
     """Size of the device's L2."""
     l2_read_bytes: float | None = None
-    """That the multiprocessors got from the L2."""
+    """Bytes that the multiprocessors got from the L2."""
     load_sectors: float | None = None
     """Sectors of 32 bytes that one warp's load from global memory touches."""
     load_sectors_ideal: float | None = None
-    """That its data would fill."""
+    """Sectors that its data would fill."""
     store_sectors: float | None = None
     store_sectors_ideal: float | None = None
     global_load_sectors: float | None = None
     """All of the kernel's, together."""
     global_store_sectors: float | None = None
     l2_load_sectors: float | None = None
-    """Those of them that the L1 did not have."""
+    """Load sectors that the L1 did not have."""
     l2_store_sectors: float | None = None
     shared_wavefronts: float | None = None
     """Passes that accesses to shared memory took."""
     shared_wavefronts_ideal: float | None = None
-    """Without bank conflicts."""
+    """Wavefronts without bank conflicts."""
     local_bytes: float | None = None
     """Loads and stores of local memory, where spilled registers go (and arrays that are indexed at
     run time)."""
@@ -177,7 +177,7 @@ class OtherTotals(Struct, frozen=True, kw_only=True):
 
 
 class KernelRecording(Recording, frozen=True, kw_only=True):
-    """What was read of kernels: counters of launches, in their order; totals where a tool gave no
+    """Kernels of one recording: counters of launches, in their order; totals where a tool gave no
     more than that."""
 
     kernels: tuple[KernelMetrics, ...] = ()

@@ -87,9 +87,9 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     """forward, backward or optimizer; before where it was before the first of them."""
     peak_step: int | None = None
     peak_ms: float | None = None
-    """Since the recording began."""
+    """Milliseconds since the recording began."""
     peak_frame: str | None = None
-    """Who asked for the last bytes of the peak."""
+    """Frame that asked for the last bytes of the peak."""
     phases: tuple[tuple[str, int | None, int], ...] = ()
     """Phases, each with the most that was held in it, and what it made of the peak."""
     holders: tuple[Holder, ...] = ()
@@ -109,16 +109,16 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     nobody else can."""
     steps: tuple[Step, ...] = ()
     kept_frames: tuple[Holder, ...] = ()
-    """Who made what finished steps left behind."""
+    """Frames that made what finished steps left behind."""
     num_retries: int | None = None
     """Times the allocator gave its cache back and asked the driver again."""
     num_ooms: int | None = None
     oom_bytes: int | None = None
-    """What was asked for in vain, the last time."""
+    """Bytes asked for in vain, the last time."""
     oom_free_bytes: int | None = None
     """Reserved and in no tensor when that happened."""
     oom_frame: str | None = None
-    """Who asked for it: a line outside of torch, or autograd's node."""
+    """Frame that asked for it: a line outside of torch, or autograd's node."""
     oom_phase: str | None = None
     oom_held: Mapping[str, int] | None = None
     """Bytes by category when that happened."""
@@ -170,7 +170,9 @@ class MemoryReport(Struct, frozen=True, kw_only=True):
         return tuple(recording.record for recording in self.recordings)
 
     def sized(self, system: SystemReport | None) -> MemoryReport:
-        """With the device's memory from the machine's own monitor, where a record does not know it.
+        """Add the device's memory from the machine's own monitor, where a record does not know it.
+        Monitors number devices otherwise than a process does that sees some of them alone: sizes
+        that differ say nothing.
 
         Monitors number devices otherwise than a process does that sees some of them alone: sizes
         that differ say nothing.

@@ -38,7 +38,7 @@ class NcclCommunicator(Struct, frozen=True, kw_only=True):
     """NCCL's commId, the same on every rank; None where the version does not write it."""
     num_ranks: int
     ranks: tuple[int, ...]
-    """Those that wrote into these logs."""
+    """Ranks that wrote into these logs."""
     num_complete: int
     """How many of them reported the end of their initialisation."""
     num_nodes: int | None = None
@@ -52,13 +52,13 @@ class NcclConnections(Struct, frozen=True, kw_only=True):
     """The channels from a rank to a peer that go the same way."""
 
     communicator: str | None
-    """By the thread that wrote the line: NCCL does not name it there (RCCL does)."""
+    """Communicator by the thread that wrote the line: NCCL does not name it there (RCCL does)."""
     rank: int
     peer: int | None
     """None for in-network reductions (COLLNET)."""
     via: str
-    """As written: P2P/CUMEM/read, SHM/direct/direct, NET/IB/0/GDRDMA, NET/Socket/0. The sender's
-    word where it is known."""
+    """Transport as written: P2P/CUMEM/read, SHM/direct/direct, NET/IB/0/GDRDMA, NET/Socket/0. The
+    sender's word where it is known."""
     received_via: str | None = None
     """The receiver's word, where that was logged too."""
     channels: Annotated[int, Meta(ge=1)]
@@ -163,7 +163,7 @@ class NcclLog(Struct, frozen=True, kw_only=True):
     """Lines that begin like one we know and go on otherwise: cut, or two written into one
     another."""
     left_out: Mapping[str, Count] = field(default_factory=dict)
-    """What was too much to keep, by what it is."""
+    """Counts of what was too much to keep, by what it is."""
     problems: tuple[str, ...] = ()
     """Files that could not be read, or not to their end."""
     notes: tuple[str, ...] = ()
@@ -239,13 +239,13 @@ class FlightCall(Struct, frozen=True, kw_only=True):
     """One collective, or one send or receive, that a rank issued."""
 
     record: int
-    """Its number among all of the rank's."""
+    """Number of the call among all of the rank's."""
     group: int
     """Index into the dump's groups."""
     op: str
     """all_reduce, without the library's name."""
     sequence: int
-    """Its number in its group: of collectives, or of sends and receives."""
+    """Number of the call in its group: of collectives, or of sends and receives."""
     is_p2p: bool = False
     ends: tuple[int, int] | None = None
     """Ends of a send or receive: from and to, as ranks of the group."""
@@ -259,7 +259,7 @@ class FlightCall(Struct, frozen=True, kw_only=True):
     started_ns: int | None = None
     completed_ns: int | None = None
     timeout_s: float | None = None
-    """After which the watchdog gives it up."""
+    """Seconds after which the watchdog gives it up."""
     where: tuple[FlightFrame, ...] = ()
     """The training code that issued it, the innermost call first; of a library's where no other is
     in it; empty where no stack was dumped."""
@@ -283,7 +283,7 @@ class FlightDump(Struct, frozen=True, kw_only=True):
     """nccl, gloo, ...; empty without a call."""
     groups: tuple[FlightGroup, ...]
     calls: tuple[FlightCall, ...]
-    """In the order in which they were issued; the last ones, where there were more."""
+    """Calls in the order in which they were issued; the last ones, where there were more."""
     num_entries: int
     has_stacks: bool
     is_from_start: bool
@@ -312,7 +312,7 @@ class HangRank(Struct, frozen=True, kw_only=True):
     """waits: in the collective, for others; not there: it has not come to it; elsewhere: in another
     one, or in the same one with another size or type; through: no collective of its own is open."""
     op: str | None = None
-    """Its collective: the one it is in, else the last one it issued."""
+    """Collective of the rank: the one it is in, else the last one it issued."""
     sequence: int | None = None
     group: str | None = None
     where: str | None = None

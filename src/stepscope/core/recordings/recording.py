@@ -51,7 +51,7 @@ class RecordingText(Struct, frozen=True, kw_only=True):
     """What another tool recorded, in words; several recordings that are read as one are one."""
 
     format: str
-    """As `stepscope formats` names it."""
+    """Format as `stepscope formats` names it."""
     paths: tuple[str, ...]
     lines: tuple[RecordingLine, ...] = ()
     tables: tuple[Table, ...] = ()

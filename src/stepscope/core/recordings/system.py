@@ -37,10 +37,10 @@ class ProcessUse(Struct, frozen=True, kw_only=True):
     parent: int | None = None
     """The rank that it belongs to, by its number in the system."""
     rank: int | None = None
-    """Its number in the job, where its environment has one."""
+    """Rank of the process, where its environment has one."""
     num_threads: int | None = field(default=None, name="threads")
     cores: float | None = None
-    """On average over its threads together."""
+    """Cores used on average over its threads together."""
     queued_cores: float | None = None
     """Threads that were ready to run and had no core, on average."""
     kernel_share: float | None = None
@@ -51,15 +51,15 @@ class ProcessUse(Struct, frozen=True, kw_only=True):
     wakes_per_s: float | None = None
     """How often its main thread went to sleep of its own accord: it woke as often."""
     read_bytes_s: float | None = None
-    """From anywhere: files that memory holds, pipes."""
+    """Bytes a second read from anywhere: files that memory holds, pipes."""
     disk_read_bytes_s: float | None = None
     disk_write_bytes_s: float | None = None
     uses_device: bool | None = None
-    """It has a GPU's file open."""
+    """Whether it has a GPU's file open."""
 
     @property
     def wanted_cores(self) -> float | None:
-        """What it would use if nobody else did."""
+        """Cores that it would use if nobody else did."""
         return None if self.cores is None else self.cores + (self.queued_cores or 0.0)
 
 
@@ -70,7 +70,7 @@ class HostUse(Struct, frozen=True, kw_only=True):
     num_looks: Count = field(name="looks")
     processes: tuple[ProcessUse, ...]
     num_cores: float | None = field(default=None, name="cores")
-    """That the job may use: its affinity and its control group's quota."""
+    """Cores that the job may use: its affinity and its control group's quota."""
     quota_cores: float | None = None
     """What the control group's quota alone grants; None where there is none."""
     busy_cores: float | None = None
@@ -111,7 +111,7 @@ class DeviceSeries(Struct, frozen=True, kw_only=True):
     """One device, over all samples of it."""
 
     index: int | None
-    """Its number on the machine; None where the recording does not number its devices."""
+    """Number of the device on the machine; None where the recording does not number its devices."""
     name: str | None = None
     host: str | None = None
     num_samples: int = 0
@@ -119,7 +119,7 @@ class DeviceSeries(Struct, frozen=True, kw_only=True):
     """Samples in which it was at work (`device_samples.AT_WORK`); None where its use was not
     recorded."""
     span_s: float | None = None
-    """From the first sample to the last."""
+    """Seconds from the first sample to the last."""
     busy_share: Spread | None = None
     """Share of the time in which a kernel ran: what nvidia-smi calls utilization."""
     busy_run_share: Spread | None = None
@@ -128,7 +128,7 @@ class DeviceSeries(Struct, frozen=True, kw_only=True):
     memory_busy_share: Spread | None = None
     sm_clock_mhz: Spread | None = None
     sm_clock_working_mhz: Spread | None = None
-    """In the samples at work alone: an idle device lowers its clock."""
+    """Clock in the samples at work alone: an idle device lowers its clock."""
     max_sm_clock_mhz: float | None = None
     memory_clock_mhz: Spread | None = None
     power_w: Spread | None = None
@@ -152,8 +152,8 @@ class DeviceSeries(Struct, frozen=True, kw_only=True):
     dram_active_share: Spread | None = None
     """DCGM 1005."""
     throttled: Mapping[str, float] | None = None
-    """By reason, share of the samples at work (of all, where its use was not recorded) that named
-    it; empty: none did; None: not recorded, or never at work."""
+    """Share of the samples at work (of all, where its use was not recorded) that named each reason;
+    empty: none did; None: not recorded, or never at work."""
 
     @property
     def used_share(self) -> float | None:
@@ -182,7 +182,7 @@ class HotSpot(Struct, frozen=True, kw_only=True):
     self_share: float
     """Share of the samples (or the time) in which it was the innermost call."""
     total_share: float
-    """It was anywhere in the stack, counted once."""
+    """Share in which it was anywhere in the stack, counted once."""
 
     @property
     def label(self) -> str:
@@ -263,7 +263,7 @@ class HostCounters(Struct, frozen=True, kw_only=True):
     branches: float | None = None
     branch_misses: float | None = None
     c2c_read_bytes: float | None = None
-    """Over NVLink-C2C, between a Grace CPU and its GPU."""
+    """Bytes read over NVLink-C2C, between a Grace CPU and its GPU."""
     c2c_written_bytes: float | None = None
     c2c_bytes: float | None = None
     """Both, where they were counted as one."""
@@ -295,13 +295,13 @@ class DeviceLinks(Struct, frozen=True, kw_only=True):
     """How one device is connected in its machine."""
 
     name: str
-    """As the tool calls it: GPU0."""
+    """Name that the tool gives it: GPU0."""
     peers: Mapping[str, str]
-    """By the other devices' names, the kind of link as it is written: NV18, SYS, XGMI."""
+    """Kind of link to each other device, by name, as it is written: NV18, SYS, XGMI."""
     networks: Mapping[str, str] = field(default_factory=dict)
-    """By network devices' names, the same."""
+    """Kind of link to each network device, by name."""
     cores: str | None = None
-    """That are near it, as it is written: 0-23,96-119."""
+    """Cores that are near it, as it is written: 0-23,96-119."""
     numa: str | None = None
 
 
@@ -345,13 +345,13 @@ class CounterGrowth(Struct, frozen=True, kw_only=True):
     """One counter of a port, over the samples of it."""
 
     last: int
-    """Since the port's counters began: it may be of months."""
+    """Count since the port's counters began: it may be of months."""
     growth: int | None = None
-    """From the first sample to the last; None with one sample, and where it began anew."""
+    """Growth from the first sample to the last; None with one sample, and where it began anew."""
     per_s: float | None = None
     """None where the samples have no times."""
     most_per_s: float | None = None
-    """Between two samples."""
+    """Largest growth a second between two samples."""
     most_at_s: float | None = None
     """When that was, from the first sample on."""
     num_grew: int = 0
@@ -368,11 +368,11 @@ class PortSeries(Struct, frozen=True, kw_only=True):
     state: str | None = None
     """Active, Down, ..., likewise."""
     rate_bytes_per_s: float | None = None
-    """That it came up at; one direction."""
+    """Rate that it came up at; one direction."""
     num_samples: int = 0
     span_s: float | None = None
     counters: Mapping[str, CounterGrowth] = field(default_factory=dict)
-    """By our names for them (protocol.port_counters)."""
+    """Growth of counters by our names for them (protocol.port_counters)."""
 
     def growth(self, name: str) -> int:
         """0 where it was not counted."""
@@ -406,7 +406,7 @@ class LinkTest(Struct, frozen=True, kw_only=True):
     num_ranks: int
     num_nodes: int
     rows: tuple[LinkRow, ...]
-    """By size."""
+    """Rows by size."""
     num_wrong: int
     """Sizes whose results were wrong; they are not among the rows."""
 

@@ -30,16 +30,17 @@ class LoggedStep(Struct, frozen=True, kw_only=True):
 
     step: int
     ns: int | None
-    """For one optimizer step, the mean since the line before."""
+    """Time for one optimizer step, the mean since the line before."""
 
 
 class Phase(Struct, frozen=True, kw_only=True):
     """A timer of the framework."""
 
     name: str
-    """As it is written: strangers' text."""
+    """Name as it is written: strangers' text."""
     ns: int
-    """For one step, the median of the lines; of the slowest rank, where the log has several."""
+    """Time for one step, the median of the lines; of the slowest rank, where the log has
+    several."""
     least_ns: int | None = None
     """Nanoseconds of the fastest rank."""
     is_micro: bool = False
@@ -60,7 +61,7 @@ class LoggedCollective(Struct, frozen=True, kw_only=True):
 
     op: str
     size: str
-    """As it is written: `98.25 MB`."""
+    """Size as it is written: `98.25 MB`."""
     size_bytes: int | None
     num: int
     total_ns: int
@@ -109,7 +110,7 @@ class FrameworkLog(Struct, frozen=True, kw_only=True):
     global_batch: int | None = None
     world_size: int | None = None
     ranks: tuple[int, ...] = ()
-    """Those that wrote into it, where the lines name them."""
+    """Ranks that wrote into it, where the lines name them."""
     remarks: tuple[tuple[str, str], ...] = ()
     """Words and what they are, of this framework alone."""
     notes: tuple[str, ...] = ()
@@ -197,6 +198,6 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
 
     @property
     def num_steps(self) -> int:
-        """That the step time is of: of the longest log, for several ranks write about the same
-        steps."""
+        """Steps that the step time is of: of the longest log, for several ranks write about the
+        same steps."""
         return 0 if self.step_ns is None else max(log.num_steps for log in self.surest)
