@@ -386,3 +386,20 @@ def test_products_in_8_bits_write_what_they_read_once_more() -> None:
         for precision in ("fp8", "bf16")
     )
     assert 1.2 < narrow / plain < 1.8
+
+
+def test_weights_of_products_in_eight_bits_are_gathered_so_by_torchao() -> None:
+    """405B over 16 data ranks waits for its gathers, and half as much goes around."""
+    job = TrainingJob(
+        model=find_model("llama3-405b"), cluster=parse_cluster("16x8xH100"), seq_len=8192,
+        global_batch=32, precision="fp8", framework=TORCHTITAN,
+    )  # fmt: skip
+    wide = replace(job, framework=replace(TORCHTITAN, gathers_narrow=False))
+    layout = Layout(tp=8, dp=16, micro_batch=2, zero_stage=3, recompute="full",
+                    is_sequence_parallel=True)  # fmt: skip
+    narrow_s, wide_s = (
+        float(estimate_one(each, layout).times.shard_comms[0]) for each in (job, wide)
+    )
+    assert narrow_s < 0.7 * wide_s
+    in_16_bits = [replace(each, precision="bf16") for each in (job, wide)]
+    assert len({float(estimate_one(each, layout).step_s[0]) for each in in_16_bits}) == 1

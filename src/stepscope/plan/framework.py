@@ -128,6 +128,9 @@ class Framework:
     copies_gathered: bool = False
     """Whether ZeRO-3's weights are copied out of the buffer they were gathered in, and gradients
     into one (FSDP2; FSDP's first version has views of it)."""
+    gathers_narrow: bool = False
+    """Whether ZeRO-3's weights for products in 8 bits are gathered in 8 bits (torchtitan's
+    enable_fsdp_float8_all_gather, as its recipes for float8 have it)."""
     gathers_each: bool = False
     """Whether under ZeRO-2 too weights are gathered for each micro-batch, and stay from its forward
     until its backward (FSDP's reshard_after_forward=False); others gather once, after the

@@ -403,8 +403,10 @@ def _sharding(
         routed = model.expert_params * model.experts.num / layouts.ep / layouts.tp
         parts.append((routed, Group(np.maximum(width // layouts.ep, 1), layouts.tp * layouts.ep)))
     is_sharded = layouts.zero_stage == 3
+    is_narrow = job.framework.gathers_narrow and job.precision in NARROW_PRECISIONS
+    gathered_bytes = 1 if is_narrow else job.value_bytes
     gather = sum(
-        network.gather_s(group, num_params * job.value_bytes) for num_params, group in parts
+        network.gather_s(group, num_params * gathered_bytes) for num_params, group in parts
     )
     scatter = sum(
         network.gather_s(group, num_params * job.framework.comm_grad_bytes)
