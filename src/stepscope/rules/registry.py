@@ -86,6 +86,7 @@ OURS = (
     Entry("host.expert_loop", named(EXPERT_SELECTION)),
     Entry("host.launch_overhead"),
     Entry("host.logged_tensors", on_host),
+    Entry("host.copied_weights", on_host),
     Entry("host.looped_operators", on_host),
     Entry("host.looped_optimizer"),
     Entry("host.loss_scaling", named(SCALER)),

@@ -11,6 +11,7 @@ from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import OpInputs
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host.looped_operators import propose
+from stepscope.rules.shared.host_tasks import home_of
 from tests.tracing import Event, mark, op, trace_of
 from tests.wording import mentions
 
@@ -150,3 +151,17 @@ def test_the_backward_of_one_operator_that_turns_inside_is_no_loop() -> None:
     said = propose(recurrent(in_python=True))
     assert said is not None
     assert mentions(said.summary, "200 operators")
+
+
+def test_what_backward_needs_nothing_of_is_not_what_its_node_is_of() -> None:
+    """Both bear the node's number; the one that made the node came last."""
+    events: list[Event] = []
+    for step in range(3):
+        began = step * 100 * US
+        events.append(op("aten::detach", began, began + 5 * US, sequence=step))
+        events.append(op("aten::mm", began + 10 * US, began + 30 * US, sequence=step))
+        node = "autograd::engine::evaluate_function: MmBackward0"
+        events.append(op(node, began + 40 * US, began + 60 * US, sequence=step, fwd_thread=1))
+        events.append(mark(f"ProfilerStep#{step}", began, began + 90 * US))
+    run = case_of(build_context(trace_of(*events), None), 0, None)
+    assert home_of(run, run.graph)[2::3].tolist() == [1, 4, 7][: len(run.graph) // 3]

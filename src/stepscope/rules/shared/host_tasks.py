@@ -40,11 +40,12 @@ def home_of(case: Case, graph: Graph) -> Int64:
     sequence = trace.sequence[graph.task_event]
     nodes = np.flatnonzero((sequence >= 0) & (trace.fwd_thread[graph.task_event] > 0))
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
-    ops = ops[np.argsort(trace.sequence[ops], kind="stable")]
+    ops = ops[np.lexsort((trace.start_ns[ops], trace.sequence[ops]))]
     if not len(ops) or not len(nodes):
         return home
-    at = np.searchsorted(trace.sequence[ops], sequence[nodes])
-    forward = ops[np.minimum(at, len(ops) - 1)]
+    # Operators that backward needs nothing of bear the number of the next node, too.
+    at = np.searchsorted(trace.sequence[ops], sequence[nodes], side="right") - 1
+    forward = ops[np.maximum(at, 0)]
     known = trace.sequence[forward] == sequence[nodes]
     task = np.searchsorted(graph.call_start_ns, trace.start_ns[forward[known]], side="right") - 1
     home[nodes[known]] = task
