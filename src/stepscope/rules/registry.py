@@ -118,6 +118,7 @@ OURS = (
     Entry("memory.wide_optimizer_state"),
     Entry("compute.misaligned_shapes"),
     Entry("compute.untuned_convolution", of_category("convolution")),
+    Entry("compute.untuned_matmul", of_category("gemm")),
     Entry("imbalance.throttled_gpu", is_of_run, of_job=True),
     Entry("comms.exposed_collectives", None, of_job=True),
     Entry("comms.fp32_exchange", None, of_job=True),

@@ -10,7 +10,7 @@ from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import debug_mode
 from stepscope.rules.proposal import Proposal
 from tests.rules.recorder import US, Recorder, gain
-from tests.tracing import Event, call, kernel, mark, op, trace_of
+from tests.tracing import Event, call, kernel, mark, op, python, trace_of
 
 
 def blocking(*, kernel_us: int, waits: bool) -> Case:
@@ -70,6 +70,31 @@ def test_checks_in_every_backward_node_are_named() -> None:
 
 def test_one_check_of_ones_own_is_not_a_mode() -> None:
     assert debug_mode.propose(checking(1).case()) is None
+
+
+def comparing(*, left_on: bool) -> Case:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for _ in range(10):
+            run.launch("aten::mm", kernel_us=10)
+        began = run.now
+        for _ in range(20):
+            run.launch("aten::mm", kernel_us=10)
+        if left_on:
+            name = "/usr/lib/python3/site-packages/torch/autograd/gradcheck.py(2047): gradcheck"
+            run.span(name, began, kind=python)
+        run.step(number, start)
+    return run.case()
+
+
+def test_gradcheck_in_the_loop_is_named() -> None:
+    case = comparing(left_on=True)
+    said = debug_mode.propose(case)
+    assert isinstance(said, Proposal)
+    assert "gradcheck" in said.action
+    assert gain(case, said) == pytest.approx(3, rel=0.1)
+    assert debug_mode.propose(comparing(left_on=False)) is None
 
 
 def training(stack_us: int) -> Case:

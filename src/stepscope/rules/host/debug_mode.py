@@ -1,16 +1,18 @@
 """A debugging aid is left on.
 
 What it sees: a wait for the device after nearly every launch, made by no operator that reads
-anything (CUDA_LAUNCH_BLOCKING=1), or checks for NaN inside nearly every backward node that computes
-a gradient (anomaly mode).
+anything (CUDA_LAUNCH_BLOCKING=1), checks for NaN inside nearly every backward node that computes
+a gradient (anomaly mode), or `torch.autograd.gradcheck` inside the steps.
 
 Why it costs: with a wait after each launch the device idles between all kernels, and the host never
 runs ahead; anomaly mode adds a check and its read of the device to each operator of the backward
-pass.
+pass; gradcheck computes the function twice for each number of its inputs, in double precision.
 
-Evidence it needs: the runtime calls of the host, and operators.
+Evidence it needs: the runtime calls of the host, and operators; Python's calls (`--stacks`) for
+gradcheck.
 
-What to do: unset CUDA_LAUNCH_BLOCKING; remove `torch.autograd.set_detect_anomaly(True)`.
+What to do: unset CUDA_LAUNCH_BLOCKING; remove `torch.autograd.set_detect_anomaly(True)`; gradcheck
+belongs into a test.
 
 Example: `set_detect_anomaly(True)` adds an isnan, an any and a read of the device to each node of
 the backward pass.
@@ -33,7 +35,13 @@ from stepscope.replay.graph import blocking_launches
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.rule import Rule
-from stepscope.rules.shared.host_ranges import without_ranges
+from stepscope.rules.shared.host_ranges import (
+    calls_inside,
+    named_events,
+    ranges_of,
+    tasks_of,
+    without_ranges,
+)
 
 CODE = "debug-mode"
 BOUND = "host"
@@ -47,7 +55,10 @@ WORDS = {
     "time.",
     "checks": "The run is in a debugging mode: autograd checks every gradient for NaN, and notes "
     "where each forward operator was called.",
+    "gradcheck": "torch.autograd.gradcheck runs inside the steps: it compares every derivative "
+    "with differences.",
 }
+GRADCHECK = re.compile(r"torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad(?:grad)?check$")
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -66,8 +77,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph = case.graph
     blocking, checks = blocking_launches(case.replayed, graph), _anomaly_checks(case)
     notes_taken = _stack_notes(case) if len(checks) else empty()
-    if len(blocking) == 0 and len(checks) == 0:
+    compared = ranges_of(case, named_events(case, GRADCHECK, Kind.PYTHON))
+    if not (len(blocking) or len(checks) or len(compared)):
         return None
+    if len(compared):
+        return _left_on(case, compared)
     surely = join(blocking, checks)
     all_of_it = join(surely, notes_taken)
     steps = max(graph.num_steps, 1)
@@ -90,6 +104,23 @@ def propose(case: Case) -> Proposal | Abstention | None:
         evidence=tuple(evidence),
         change=lambda before: without_ranges(case, before, all_of_it),
         cautious=lambda before: without_ranges(case, before, surely),
+    )
+
+
+def _left_on(case: Case, compared: Intervals) -> Proposal:
+    """Without gradcheck's calls, and what they compute."""
+    graph, steps = case.graph, max(case.graph.num_steps, 1)
+    tasks = tasks_of(graph, calls_inside(graph, compared))
+    taken_ms = float((compared.end - compared.start).sum()) / steps / 1e6
+    return Proposal(
+        summary=WORDS["gradcheck"],
+        action="Move torch.autograd.gradcheck out of the loop, into a test",
+        evidence=(
+            f"{taken_ms:.2f} ms a step in gradcheck",
+            f"{tasks.sum() / steps:.0f} kernels or operators a step inside it",
+        ),
+        events=graph.task_event[tasks],
+        change=lambda before: without_ranges(case, before, compared),
     )
 
 
