@@ -43,10 +43,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Share of the time in which the main thread had no core, from which a range is wider: on a
     machine of its own it is 1 % or 2 %."""
     most_held_up: float = 0.5
-    """From which others that are not of the run take more than they leave. A range grows no wider:
-    what is in the way of a step is in the way of the faster one, too."""
+    """Largest such share that counts: beyond it others that are not of the run take more than they
+    leave. A range grows no wider: what is in the way of a step is in the way of the faster one,
+    too."""
     least_other_cores: float = 0.25
-    """In use by processes that are not of the run, from which they are in its way."""
+    """Cores in use by processes that are not of the run from which they are in its way."""
 
 
 POLICY = Policy()
@@ -84,7 +85,7 @@ def widened(
 def _not_all_at_once(
     low: float, high: float, gain: float, error: float, share_above: float
 ) -> tuple[float, float]:
-    """What is open and an error of its own, which do not depend on one another."""
+    """Range of a gain whose open part and own error do not depend on one another."""
     below, above = (math.log(max(step, 1.0)) for step in (gain / low, high / gain))
     return (
         gain / math.exp(math.hypot(POLICY.sweeping * below, error)),

@@ -50,7 +50,7 @@ def advise_run(run: RunFacts) -> tuple[Advice, ...]:
 
 
 def weighed(auxiliary: Auxiliary, facts: Facts) -> Auxiliary:
-    """With the share of the step that each kernel has, where there are traces."""
+    """Add the share of the step that each kernel has, where there are traces."""
     shares = kernel_shares(facts)
     return replace(auxiliary, kernel_shares=shares) if shares else auxiliary
 
@@ -87,8 +87,8 @@ def joined(
 
 
 def _evidence(advice: Advice) -> tuple[str, ...]:
-    """Its lines; of a compiler's log also its action, which names a line or an argument that a
-    trace does not have."""
+    """Lines of the advice; of a compiler's log also its action, which names a line or an argument
+    that a trace does not have."""
     if advice.code not in ("recompilation", "graph-breaks"):
         return advice.evidence
     return (*advice.evidence, f"by that log: {advice.action}")

@@ -60,12 +60,12 @@ ones."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What was measured on a rank, and the graph of its unprofiled run."""
+    """One rank as it was measured, and the graph of its unprofiled run."""
 
     context: RankContext
     facts: RankFacts
     recorded: Graph | None = None
-    """As it was recorded, the profiler's cost and all."""
+    """Graph as it was recorded, the profiler's cost and all."""
     unprofiled: Graph | None
     """None when the recording does not allow a replay: then no gain can be predicted, and the rules
     that need one are not asked."""
@@ -76,9 +76,9 @@ class Case:
     """Worker processes bring the batches and the run waits for them: a step that does the rest
     faster waits longer."""
     wait_probability: float = 0.0
-    """That the run waits for worker processes, where that is open: recorded steps, which took
-    longer, did not, and the run's is longer than theirs without what recording usually costs. Else
-    its host is slower than usual."""
+    """Probability that the run waits for worker processes, where that is open: recorded steps,
+    which took longer, did not, and the run's is longer than theirs without what recording usually
+    costs. Else its host is slower than usual."""
     unprofiled_ns: float | None
     """Length of an unprofiled step of that graph."""
     metadata: RankMetadata | None = None

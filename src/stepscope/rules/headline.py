@@ -26,7 +26,7 @@ WORDS = {
     "host": "waiting for the host",
 }
 ON_HOST_WORDS = {"compute": "operators on the CPU", "host": "time outside operators"}
-"""Without a device the host's operators are the work."""
+"""Words where there is no device: the host's operators are the work."""
 UNSEEN = "idle time whose cause was not seen"
 PART_WORDS = {"compute": "kernels computing", "imbalance": "waiting for other ranks"}
 """What a part of the step is called where it is only measured."""
@@ -144,7 +144,7 @@ def of_findings(findings: Sequence[Finding], named: Sequence[str]) -> str:
 
 
 def first_gain(finding: Finding) -> str:
-    """What can be done about the bound, which a reader wants first."""
+    """Gain of the first thing to do about the bound, which a reader wants first."""
     return f"{_gain_of(finding)} by fixing {finding.code}"
 
 

@@ -37,7 +37,7 @@ class Job:
     facts: Facts
     notes: tuple[str, ...] = ()
     world_size: int | None = None
-    """As the traces recorded it; None where they do not, or do not agree."""
+    """World size as the traces recorded it; None where they do not, or do not agree."""
     rank_records: tuple[CollectiveRecords, ...] = field(default=(), compare=False, repr=False)
     """Records of the ranks that recorded collectives; none where two traces are of one rank."""
     matched: Matched | None = field(default=None, compare=False, repr=False)
@@ -55,7 +55,7 @@ class JobCase:
     rank is a job of one."""
 
     cases: tuple[Case, ...]
-    """In the order of `job_graph.parts` and `rank_records`."""
+    """Cases in the order of `job_graph.parts` and `rank_records`."""
     rank_records: tuple[CollectiveRecords, ...]
     """None of a rank that is alone."""
     matched: Matched
@@ -69,8 +69,8 @@ class JobCase:
     """Whether the step without the profiler is known: else it is the recorded one less the usual
     cost of recording."""
     is_unlike: bool = False
-    """Without a device: the recorded steps are so much longer or shorter than the run's that they
-    do not tell which rank's host is the slower one."""
+    """Whether, without a device, the recorded steps are so much longer or shorter than the run's
+    that they do not tell which rank's host is the slower one."""
     num_ranks: int
     """Number of ranks of the job as recorded; more than there are cases in a large one."""
     nccl: NcclLog | None = None
@@ -264,7 +264,8 @@ def _with_part(job_graph: JobGraph, graph: Graph) -> JobGraph:
 
 
 def _host_bounds(job_graph: JobGraph, cases: Sequence[Case]) -> tuple[JobGraph, JobGraph] | None:
-    """With every rank's host as quick and as slow as it may be; None where a rank's is known."""
+    """Graphs with every rank's host as quick and as slow as it may be; None where a rank's is
+    known."""
     bounds = [case.host_bounds for case in cases if case.host_bounds is not None]
     if len(bounds) < len(cases):
         return None

@@ -149,8 +149,8 @@ def _narrower_first(pairs: list[Pair]) -> list[Pair]:
 
 
 def _own_code_first(pairs: list[Pair]) -> list[Pair]:
-    """What is somebody else's work stands after those of its findings that the job's own code
-    mends."""
+    """Order findings so that what is somebody else's work stands after those of its findings that
+    the job's own code fixes."""
     ordered = list(pairs)
     for pair in pairs:
         own = [
@@ -182,7 +182,7 @@ def _answers(job: JobCase) -> list[list[Answer]]:
 
 
 def _signed(rule: Rule, proposal: P) -> P:
-    """With the rule's code, and its bound where the proposal names no other."""
+    """Add the rule's code, and its bound where the proposal names no other."""
     return replace(proposal, code=rule.code, bound=proposal.bound or rule.bound)
 
 

@@ -182,7 +182,7 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
 
 
 def _with_replayed(comms: CommsFacts | None, ranks: Collection[int]) -> CommsFacts | None:
-    """Which ranks were replayed together."""
+    """Mark the ranks that were replayed together."""
     if comms is None:
         return None
     return replace(
@@ -253,7 +253,7 @@ def choose(job: Job) -> list[int]:
 
 
 def _strides(num: int) -> list[int]:
-    """At most MAX_RANKS of so many, evenly spread, the first and the last among them."""
+    """Indices of at most MAX_RANKS of so many, evenly spread, the first and the last among them."""
     indices: list[int] = distinct(
         np.linspace(0, num - 1, min(num, MAX_RANKS)).round().astype(int)
     ).tolist()

@@ -60,7 +60,7 @@ def cut_share(rank: RankFacts) -> float:
 
 
 def clock_fault(rank: RankFacts) -> str | None:
-    """What is wrong with the times of the recording, where they cannot be right."""
+    """Note on what is wrong with the times of the recording, where they cannot be right."""
     return next((note for note in rank.notes if note.startswith(CLOCK_NOTES)), None)
 
 

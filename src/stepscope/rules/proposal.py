@@ -32,16 +32,16 @@ class Fix(Struct, frozen=True, kw_only=True):
     action: str
     """What to do, the cheapest first: the knob and the value to try."""
     evidence: tuple[str, ...]
-    """What was seen, each with a number."""
+    """Evidence that was seen, each with a number."""
     changes_numerics: bool = False
     may_slow: bool = False
-    """It brings work of its own, as casts are: the step may become longer by it."""
+    """Whether it brings work of its own, as casts are: the step may become longer by it."""
     alternative_to: tuple[str, ...] = ()
     """Codes of findings whose cost this fixes in another way: where one of them stands, this is
     said with it, else by itself."""
     changes_training: bool = False
-    """It makes another training of it, as a larger batch or a narrower precision does: said after
-    the fixes that do not, under a heading of its own, however much it gives."""
+    """Whether it makes another training of it, as a larger batch or a narrower precision does: said
+    after the fixes that do not, under a heading of its own, however much it gives."""
     after: tuple[str, ...] = ()
     """Codes of findings that it is said after, however much it gives: their fixes are a line of the
     job's own code, this one is somebody else's work."""

@@ -51,11 +51,11 @@ class Entry(NamedTuple):
     """A rule of ours: where it is, and what it is asked about."""
 
     module: str
-    """Below `stepscope.rules`; the rule's code is the file's name."""
+    """Module below `stepscope.rules`; the rule's code is the file's name."""
     evidence: Evidence | None = on_device
     """What a rank's case must have; None where it is not asked about single ranks."""
     of_job: bool = False
-    """It is asked about ranks that exchange data together."""
+    """Whether it is asked about ranks that exchange data together."""
     on_host: bool = False
     """About such ranks without a device, too."""
 
@@ -143,7 +143,7 @@ _BY_CODE = {entry.code: entry for entry in OURS}
 
 @cache
 def installed_rules() -> tuple[Rule, ...]:
-    """Those of installed packages."""
+    """Rules of installed packages."""
     return installed("rule", Rule, lambda rule: rule.code, taken=_own_codes())
 
 
@@ -170,7 +170,7 @@ def excludes(code: str, other: str) -> bool:
 
 
 def rank_rules(case: Case) -> Iterator[Rule | Abstention]:
-    """Those whose evidence this rank has; what a rule abstains from without it."""
+    """Rules whose evidence this rank has; what a rule abstains from without it."""
     for entry in OURS:
         found = False if entry.evidence is None else entry.evidence(case)
         if isinstance(found, Missing):
@@ -186,7 +186,7 @@ def rank_rules(case: Case) -> Iterator[Rule | Abstention]:
 
 
 def job_rules(*, has_device: bool) -> Iterator[Rule]:
-    """Those that judge ranks together."""
+    """Rules that judge ranks together."""
     yield from (entry.rule for entry in OURS if entry.of_job and (has_device or entry.on_host))
     for rule in installed_rules():
         if rule.propose_job is not None and (has_device or not rule.needs_device):

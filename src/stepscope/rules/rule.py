@@ -28,7 +28,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     """The share of the step that it costs: data, host, transfer, comms, imbalance, compute or
     memory."""
     text: str | None
-    """Its documentation, which is its module's docstring: `stepscope explain` prints it."""
+    """Documentation of the rule, which is its module's docstring: `stepscope explain` prints it."""
     propose: Callable[[Case], Answer] | None = None
     """Asked about each rank that is judged."""
     of_job: Callable[[JobCase, JobProposal], JobProposal] | None = None
@@ -51,6 +51,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     includes: tuple[str, ...] = ()
     """Rules whose faults this one's fix repairs as well."""
     sweeping: bool = False
-    """Its fix changes the whole model."""
+    """Whether its fix changes the whole model."""
     answers: tuple[str, ...] = ()
     """Shares of the step, beside its bound's, that its fix is for."""

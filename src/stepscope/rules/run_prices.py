@@ -12,13 +12,14 @@ class Policy(Struct, frozen=True, kw_only=True):
     cores, torch 2.13, 3 to 98 MB; docs/benchmarks.md."""
 
     copy_ns: int = 1_500_000
-    """To copy a state of no size in the step."""
+    """Nanoseconds to copy a state of no size in the step."""
     slow_copy: float = 1.2
     copy: float = 2.5
     fast_copy: float = 6.0
     """Bytes a nanosecond into memory that is fresh: 1.5 to 5.6 measured."""
     writer_ns: int = 15_000_000
-    """On a core to plan the save and to write its metadata: more than the plain save is there."""
+    """Nanoseconds on a core to plan the save and to write its metadata: more than the plain save is
+    there."""
     slow_writer: float = 2.0
     """Times the plain save that one beside busy steps may take."""
     most_held_up: float = 0.9
@@ -91,7 +92,7 @@ def _stretch(mine: RankMetadata) -> float:
 
 
 def _unused_cores(mine: RankMetadata) -> float | None:
-    """Up to one."""
+    """Cores that are not used, up to one."""
     if mine.free_cores is None or mine.cores_used is None:
         return None
     return min(max(mine.free_cores - mine.cores_used, 0.0), 1.0)

@@ -29,7 +29,7 @@ class TaskTable(Struct, frozen=True, kw_only=True):
     example: Int64
     """An operator of each name and inputs; NONE where no operator launched the task."""
     home: Int64
-    """That operator, or the forward operator that backward work belongs to."""
+    """Operator of each task, or the forward operator that backward work belongs to."""
     backward: Bool
     optimizer: Bool
     recomputed: Bool
@@ -81,7 +81,7 @@ class TaskTable(Struct, frozen=True, kw_only=True):
         return int(self.trace.name[op]), int(self.trace.detail[op])
 
     def once(self, ask: Callable[[TaskTable, int], Answer], op: int) -> Answer:
-        """What is asked of an operator, asked once for each name and inputs, and for NONE."""
+        """Answer about an operator, asked once for each name and inputs, and for NONE."""
         key = (ask, NONE) if op == NONE else (ask, *self.key(op))
         if key not in self._answers:
             self._answers[key] = ask(self, op)
@@ -137,7 +137,7 @@ def task_table(context: RankContext, graph: Graph, trace: Trace) -> TaskTable:
 
 
 def _by_work(trace: Trace, op: Int64) -> tuple[Int64, Int64]:
-    """Per task the number of its operator's name and inputs, and an operator of each number."""
+    """Number of each task's operator's name and inputs, and an operator of each number."""
     work = trace.name[op].astype(np.int64) * (len(trace.details) + 1) + trace.detail[op]
     _, first, alike = np.unique(
         np.where(op == NONE, np.iinfo(np.int64).min, work), return_index=True, return_inverse=True

@@ -50,8 +50,8 @@ def unanswered(
     lacking: str | None,
     recorder: Recorder,
 ) -> tuple[Abstention, ...]:
-    """For each large share that nothing answers, why; `lacking` says why nothing was replayed,
-    where nothing was."""
+    """Reasons why nothing answers each large share; `lacking` says why nothing was replayed, where
+    nothing was."""
     left = 1.0 / max(judgement.ladder, default=1.0)
     answered = {
         share
@@ -130,7 +130,7 @@ def _by_kernels(rank: RankFacts, bound: str, _: Recorder) -> Reason:
 
 
 def _by_host_operators(rank: RankFacts) -> Reason:
-    """Which are the longest, or that each is too short to be worth its call."""
+    """Reason by the longest operators, or that each is too short to be worth its call."""
     timed = [(row.name, row.count, row.host_ns) for row in rank.ops if row.host_ns is not None]
     num, took = sum(count for _, count, _ in timed), sum(ns for _, _, ns in timed)
     if not took or not rank.steps.windows:

@@ -175,7 +175,8 @@ def run_notes(run: RunFacts) -> tuple[str, ...]:
 
 
 def busy_note(run: RunFacts) -> str | None:
-    """That others were in the way of the run; None where they were not, or that is not known."""
+    """Note that others were in the way of the run; None where they were not, or that is not
+    known."""
     rank = run.most_held_up
     share = None if rank is None else rank.held_up_share
     if rank is None or share is None or share < POLICY.least_held_up:

@@ -37,7 +37,7 @@ BOUND = "comms"
 
 class Policy(Struct, frozen=True, kw_only=True):
     batches: int = 4
-    """For each exchange. More gives little more: three quarters of the cost are gone."""
+    """Batches for each exchange. More gives little more: three quarters of the cost are gone."""
     cautious_batches: int = 2
     least_share: float = 0.05
     """Share of the step in gradients' messages from which so large a change is proposed."""

@@ -61,11 +61,11 @@ OF_KIND = {
     **dict.fromkeys(("all_to_all",), EXPERTS),
     **dict.fromkeys(("all_gather", "reduce_scatter"), SHARDS),
 }
-"""By the collective, what can be done about its time; of any other, as for gradients."""
+"""Advice by the collective whose time it is about; any other is treated as for gradients."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
-    """As much of the moving as there is compute to hide it behind is gone."""
+    """Propose that as much of the moving is gone as there is compute to hide it behind."""
     exposed = _exposed_ms(job)
     if exposed * 1e6 < MIN_SHARE * job.step_interval_ns:
         return None
@@ -94,7 +94,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 
 def _action(job: JobCase) -> str:
-    """By what most of the time in collectives is spent on."""
+    """Action for what most of the time in collectives is spent on."""
     spent: Counter[str] = Counter()
     for records in job.rank_records:
         took = (records.end_ns - records.start_ns).tolist()
@@ -104,7 +104,7 @@ def _action(job: JobCase) -> str:
 
 
 def _doing(job: JobCase) -> str:
-    """What they surely do: one rank's trace cannot tell moving from waiting."""
+    """Words for what they surely do: one rank's trace cannot tell moving from waiting."""
     split = all(
         case.facts.partition is not None and case.facts.partition.waits_split for case in job.cases
     )

@@ -63,7 +63,7 @@ class _Halved(Struct, frozen=True, kw_only=True):
     """A kind of message, and what its bytes cost."""
 
     sent: list[Messages]
-    """By rank."""
+    """Messages by rank."""
     cost: Cost
     is_cast: bool
     """Whether the device casts the whole message for it, before and after."""
@@ -153,7 +153,7 @@ def _in_16_bits(job: JobCase, job_graph: JobGraph, halved: list[_Halved], left: 
 
 
 def _casts_ns(job: JobCase, size: Float64) -> Float64:
-    """Per message, what casting it takes."""
+    """Time that casting each message takes."""
     roofs = job.cases[0].context.roofs
     traffic = POLICY.cast_traffic * size
     if roofs is None:

@@ -60,7 +60,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The default, from which a bucket is oversized: gradients that do not fit make buckets a
     little larger than the cap."""
     least_gradients: int = 4
-    """In an oversized bucket: one of few gradients is large for theirs, and no cap splits it."""
+    """Gradients in an oversized bucket: one of few gradients is large for theirs, and no cap splits
+    it."""
     turn_ms: float = 2.25
     """Milliseconds that a message waits for each process on a device that several share: the
     smallest message of two ranks took 4.5 ms (one H200, driver 580)."""
@@ -143,7 +144,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
 def _changed(
     job_graph: JobGraph, splits: list[_Split], cap_bytes: float, spared: float = 1.0
 ) -> JobGraph:
-    """With so much of the time spared that could be."""
+    """Graph with so much of the time spared that could be."""
     in_order = iter(splits)
 
     def new_ns(_own: Messages, now_ns: Float64) -> Float64:
@@ -154,7 +155,7 @@ def _changed(
 
 
 def _turns_ns(job: JobCase) -> float:
-    """Until all ranks that share a device have had it."""
+    """Time until all ranks that share a device have had it."""
     ids = [case.metadata.device_id for case in job.cases if case.metadata is not None]
     shared = Counter(each for each in ids if each is not None)
     most = max(shared.values(), default=1)

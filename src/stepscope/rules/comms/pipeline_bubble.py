@@ -80,7 +80,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 
 def _waits(job: JobCase, job_graph: JobGraph) -> Float64:
-    """Per rank, waiting for the other side in sends and receives, a step."""
+    """Wait for the other side in sends and receives, a step, for each rank."""
     played = play_job(job_graph)
     values = []
     for index, waited in enumerate(played.waited_ns):

@@ -35,7 +35,7 @@ DUPLICATE = re.compile(
 
 
 def advise_by_log(nccl: NcclLog) -> Advice | None:
-    """Which ranks share a device, by NCCL's own word."""
+    """Advice on ranks that share a device, by NCCL's own word."""
     matches = [
         (warning, match)
         for warning in nccl.warnings

@@ -139,7 +139,7 @@ def _sizes(records: CollectiveRecords) -> Float64:
 
 
 def _moving_ns(job: JobCase, records: CollectiveRecords) -> Float64:
-    """From the last rank's arrival on."""
+    """Time from the last rank's arrival on."""
     took = records.end_ns - records.start_ns - job.matched.wait_ns(records)
     return took.astype(np.float64)
 
@@ -172,7 +172,7 @@ class _Link(Struct, frozen=True, kw_only=True):
     """What the bytes should cross."""
 
     bytes_per_s: float
-    """Over the bus, as collectives reach it."""
+    """Bus bandwidth as collectives reach it."""
     words: str
     latency_s: float = 0.0
     """Latency of one hop."""
@@ -181,7 +181,8 @@ class _Link(Struct, frozen=True, kw_only=True):
 
 
 def _expected(job: JobCase) -> _Link:
-    """As calibrated here, else the usual link of such devices where they are, else the slowest."""
+    """Link as calibrated here, else the usual one of such devices where they are, else the
+    slowest."""
     roofs = job.cases[0].context.roofs
     reached = None
     if roofs is not None and roofs.measured is not None:
@@ -252,7 +253,7 @@ def _rates(
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
-    """By nccl-tests' own figures; and by the machine's topology, where a trace says that
+    """Advise by nccl-tests' own figures; and by the machine's topology, where a trace says that
     collectives weigh: devices that reach each other through the host."""
     if auxiliary.system is None:
         return []
@@ -314,7 +315,7 @@ def _log_action(log: NcclLog) -> str:
 
 
 def advise_by_log(log: NcclLog) -> Advice | None:
-    """By NCCL's log alone: what it fell back to. No trace says what that costs."""
+    """Advise by NCCL's log alone: what it fell back to. No trace says what that costs."""
     slow = slow_links(log)
     if not slow:
         return None

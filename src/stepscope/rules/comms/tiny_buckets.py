@@ -62,7 +62,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Messages that one bucket takes the place of, on average: DDP's own first and last buckets are
     small by design."""
     large_mb: int = 100
-    """For links whose start was measured to weigh beside a usual bucket's bytes."""
+    """Cap for links whose start was measured to weigh beside a usual bucket's bytes, in
+    megabytes."""
     least_per_large: float = 2.0
 
 
@@ -202,7 +203,7 @@ def _best(
 
 
 def _micro_batches(job: JobCase, index: int, sent: Messages) -> Int64:
-    """Per message, the micro-batch that sends it: its gradients are none of the next one's."""
+    """Micro-batch that sends each message: its gradients are none of the next one's."""
     graph, begins = job.job_graph.parts[index].graph, beginnings(job, index)
     launched = graph.call_start_ns[call_of_task(graph)][sent.task]
     return np.array(
@@ -274,8 +275,8 @@ def _waited_once(case: Case, graph: Graph, waited: Waited, merged: Sequence[Buck
 
 
 def _merged_ns(bucket: Bucket, now_ns: Float64, cost: Cost) -> float:
-    """By the line; where that was measured, no less than its messages took without all their starts
-    but one."""
+    """Time by the line; where that was measured, no less than its messages took without all their
+    starts but one."""
     by_line = cost.of(bucket.bytes)
     if not cost.measured:
         return by_line

@@ -34,7 +34,7 @@ from stepscope.rules.shared.waited_collectives import Waited, waited_collectives
 CODE = "waited-metrics"
 BOUND = "comms"
 MOST_BYTES = 4096
-"""Of a few numbers; a page."""
+"""Bytes of a few numbers; a page."""
 LEAST = 2
 """A step: one is a loss that all ranks must know."""
 

@@ -105,8 +105,8 @@ def propose(case: Case) -> Proposal | None:
 
 
 def _in_fp8(graph: Graph, table: TaskTable, roofs: DevicePeaks, kept: float) -> Float64:
-    """Per task what the product takes in fp8, its casts included; infinite where it is none that
-    can be."""
+    """Time that each task's product takes in fp8, its casts included; infinite where it is none
+    that can be."""
     times = np.full(len(graph), np.inf)
     half = np.array([precision in HALVES for precision in table.precision], np.bool_)
     products = table.is_matrix & half & table.of_category("gemm") & ~np.isnan(table.flops)

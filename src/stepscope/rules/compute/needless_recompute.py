@@ -141,7 +141,8 @@ def _fit(case: Case, held: Recomputed) -> tuple[float, str]:
 
 
 def _blocks(fits: float, num: int) -> str:
-    """Which blocks: the last ones are made again first, and while most else is held."""
+    """Words for which blocks to checkpoint: the last ones are made again first, and while most else
+    is held."""
     if fits >= 1:
         return _action(fits)
     return (
@@ -187,7 +188,7 @@ def _recomputations(case: Case, graph: Graph) -> Recomputations:
 
 
 def _dropping(recomputed: Recomputations, share: float) -> Change:
-    """Without the recomputation of this share of the runs, spread evenly over the step."""
+    """Drop the recomputation of this share of the runs, spread evenly over the step."""
     numbers = np.arange(len(recomputed.start))
     chosen: Bool = np.floor((numbers + 1) * share) > np.floor(numbers * share)
 

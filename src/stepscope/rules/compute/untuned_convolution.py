@@ -144,7 +144,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 
 def _reach_ns(table: TaskTable, roofs: DevicePeaks, convolutions: Bool) -> Float64:
-    """Per task how long a well-made convolution takes; infinite where it is not known."""
+    """Time that a well-made convolution takes, by task; infinite where it is not known."""
     reach = np.full(len(table.op), np.inf)
     for task in np.flatnonzero(convolutions & table.is_matrix & ~np.isnan(table.flops)).tolist():
         if table.precision[task] in PRECISIONS:

@@ -40,10 +40,11 @@ BOUND = "data"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_pause_ns: int = 1_000_000
-    """Between the two fetches: starting one process takes a millisecond at least, going on to the
-    next fetch microseconds."""
+    """Nanoseconds between the two fetches: starting one process takes a millisecond at least, going
+    on to the next fetch microseconds."""
     least_speedup: float = 1.02
-    """Under this the median step does not show the stall: it is reported without a gain."""
+    """Speedup under which the median step does not show the stall: it is reported without a
+    gain."""
 
 
 POLICY = Policy()
@@ -85,8 +86,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 
 def _timed(case: Case) -> Proposal | None:
-    """By the epochs that began among the timed steps. Their first batch is still to be made; None
-    where no worker makes it, or most steps begin an epoch."""
+    """Propose by the epochs that began among the timed steps. Their first batch is still to be
+    made; None where no worker makes it, or most steps begin an epoch."""
     stalls = case.stalls("epoch")
     stays = None if case.metadata is None else first_batch_ns(case.metadata)
     if stalls is None or stays is None:

@@ -41,7 +41,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
     """Share of the run spent in those waits below which nothing is reported."""
     least_speedup: float = 1.02
-    """Under this the median step does not show the bursts: they are reported without a gain."""
+    """Speedup under which the median step does not show the bursts: they are reported without a
+    gain."""
 
 
 POLICY = Policy()

@@ -65,7 +65,7 @@ class _Waits(Struct, frozen=True, kw_only=True):
     fetch: Bool
     explicit: Bool
     reader: Int64
-    """Per call: the outermost reading operator it is in; NONE when there is none."""
+    """Outermost reading operator that each call is in; NONE when there is none."""
 
     @property
     def all(self) -> Bool:
@@ -126,7 +126,7 @@ def _waits(case: Case, graph: Graph) -> _Waits:
 
 
 def _fetches_little(case: Case, graph: Graph) -> Bool:
-    """Per call: it waits for a small copy to the host."""
+    """Whether each call waits for a small copy to the host."""
     trace = case.replayed
     target = graph.task_event[np.maximum(graph.call_wait, 0)]
     to_host = trace.is_kind(Kind.MEMCPY) & matching(

@@ -49,7 +49,7 @@ Products = tuple[tuple[int, int], ...]
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_experts: int = 4
-    """In a row, from which a loop is one over experts."""
+    """Experts in a row from which a loop is one over experts."""
     cautious_group: int = 4
     """Experts that one kernel takes at least."""
     sorting: float = 2.0
@@ -60,12 +60,12 @@ POLICY = Policy()
 
 
 class _Loops(Struct, frozen=True, kw_only=True):
-    """Per call and per task of the graph, the loop it is in and the expert it is for; NONE outside.
+    """Loop that each call and each task of the graph is in and the expert it is for; NONE outside.
     A loop's backward is a loop of its own."""
 
     num: int
     num_experts: int
-    """In all loops."""
+    """Number of experts in all loops."""
     call_loop: Int64
     call_expert: Int64
     task_loop: Int64
@@ -139,7 +139,7 @@ def _loops(case: Case, graph: Graph) -> _Loops | None:
 
 
 def _inside(bounds: Int64, times: Int64, indices: Int64) -> tuple[Int64, Int64]:
-    """Which of these lie inside the bounds by their times, and between which of them each."""
+    """Indices that lie inside the bounds by their times, and the bounds that each lies between."""
     part = np.searchsorted(bounds, times[indices], side="right") - 1
     inside = (part >= 0) & (part < len(bounds) - 1)
     return indices[inside], part[inside]

@@ -126,7 +126,7 @@ def pauses_of(case: Case, graph: Graph) -> Intervals:
 
 
 def _unexplained(case: Case, graph: Graph) -> Proposal | Abstention | None:
-    """Without stacks: whether gaps that a collector could fill cost anything."""
+    """Judge without stacks whether gaps that a collector could fill cost anything."""
     if _would_show(case):
         return None
     gaps = long_gaps(case)
@@ -176,7 +176,7 @@ def _is_once_a_step(case: Case, graph: Graph, gaps: HostGaps) -> bool:
 
 
 def _possible(case: Case, gaps: HostGaps) -> Proposal:
-    """It looks like the collector, and other Python may look so too."""
+    """Proposal for what looks like the collector: other Python may look so too."""
     ranges = ranges_of(case, gaps, whole=False)
     held_ms = float(np.mean(gaps.own_ns)) / 1e6
     shortest, longest = int(gaps.own_ns.min()) / 1e6, int(gaps.own_ns.max()) / 1e6

@@ -63,10 +63,10 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     gap_ns: float = 420.0
-    """Between two kernels of a graph; lab/launch_tiny.fixed, the median of 2,022 (5 % to 95 %: 383
-    to 608)."""
+    """Nanoseconds between two kernels of a graph; lab/launch_tiny.fixed, the median of 2,022 (5 %
+    to 95 %: 383 to 608)."""
     least_gain: float = 1.02
-    """Without the host's time for launches, below which they cost nothing."""
+    """Gain without the host's time for launches below which they cost nothing."""
     same_share: float = 0.9
     """Share of a step's launches that must recur in the next for its shapes to hold still."""
 

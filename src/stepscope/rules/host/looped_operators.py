@@ -66,7 +66,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 POLICY = Policy()
 PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|\w*convolution\w*)$")
-"""What stays of these, in one call, is what they compute."""
+"""Products: what stays of these, in one call, is what they compute."""
 
 
 def propose(case: Case) -> Proposal | None:
@@ -104,7 +104,9 @@ def propose(case: Case) -> Proposal | None:
 
 
 def turns_of(case: Case, graph: Graph) -> Int64:
-    """Per task, how often the loop turns that it is in; 1 outside of loops.
+    """Turns of the loop that each task is in; 1 outside of loops. The shortest body counts: in `a b
+    a b a b` that is `a b`, not `a b a b`. Of turns that are not all alike, as often as the operator
+    in the middle is called.
 
     The shortest body counts: in `a b a b a b` that is `a b`, not `a b a b`. Of turns that are not
     all alike, as often as the operator in the middle is called.
@@ -169,7 +171,7 @@ def _irregular(names: Int64, step: Int64, own: Bool) -> list[slice]:
 
 
 def _of_large_products(case: Case, graph: Graph) -> Bool:
-    """Per task, whether a product in it reads more numbers than a call's time is worth."""
+    """Mask of the tasks in which a product reads more numbers than a call's time is worth."""
     trace = case.context.trace
     products = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, PRODUCT))
     large = products[[_num_read(trace, op) > POLICY.small for op in products.tolist()]]

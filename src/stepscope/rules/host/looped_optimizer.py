@@ -64,7 +64,7 @@ on one host."""
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_kernels: int = 16
-    """In one Optimizer.step, below which there is no loop worth the name."""
+    """Kernels in one Optimizer.step below which there is no loop worth the name."""
     parameter_ns: float = 4_000.0
     """The host's time per parameter that is left: lists of tensors are gathered, grouped and
     checked. lab/optim_loop.fixed: 1.2 to 2.1 ms for 245 parameters."""
@@ -83,10 +83,10 @@ class _Loop(Struct, frozen=True, kw_only=True):
     """The looped part of the optimizer's steps."""
 
     ranges: Intervals
-    """From the first looped operator of each Optimizer.step to its end."""
+    """Ranges from the first looped operator of each Optimizer.step to its end."""
     tasks: Bool
     num_parameters: float
-    """Per step."""
+    """Parameters per step."""
     left_ns: float
     """Device time of the loop, per step, when it is done at once."""
 
@@ -196,8 +196,8 @@ def _loop(case: Case, graph: Graph) -> _Loop | None:
 
 
 def _looping(case: Case, marks: Int64, ops: Int64) -> Intervals:
-    """In each mark, from its first looped operator to its end: what comes before is gathering, and
-    stays."""
+    """Ranges in each mark from its first looped operator to its end: what comes before is
+    gathering, and stays."""
     trace = case.context.trace
     first = np.sort(trace.start_ns[ops])
     position = np.searchsorted(first, trace.start_ns[marks])

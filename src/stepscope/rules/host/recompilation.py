@@ -72,7 +72,7 @@ def _compiled_once(case: Case, graph: Graph) -> Graph:
 
 
 def advise_run(run: RunFacts) -> Advice | None:
-    """By the compiler's counts over the whole run: what it gave up runs as it is written."""
+    """Advise by the compiler's counts over the whole run: what it gave up runs as it is written."""
     given_up = [rank for rank in run.ranks if rank.num_given_up]
     if not given_up:
         return None

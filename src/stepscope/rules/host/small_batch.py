@@ -207,7 +207,7 @@ def _folded(case: Case, graph: Graph, micro: Int64, folds: int, roof_share: floa
 
 
 def _micro_steps(case: Case, graph: Graph) -> Int64:
-    """Per call, the micro-step of its step: a new one begins where forward work follows backward
+    """Micro-step of its step for each call: a new one begins where forward work follows backward
     work. NONE: in none, as the optimizer and what follows the last backward are."""
     owner = call_of_task(graph)
     micro = np.full(len(graph.call_event), NONE, np.int64)

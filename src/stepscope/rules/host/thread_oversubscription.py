@@ -65,7 +65,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """A second on a core: the same two runs have 1 and 52. Threads that wait for the GIL switch as
     often, and are not moved."""
     most_used: float = 0.9
-    """Of the cores, above which threads that work cannot be told from those that spin."""
+    """Share of the cores above which threads that work cannot be told from those that spin."""
     least_busy: float = 0.8
     """Share of the cores that samples were taken on: below it a thread that waits for a core would
     find one."""
@@ -110,7 +110,7 @@ def propose(case: Case) -> Proposal | Remark | Abstention | None:
 
 
 def _by_count(metadata: RankMetadata) -> Remark | None:
-    """From the run's own numbers: nothing is said where there is room for every thread."""
+    """Remark from the run's own numbers: nothing is said where there is room for every thread."""
     assert metadata.threads is not None
     assert metadata.cores is not None
     local_ranks = max(metadata.local_ranks or 1, 1)
@@ -133,8 +133,9 @@ def _by_count(metadata: RankMetadata) -> Remark | None:
 
 
 def _by_cores_used(case: Case, metadata: RankMetadata, said: Remark) -> Proposal | None:
-    """Without a device operators wait for those of their threads that have no core. As many threads
-    as cores spend no more time on them than all these do now; at the least one thread does it."""
+    """Propose without a device, where operators wait for those of their threads that have no core.
+    As many threads as cores spend no more time on them than all these do now; at the least one
+    thread does it."""
     graph, cores, used = case.graph, metadata.own_cores, metadata.cores_used
     operators_ns = float(graph.task_ns.sum()) / max(graph.num_steps, 1)
     if case.kinds is not None and len(graph) and case.kinds.comms.all():
@@ -202,7 +203,8 @@ def _at_once(trace: Trace, ops: Int64) -> tuple[int, int]:
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
-    """By perf: the counters of a process, or the threads that its samples show on each core."""
+    """Advise by perf: the counters of a process, or the threads that its samples show on each
+    core."""
     if auxiliary.system is None:
         return []
     by_samples = [_by_samples(stacks) for stacks in auxiliary.system.stacks]

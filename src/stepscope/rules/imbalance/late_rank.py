@@ -67,7 +67,7 @@ POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
-    """That rank as fast as the others."""
+    """Propose that the late rank is as fast as the others."""
     if len(job.cases) < 2:
         return None
     return _late(job) or _hidden(job)
@@ -175,7 +175,7 @@ def _device_words(job: JobCase) -> str:
 
 
 def advise_run(run: RunFacts) -> Advice | None:
-    """By steps timed with no profiler, on each rank for itself."""
+    """Advise by steps timed with no profiler, on each rank for itself."""
     late = late_by_own_time(run)
     if late is None:
         return _slow_loader(run)
@@ -237,8 +237,9 @@ def _is_denied(job: JobCase, index: int) -> bool:
 
 
 def _slow_loader(run: RunFacts) -> Advice | None:
-    """With a device the host's waits for others are not told from its own; what it waits for its
-    loader is its own, and nothing hides it on a host that never runs ahead of the device."""
+    """Advise on a slow loader. With a device the host's waits for others are not told from its own;
+    what it waits for its loader is its own, and nothing hides it on a host that never runs ahead of
+    the device."""
     waits = {
         rank.rank: rank.steps.wait_ns
         for rank in run.ranks

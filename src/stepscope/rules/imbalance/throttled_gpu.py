@@ -47,7 +47,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_factor: float = 1.05
     """Devices of one make differ by two or three percent."""
     least_low: float = 1.02
-    """For nine tenths of the kernels' time: a clock slows all of them, noise only some."""
+    """Ratio for nine tenths of the kernels' time: a clock slows all of them, noise only some."""
     least_samples: float = 0.5
     """Share of the driver's samples with a reason from which it is the run's state and not a
     moment's."""
@@ -76,7 +76,8 @@ def clocks_of(name: str | None) -> str:
 
 
 def propose(case: Case) -> Proposal | Remark | None:
-    """By the driver's own word, for one rank: heat or a failing supply holds the clock down."""
+    """Propose by the driver's own word, for one rank: heat or a failing supply holds the clock
+    down."""
     device = None if case.metadata is None else case.metadata.device
     if (
         device is None
@@ -117,7 +118,7 @@ def _name(case: Case) -> str | None:
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
-    """That rank's kernels at the others' rate."""
+    """Propose that the slow rank's kernels run at the others' rate."""
     slow = slow_device(job)
     if slow is None:
         return None
@@ -163,8 +164,8 @@ def _at_rate(job: JobCase, job_graph: JobGraph, index: int, factor: float) -> Jo
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
-    """By monitors' samples: reasons that the driver gave while the device was at work, and clocks
-    against the peers'."""
+    """Advise by monitors' samples: reasons that the driver gave while the device was at work, and
+    clocks against the peers'."""
     recordings = () if auxiliary.system is None else auxiliary.system.recordings
     judged = [
         _named_amd(device) if recording.format in AMD_FORMATS else device

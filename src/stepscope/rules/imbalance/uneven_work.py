@@ -115,7 +115,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 
 def _uneven_hosts(job: JobCase) -> JobProposal | None:
-    """Without a device: the operators of one rank take longer, on inputs of other sizes."""
+    """Propose without a device: the operators of one rank take longer, on inputs of other sizes."""
     speeds = rank_speeds(job)
     index = speeds.slowest
     values = tuple(host["operators"] for host in speeds.host_ns)
@@ -203,7 +203,7 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
 
 
 def advise_run(run: RunFacts) -> Advice | None:
-    """By steps timed with no profiler: own times that differ, and not on one rank alone."""
+    """Advise by steps timed with no profiler: own times that differ, and not on one rank alone."""
     own = _uneven(run)
     if not own or _may_be_load(run, own[0].spread):
         return None

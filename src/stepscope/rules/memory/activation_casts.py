@@ -46,7 +46,7 @@ BOUND = "memory"
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_gain: float = 1.05
-    """Below which other training is not worth it."""
+    """Gain below which other training is not worth it."""
     host_share: float = 0.5
     """Share of the logarithm of the casts' gain from which it is their launches that cost."""
 

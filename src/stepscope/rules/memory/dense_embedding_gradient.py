@@ -74,7 +74,7 @@ class Tables(Struct, frozen=True, kw_only=True):
     events: Int64
     """Their dense backward operators."""
     num: int
-    """In a step."""
+    """Number of these operators in a step."""
     size_bytes: int
     touched: float
     """The share of their rows that a batch looks up, at most."""
@@ -124,8 +124,8 @@ def propose(case: Case) -> Proposal | None:
 
 
 def _on_host(case: Case, optimizer: str) -> Proposal | None:
-    """Without a device the operators over whole tables are the work: gradients that are filled,
-    added up, and applied."""
+    """Propose without a device, where the operators over whole tables are the work: gradients that
+    are filled, added up, and applied."""
     trace = case.context.trace
     is_asked = optimizer in HOST_LEFT and (trace.meta.world_size or 1) == 1
     if not is_asked or not on_host(case):
@@ -222,7 +222,7 @@ def _table_shape(inputs: ParsedInputs, name: str) -> tuple[int, int] | None:
 
 
 def _table_bytes(shape: tuple[int, int]) -> int:
-    """In the allocator's blocks, as weights are counted."""
+    """Bytes in the allocator's blocks, as weights are counted."""
     return -(-prod(shape) * ELEMENT_BYTES // BLOCK) * BLOCK
 
 

@@ -165,7 +165,7 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
 
 
 def _where(report: MemoryReport, record: MemoryRecord) -> str:
-    """Which of several: a rank's own recording, or a device of one."""
+    """Words for which of several it is: a rank's own recording, or a device of one."""
     if len(report.records) < 2:
         return ""
     device = "" if record.device is None else f", device {record.device}"

@@ -85,8 +85,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     whole_row: int = 64
     """Channels of 16 bits from which a row fills what memory is read by; fewer reach their part."""
     volume_share: float = 0.1
-    """Over volumes (NDHWC) in 16 bits, for which PyTorch has no kernels of its own: 0.05 to 0.16
-    (r3d_18)."""
+    """Share reached over volumes (NDHWC) in 16 bits, for which PyTorch has no kernels of its own:
+    0.05 to 0.16 (r3d_18)."""
     volume_backward_share: float = 0.25
     """Backward, with the copy of the gradient that it takes there."""
     full_share: float = 0.75
@@ -141,7 +141,7 @@ POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
-    """Without the transposes, the norms at NHWC's rate."""
+    """Propose to drop the transposes, with the norms at NHWC's rate."""
     graph, roofs = case.graph, case.context.roofs
     table = case.table
     around = table.where(partial(is_convolution, table))
@@ -212,7 +212,7 @@ def turned_by_compiler(case: Case) -> Change | None:
 
 
 def _more_launches(table: TaskTable, norms: Bool) -> Float64:
-    """Per task, the launches that NHWC adds in fp32: on the first kernel of each operator. They are
+    """Launches that NHWC adds in fp32, by task: on the first kernel of each operator. They are
     further kernels of one that is entered anyway, and each is a part of it."""
     first = np.diff(table.op, prepend=NONE - 1) != 0
     on_tensor_cores = is_among(table.op, table.op[table.tensor_core == 1])
@@ -249,7 +249,7 @@ def _is_norm(table: TaskTable, op: int) -> bool:
 
 
 def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks | None) -> Float64:
-    """Per task its time in NHWC, NaN where it stays: an operator's whole time on its longest
+    """Time of each task in NHWC, NaN where it stays: an operator's whole time on its longest
     kernel, nothing on the others."""
     times = np.full(len(graph), np.nan)
     of_norms = np.flatnonzero(norms)
@@ -271,7 +271,7 @@ def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks |
 def _probed_times(
     graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks | None
 ) -> Float64:
-    """Per task its time in NHWC, by what its operator was measured to take; NaN elsewhere."""
+    """Time of each task in NHWC, by what its operator was measured to take; NaN elsewhere."""
     around = table.where(partial(is_convolution, table)) & table.where(partial(is_nchw, table))
     leads = first_tasks(table, norms | (around & table.is_matrix))
     probed = timed(graph, table, roofs, leads, lambda _, now: with_also(now, NHWC))
@@ -317,7 +317,7 @@ def _aligned_ns(table: TaskTable, roofs: DevicePeaks, op: int) -> float | None:
 
 
 def _left_of_turns(graph: Graph, table: TaskTable, turning: Bool) -> Float64:
-    """What stays of each turn in NHWC."""
+    """Time that stays of each turn in NHWC."""
     tasks = np.flatnonzero(turning)
     to_nhwc = matching(table.trace, TO_NHWC)[graph.task_event[tasks]]
 

@@ -176,8 +176,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _fallen_back(case: Case, table: TaskTable, groups: list[AttentionGroup]) -> str | None:
-    """That scaled_dot_product_attention itself wrote most of them out, and its mask; None where the
-    model did."""
+    """Note that scaled_dot_product_attention itself wrote most of them out, and its mask; None
+    where the model did."""
     trace = case.replayed
     wanted = matching(trace, SDPA) & ~trace.device_work
     leads = [int(table.op[group.lead]) for group in groups if not group.is_backward]

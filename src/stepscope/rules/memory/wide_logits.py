@@ -57,7 +57,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     unknown_share: float = 0.1
     """Share of the step in softmax kernels from which shapes are asked for."""
     instructions: int = 45
-    """Per logit going forward: a running maximum and a running sum take two exponentials each."""
+    """Instructions per logit going forward: a running maximum and a running sum take two
+    exponentials each."""
     backward_factor: float = 1.3
     """Times a plain stream over the same bytes, going back."""
     compiled_backward_factor: float = 2.15
@@ -239,7 +240,7 @@ def _passes(
     item_bytes: int | None = None,
     ideal: bool = False,
 ) -> tuple[Float64, Bool]:
-    """Per task the time of a fused loss's pass, and which tasks stand for one."""
+    """Time of a fused loss's pass, by task, and which tasks stand for one."""
     times, kept = np.zeros(len(mask)), np.zeros(len(mask), np.bool_)
     for task in np.flatnonzero(mask & table.leads).tolist():
         op = int(table.op[task])

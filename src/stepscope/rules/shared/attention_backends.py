@@ -17,7 +17,7 @@ MAX_REASON_CHARS = 90
 def backends_line(
     roofs: DevicePeaks, call: OperatorCall, precision: str, weight_ns: float
 ) -> tuple[str, ...]:
-    """For the evidence; nothing where none was timed."""
+    """Line of evidence; nothing where none was timed."""
     timed: list[tuple[float, str]] = []
     refused = []
     for name in BACKENDS:

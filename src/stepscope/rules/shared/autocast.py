@@ -74,7 +74,7 @@ class Autocast(Struct, frozen=True, kw_only=True):
 
 
 class _Tensor(Struct, frozen=True, kw_only=True):
-    """What was written last of some size."""
+    """Tensor that was written last of some size."""
 
     narrow: bool
     numel: int = 0
@@ -90,7 +90,7 @@ WIDE = _Tensor(narrow=False)
 
 
 class _Types(Struct, kw_only=True):
-    """Which tensors of a step are 16 bits wide, by their number of elements."""
+    """Types of a step's tensors, by their number of elements: which are 16 bits wide."""
 
     tensors: dict[int, _Tensor] = field(default_factory=dict)
     last: _Tensor = WIDE
@@ -130,7 +130,7 @@ def _may_be_part(tensor: Operand, whole: _Tensor) -> bool:
 
 
 def _is_vector(tensor: Operand) -> bool:
-    """As biases and scales are, whatever they are spread over."""
+    """Whether it is a vector, as biases and scales are, whatever they are spread over."""
     return sum(size > 1 for size in tensor.dims) < 2
 
 
@@ -142,7 +142,7 @@ class _Casts(Struct, frozen=True, kw_only=True):
     parameters: tuple[int, ...] = ()
     narrow: bool = False
     is_done_again: bool = False
-    """By a pass that recomputes it for its gradient, so that this one has none."""
+    """Whether a pass recomputes it for its gradient, so that this one has none."""
 
 
 def under_autocast(case: Case, roofs: DevicePeaks) -> Autocast:
@@ -178,8 +178,8 @@ def _cost(roofs: DevicePeaks, casts: _Casts, once: float) -> tuple[float, float]
 
 
 def _with_parents(case: Case, ops: Int64, of_ops: list[bool]) -> Bool:
-    """Per event of the trace, and for none of them: of these operators, and of those that they are
-    parts of, which are the ones that autograd knows."""
+    """Mask over the trace's events: of these operators, and of those that they are parts of, which
+    are the ones that autograd knows. The last entry is for none."""
     parent, kind = case.context.links.parent, case.context.trace.kind
     narrow, places, outer = np.array(of_ops, np.bool_), np.arange(len(ops)), parent[ops]
     result = np.zeros(len(kind) + 1, np.bool_)
@@ -251,7 +251,7 @@ class _Kind(Struct, frozen=True, kw_only=True):
     is_layer: bool = False
     """A product with a weight."""
     tensors: tuple[Operand, ...] = ()
-    """Those that decide about the type; of a product, what it reads in fp32."""
+    """Tensors that decide about the type; of a product, what it reads in fp32."""
     parameters: tuple[int, ...] = ()
     """Elements of each that a product has."""
     written: int = 0
@@ -296,7 +296,7 @@ def _kind(table: TaskTable, op: int) -> _Kind:
 
 
 def _casts(kind: _Kind, types: _Types) -> _Casts:
-    """What is cast for the operator; `types` is what is written after it."""
+    """Casts for the operator; `types` is what is written after it."""
     if not kind.has_inputs:
         return _Casts()
     if kind.is_product:

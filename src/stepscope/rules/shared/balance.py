@@ -77,7 +77,7 @@ def _balanced(job: JobCase, job_graph: JobGraph) -> JobGraph:
 
 
 def segments(job: JobCase, index: int) -> Int64:
-    """Per task of a rank, a number for its step and the collective launched last before it, the
+    """Number for each task of a rank, by its step and the collective launched last before it, the
     same on all ranks. Sends and receives do not count: what stands between them is another stage's
     on every rank."""
     part = job.job_graph.parts[index]
@@ -104,8 +104,8 @@ def numbered(shared: Int64, step: Int64, num: int) -> Int64:
 
 
 def balanced_shares(job: JobCase) -> Float64:
-    """Per collective, the rows that travel at the busiest rank when every rank sends to all alike,
-    over those that do now; 1 where the splits are not recorded for all its ranks."""
+    """Rows that travel at the busiest rank when every rank sends to all alike, over those that do
+    now, per collective; 1 where the splits are not recorded for all its ranks."""
     sides: dict[int, list[Exchange]] = {}
     for index in range(len(job.cases)):
         trace, graph = job.cases[index].context.trace, job.job_graph.parts[index].graph

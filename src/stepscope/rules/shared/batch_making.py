@@ -48,7 +48,7 @@ class Making(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """For the evidence."""
+        """Words for the evidence."""
         return f"{self.share:.0%} of it in {self.line}: {self._what}"
 
     @property

@@ -226,7 +226,7 @@ def at_size(case: Case, graph: Graph, times: float, roof_share: float) -> Float6
 
 
 def measured_growth(case: Case, graph: Graph, times: int) -> Float64:
-    """Per task how many times as long its operator took with so many times the batch; NaN where
+    """Ratio of each task's operator time with so many times the batch to its time now; NaN where
     that was not measured."""
     trained, table, roofs = trained_weights(case.context), case.table, case.context.roofs
     weights = frozenset() if trained is None else trained.shapes

@@ -31,8 +31,8 @@ class HostGaps:
     start: Int64
     end: Int64
     own_ns: Int64
-    """Without the parts that are somebody else's: the loader, saving, compiling, the allocator,
-    waits, the optimizer."""
+    """Time without the parts that are somebody else's: the loader, saving, compiling, the
+    allocator, waits, the optimizer."""
     usual_ns: Int64
     """What such a gap takes anyway: little between two operators, more where one thread hands over
     to another or a step ends."""
@@ -108,8 +108,7 @@ def elsewhere(case: Case) -> Intervals:
 
 
 def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
-    """Per call, the share of the host's recorded work from it to the next call that lies inside the
-    ranges."""
+    """Share of the host's recorded work from each call to the next that lies inside the ranges."""
     host = case.context.host
     known = (host.input, host.io, host.gc, host.compile, host.allocator)
     other = join(waiting_of(case, graph), *known)

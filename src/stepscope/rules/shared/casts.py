@@ -86,7 +86,7 @@ def made_by_autocast(case: Case) -> Bool:
 
 
 def spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: bool) -> Change:
-    """Without these casts; the sums then run over half the bytes."""
+    """Drop these casts; the sums then run over half the bytes."""
     trace, links = case.replayed, case.context.links
     ops: Int64 = distinct(table.op[gone])
     outer = ancestor_with(links.parent, ops[ops != NONE], matching(trace, CASTING), outermost=True)
@@ -115,7 +115,7 @@ class _Added(Struct, frozen=True, kw_only=True):
 
 
 def spared_casts(case: Case) -> Bool:
-    """Those of autocast, but for the logits' before the loss."""
+    """Casts of autocast, but for the logits' before the loss."""
     table = case.table
 
     def is_of_logits(op: int) -> bool:
@@ -153,7 +153,7 @@ def in_half(
 def _narrower_ns(
     graph: Graph, table: TaskTable, roofs: DevicePeaks, casts: Bool, scalings: Bool
 ) -> Float64:
-    """Per task that moves fp32 numbers its time over 16 bits, NaN where it stays as it is."""
+    """Time over 16 bits of each task that moves fp32 numbers, NaN where it stays as it is."""
     of_norms = scalings | table.where(lambda op: bool(OF_SQUARES.search(table.op_name(op))))
     of_norms = of_norms | is_among(table.home, table.op[of_norms & (table.op != NONE)])
     saved = np.array([_saved_bytes(table, op) for op in table.example.tolist()])

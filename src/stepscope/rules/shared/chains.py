@@ -31,9 +31,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.01
     """Share of the device's time that all runs of a chain must take."""
     same: float = 1.5
-    """Between the recorded time of a chain and the measured one: its operators choose no kernels,
-    but find in the cache what others have just written (44 chains in 32 recordings of an H200: 34
-    lie within it, the median takes 1.15 of what was recorded)."""
+    """Ratio between the recorded time of a chain and the measured one, at most: its operators
+    choose no kernels, but find in the cache what others have just written (44 chains in 32
+    recordings of an H200: 34 lie within it, the median takes 1.15 of what was recorded)."""
     longest: int = 100
     """Operators: more is no chain of small operations but a model without products."""
 
@@ -60,7 +60,7 @@ class Chain(Struct, frozen=True, kw_only=True):
 
 @once_a_case
 def timed_runs(case: Case) -> TimedRuns:
-    """What is known of the replayed steps' runs."""
+    """Measured times of the replayed steps' runs."""
     runs, roofs = runs_of(case), case.context.roofs
     assert runs is not None
     ns, share = np.full(len(runs.lead), np.nan), np.full(len(runs.lead), np.nan)
@@ -102,9 +102,9 @@ class _Flow(Struct, kw_only=True):
     """What the operators of a chain so far have written and read."""
 
     live: dict[Tensor, list[int]]
-    """By size, the operators whose result is not taken up yet."""
+    """Operators whose result is not taken up yet, by size."""
     last: dict[Tensor, str]
-    """By size, what was read or written last."""
+    """Name of what was read or written last, by size."""
     given: int = 0
     again: int = 0
     again_bytes: float = 0.0
@@ -139,8 +139,8 @@ class _Flow(Struct, kw_only=True):
 
 
 def chain_of(table: TaskTable, ops: list[int]) -> Chain | None:
-    """These operators, each with where its tensors come from; None where the record does not
-    tell."""
+    """Chain of these operators, each with where its tensors come from; None where the record does
+    not tell."""
     flow, parts = _Flow(live={}, last={}), []
     for place, op in enumerate(ops):
         part = _part(table, op, flow)

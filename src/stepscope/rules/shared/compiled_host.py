@@ -59,7 +59,7 @@ NORM_BUFFERS = 3
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """In launches of an operator before compiling; of 26 host-bound models before and after
+    """Costs in launches of an operator before compiling; of 26 host-bound models before and after
     `torch.compile`, 18 of them in `reduce-overhead` too (H200 hosts, torch 2.11)."""
 
     per_parameter: float = 0.4
@@ -128,13 +128,13 @@ def _in_loop(case: Case) -> Bool:
 
 
 def _last(mask: Bool, index: Int64) -> Int64:
-    """Per entry the last masked one up to it; NONE before the first."""
+    """Last masked entry up to each; NONE before the first."""
     last: Int64 = np.maximum.accumulate(np.where(mask, index, NONE))
     return last
 
 
 def _next(mask: Bool, index: Int64) -> Int64:
-    """Per entry the next masked one from it on; past the end after the last."""
+    """Next masked entry from each on; past the end after the last."""
     following: Int64 = np.minimum.accumulate(np.where(mask, index, len(index))[::-1])[::-1]
     return following
 
@@ -163,8 +163,8 @@ def model_kernels(case: Case) -> Bool:
 
 @once_a_case
 def launch_weight(case: Case) -> Float64:
-    """Per task, in launches: the first kernel of an operator is one, each further one little
-    more. An operator is entered once, and so is the kernel that a compiler writes."""
+    """Weight of each task in launches: the first kernel of an operator is one, each further one
+    little more. An operator is entered once, and so is the kernel that a compiler writes."""
     op = case.table.op
     is_first = np.diff(op, prepend=NONE) != 0
     return np.where(is_first | (op == NONE), 1.0, INNER_LAUNCH)
@@ -172,7 +172,7 @@ def launch_weight(case: Case) -> Float64:
 
 @once_a_case
 def num_left(case: Case, *, launches: bool = False) -> float:
-    """What is left of them when compiled, a step: kernels, or launches of them."""
+    """Number that is left of them when compiled, a step: kernels, or launches of them."""
     counters = model_kernels(case) & case.table.where(partial(_is_counter, case.table))
     weight = launch_weight(case) if launches else None
     left = num_compiled_kernels(case, model_kernels(case), weight)
@@ -226,7 +226,7 @@ def _entering(case: Case, once: float) -> float:
 
 @once_a_case
 def own_python(case: Case) -> Float64:
-    """Per call, the host's work in long stretches of Python, which no compiling takes away."""
+    """Host's work after each call in long stretches of Python, which no compiling takes away."""
     graph = case.graph
     gaps = between_operators.long_gaps(case)
     gaps = gaps.only(gaps.own_ns > SHORT_GAP_NS)

@@ -15,7 +15,7 @@ TENSOR_CORE_CHANNELS = 4
 BACKWARD_TRANSPOSED = 7
 """Where `aten::convolution_backward` says that it is of a transposed one."""
 NARROW_CHANNELS = 64
-"""In and out, up to which the compiler takes a convolution for a narrow one (torch 2.11 and
+"""Channels in and out up to which the compiler takes a convolution for a narrow one (torch 2.11 and
 2.13)."""
 
 

@@ -73,7 +73,8 @@ class FusibleRuns(Struct, frozen=True, kw_only=True):
     grad_in: Float64
     """The largest tensor that the first operator reads."""
     over_batches: Bool
-    """It has a batch norm, whose library kernels are slow for reasons of their own."""
+    """Mask of the runs with a batch norm, whose library kernels are slow for reasons of their
+    own."""
     num_norms_backward: Int64
     copies: Bool
     sums: Bool
@@ -83,7 +84,7 @@ class FusibleRuns(Struct, frozen=True, kw_only=True):
 
     @property
     def several(self) -> Bool:
-        """Those with something to fuse: more than one operator."""
+        """Mask of the runs with something to fuse: more than one operator."""
         return self.num_ops > 1
 
     def tasks_of(self, chosen: Bool) -> Int64:
@@ -264,7 +265,7 @@ class _Run(Struct, kw_only=True):
     place: int
     backward: bool
     live: dict[int, int] = field(default_factory=dict)
-    """What was written in it and is not taken up yet, how often."""
+    """Tensors that were written in it and are not taken up yet, and how often."""
     seen: set[int] = field(default_factory=set)
     comes_in: float = 0.0
     may_come_in: float = 0.0
@@ -393,8 +394,8 @@ def _fits(table: TaskTable, op: int) -> bool:
 
 
 def num_compiled_kernels(case: Case, of_model: Bool, weight: Float64 | None = None) -> float:
-    """What is left of these kernels, a step: one for each run, more where it sums over rows, and
-    what the compiler leaves alone. With `weight`, a kernel that is left counts so much."""
+    """Number that is left of these kernels, a step: one for each run, more where it sums over rows,
+    and what the compiler leaves alone. With `weight`, a kernel that is left counts so much."""
     graph, table, runs = case.graph, case.table, runs_of(case)
     left = of_model.copy()
     if runs is not None:

@@ -30,20 +30,20 @@ from stepscope.rules.task_table import TaskTable
 from stepscope.workload.operands import operand
 
 STATISTICS_NS, BACKWARD_NS = 0.85, 1.85
-"""For each number of a channel."""
+"""Nanoseconds for each number of a channel."""
 STATISTICS_RATE, BACKWARD_RATE = 450.0, 700.0
 """Bytes a nanosecond."""
 NORM_FIXED_NS, NORM_BACKWARD_FIXED_NS = 10_000, 3_000
 """Forward it is three kernels."""
 THIN_NS = 0.0004
-"""For each number and weight of a depthwise convolution in NHWC."""
+"""Nanoseconds for each number and weight of a depthwise convolution in NHWC."""
 NORM_KERNELS = 3
 """Kernels of a batch norm going forward, where cuDNN has one."""
 NORMS = ("aten::cudnn_batch_norm", "aten::cudnn_batch_norm_backward")
 
 
 def times_in_half(graph: Graph, table: TaskTable, roofs: DevicePeaks, narrow: Bool) -> Float64:
-    """Per task its time under autocast to bf16, NaN where it stays as it is; `narrow` are those
+    """Time of each task under autocast to bf16, NaN where it stays as it is; `narrow` are those
     that stream over 16 bits then."""
     times = np.full(len(graph), np.nan)
     shortest = fixed_ns(roofs, STREAM_FIXED_NS)
@@ -66,7 +66,7 @@ def times_in_half(graph: Graph, table: TaskTable, roofs: DevicePeaks, narrow: Bo
 
 
 def more_norm_launches(table: TaskTable) -> Float64:
-    """Per task, the launches of a batch norm in bf16 more than in fp32, in operators."""
+    """Launches of a batch norm in bf16 more than in fp32, by task, in operators."""
     forward = table.where(lambda op: table.op_name(op) == NORMS[0] and is_nchw(table, op))
     leads = forward & (np.diff(table.op, prepend=-2) != 0)
     return np.where(leads, INNER_LAUNCH * (NORM_KERNELS - 1), 0.0)

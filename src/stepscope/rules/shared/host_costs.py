@@ -29,7 +29,7 @@ MAX_OTHER = 3.0
 
 
 class HostCosts(Struct, frozen=True, kw_only=True):
-    """In launches of an operator before compiling, of 26 host-bound models before and after
+    """Costs in launches of an operator before compiling, of 26 host-bound models before and after
     `torch.compile`, 18 of them in `reduce-overhead` too (H200 hosts, torch 2.11); of graphs in
     nanoseconds. An operator of the small models is 1.35 of those models'."""
 
@@ -47,12 +47,12 @@ class HostCosts(Struct, frozen=True, kw_only=True):
     graph_kernel_ns: float = 13.0
     """What each kernel of the graph adds to it: the same, from 40 kernels to 160."""
     timed: tuple[str, ...] = ()
-    """What of it was timed."""
+    """Names of the costs that were timed."""
 
 
 @once_a_case
 def host_costs(case: Case) -> HostCosts:
-    """What is known of the run's host."""
+    """Costs of the run's host, as far as they are known."""
     replayed = case.facts.replayed
     share = 0.0 if replayed is None else replayed.shares.get("host", 0.0)
     weight_ns = share * case.step_interval_ns
@@ -67,12 +67,12 @@ def host_costs(case: Case) -> HostCosts:
 
 
 def host_call(name: str) -> OperatorCall:
-    """What is timed of the host."""
+    """Call that is timed of the host."""
     return OperatorCall(op=f"host:{name}", dims=(), types=(), strides=(), concrete=())
 
 
 def timed_words(costs: HostCosts) -> tuple[str, ...]:
-    """For the evidence; nothing where none was timed."""
+    """Words for the evidence; nothing where none was timed."""
     return (f"timed on this host: {', '.join(costs.timed)}",) if costs.timed else ()
 
 
@@ -88,7 +88,7 @@ def _of_graphs(costs: HostCosts, launch_ns: float | None, kernel_ns: float | Non
 
 
 def _of_compiled(costs: HostCosts, eager_ns: float, times: dict[str, float | None]) -> HostCosts:
-    """As many times as much as on the reference host."""
+    """Costs that are as many times those of the reference host as was timed."""
     fields = {
         LAUNCHES: ("per_launch", "a compiled launch"),
         ENTRY: ("entering", "entering compiled code"),

@@ -64,8 +64,8 @@ def waiting_of(case: Case, graph: Graph) -> Intervals:
 
 @once_a_case
 def share_inside(case: Case, ranges: Intervals) -> Float64:
-    """Per call, the share of the host's own time from it to the next call that lies inside the
-    ranges, without what recording cost there and outside."""
+    """Share of the host's own time from each call to the next that lies inside the ranges, without
+    what recording cost there and outside."""
     own, waiting, recorded = _own_time(case)
     start, end = case.graph.call_start_ns, case.graph.call_end_ns
     inside = np.minimum(lengths_in(start, end, subtract(ranges, waiting)), own)
@@ -81,7 +81,7 @@ def share_inside(case: Case, ranges: Intervals) -> Float64:
 
 
 class _Recorded(Struct, frozen=True, kw_only=True):
-    """What was recorded of the host: when, what that cost, and from which to which for a call."""
+    """Records of the host: when, what that cost, and from which to which for a call."""
 
     times: Int64
     weight: Int64
@@ -91,7 +91,7 @@ class _Recorded(Struct, frozen=True, kw_only=True):
 
 @once_a_case
 def _own_time(case: Case) -> tuple[Int64, Intervals, _Recorded]:
-    """Per call the host's own time to the next, when it waits, and what was recorded."""
+    """Host's own time from each call to the next, when it waits, and what was recorded."""
     waiting = waiting_of(case, case.graph)
     start, end = case.graph.call_start_ns, case.graph.call_end_ns
     times, weight = recorded_weights(case.replayed, case.context.host)
@@ -115,8 +115,8 @@ def call_of_task(graph: Graph) -> Int64:
 
 
 def with_operators(graph: Graph, table: TaskTable, operators: Float64) -> Graph:
-    """So many operators more beside each task's. They come from no Python of the model's: each
-    takes the host what the middle one of the model's does, of those that are left."""
+    """Add so many operators beside each task's. They come from no Python of the model's: each takes
+    the host what the middle one of the model's does, of those that are left."""
     work, call = graph.call_parts["work"], call_of_task(graph)
     of_model = (np.diff(call, prepend=NONE) != 0) & ~table.optimizer & (table.op != NONE)
     ops, of_op = np.unique(table.op[of_model], return_inverse=True)
@@ -169,7 +169,7 @@ def without_operators(case: Case, graph: Graph, ranges: Intervals) -> Graph:
 
 @once_a_case
 def _operators_inside(case: Case, ranges: Intervals) -> Float64:
-    """Per stretch of operators of a run without a device, the share of it inside the ranges."""
+    """Share inside the ranges of each stretch of operators of a run without a device."""
     assert case.recorded is not None
     start, length = case.recorded.call_start_ns, case.recorded.task_ns
     inside = lengths_in(start, start + length.astype(np.int64), ranges)
@@ -178,7 +178,7 @@ def _operators_inside(case: Case, ranges: Intervals) -> Float64:
 
 
 def marked_lines(case: Case, events: Int64, stalls: Stalls | None) -> tuple[SourceLocation, ...]:
-    """From the names of marks (`torch.save at train.py(41): main`); else of what some steps
+    """Lines from the names of marks (`torch.save at train.py(41): main`); else of what some steps
     held."""
     trace = case.context.trace
     spent: Counter[str] = Counter()

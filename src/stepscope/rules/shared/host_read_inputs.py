@@ -34,12 +34,13 @@ class _Siblings(Struct, frozen=True, kw_only=True):
 
     events: Int64
     is_evaluated: Bool
-    """Per event: backward came by its sequence number."""
+    """Mask of the events whose backward came, by sequence number."""
     has_backward: bool
 
 
 def feeding_ranges(case: Case, readers: Int64) -> Intervals:
-    """For each reading operator, from the first operator that only fed it to its own start."""
+    """Ranges for each reading operator, from the first operator that only fed it to its own
+    start."""
     trace = case.replayed
     siblings = _siblings(case)
     starts, ends = [], []

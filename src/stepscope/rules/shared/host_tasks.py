@@ -34,8 +34,7 @@ POLICY = Policy()
 
 
 def home_of(case: Case, graph: Graph) -> Int64:
-    """Per task that is a node of backward, the task whose operators it is the backward of; NONE of
-    the others."""
+    """Task whose operators each node of backward is the backward of; NONE of the other tasks."""
     trace, home = case.context.trace, np.full(len(graph), NONE, np.int64)
     sequence = trace.sequence[graph.task_event]
     nodes = np.flatnonzero((sequence >= 0) & (trace.fwd_thread[graph.task_event] > 0))
@@ -88,7 +87,7 @@ def reading(case: Case) -> Bool:
 
 
 def _begin(stretch: Int64, apart: Bool) -> int:
-    """With what the first number was made of: as many operators as there are between two."""
+    """Begin of what the first number was made of: as many operators as there are between two."""
     usual = int(np.median(np.diff(stretch)))
     first = int(stretch[0])
     walls = np.flatnonzero(apart[:first])

@@ -27,7 +27,7 @@ class KernelSlowdown(Struct, frozen=True, kw_only=True):
     """One rank against the median of the others, over the kernels they share."""
 
     factor: float
-    """Its time over theirs, the median weighted by time."""
+    """Ratio of its time to theirs, the median weighted by time."""
     low: float
     """The tenth percentile of that ratio, weighted by time."""
     num_kernels: int

@@ -49,7 +49,7 @@ def larger_call(call: OperatorCall, weights: Collection[Shape], times: int) -> O
 
 
 def _of_product(call: OperatorCall, weights: Collection[Shape]) -> list[tuple[int, int]] | None:
-    """Which sizes of its two matrices, and of what is added, are the batch's."""
+    """Sizes of its two matrices, and of what is added, that are the batch's."""
     first = PRODUCTS[call.op]
     left, right = _shape(call.dims[first]), _shape(call.dims[first + 1])
     if left is None or right is None or len(left) != len(right) or len(left) < 2:
@@ -67,7 +67,7 @@ def _of_product(call: OperatorCall, weights: Collection[Shape]) -> list[tuple[in
 
 
 def _of_added(call: OperatorCall, first: int, axis: int, size: int) -> list[tuple[int, int]]:
-    """That size of what is added, where it is as large as the product."""
+    """Size of what is added, where it is as large as the product."""
     added = _shape(call.dims[0]) if first else None
     if added is None or len(added) <= axis or added[axis] != size:
         return []

@@ -44,8 +44,8 @@ class Handover(Struct, frozen=True, kw_only=True):
 
 @once_a_case
 def handover(case: Case) -> Handover:
-    """By the tensors of a batch and their bytes: as a run recorded them, else what is copied to the
-    device in a step."""
+    """Handover by the tensors of a batch and their bytes: as a run recorded them, else what is
+    copied to the device in a step."""
     loader = None if case.metadata is None else case.metadata.loader
     steps = None if case.metadata is None else case.metadata.steps
     num_batches = (None if steps is None else steps.num_batches) or 1.0
@@ -151,9 +151,9 @@ class Workers(Struct, frozen=True, kw_only=True):
     rest_ns: float
     """The step that finds its batch ready."""
     rest_cpu_ns: float
-    """On cores, of all else that the rank does in a step."""
+    """Time on cores of all else that the rank does in a step."""
     cores: float | None
-    """That the rank has, or others leave to it; None: not known."""
+    """Cores that the rank has, or others leave to it; None: not known."""
 
     def interval_ns(self, num: int) -> float:
         """How often so many bring what a step takes."""

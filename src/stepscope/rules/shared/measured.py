@@ -34,8 +34,8 @@ CONVOLUTION = "aten::convolution"
 DEPTHWISE = "aten::_conv_depthwise2d"
 AS_IS, BENCHMARK, NHWC, COMPILED = "asis", "benchmark", "nhwc", "compiled"
 SAME_KERNEL = 1.25
-"""Between the recorded time of an operator and the measured one: of 632 operators of 102 recordings
-of an H200, nine in ten lie within it, the median within 2 %."""
+"""Ratio between the recorded time of an operator and the measured one, at most: of 632 operators of
+102 recordings of an H200, nine in ten lie within it, the median within 2 %."""
 BENCHMARK_AT = {"aten::cudnn_convolution": 6, "aten::cudnn_convolution_transpose": 7}
 
 
@@ -188,10 +188,10 @@ def timed(
     way: Callable[[int, str], str | None],
     changed: Callable[[OperatorCall], OperatorCall | None] = lambda call: call,
 ) -> Float64:
-    """Per task the time of its operator's call run another way, NaN where that was not measured:
-    the recorded one by the ratio of the two measured ones. `leads` are one task of each call;
-    `way` gives the new way of a task and its present one, None where it stays; `changed` is the
-    call as it is then, None where that is not known."""
+    """Time of each task's operator call run another way, NaN where that was not measured: the
+    recorded one by the ratio of the two measured ones. `leads` are one task of each call; `way`
+    gives the new way of a task and its present one, None where it stays; `changed` is the call as
+    it is then, None where that is not known."""
     ns = np.full(len(graph), np.nan)
     if roofs is None or roofs.probed is None or not leads.any():
         return ns
@@ -221,7 +221,7 @@ def is_reproduced(now: MeasuredTime, recorded_ns: Float64, within: float = SAME_
 
 
 def spent_ns(graph: Graph, table: TaskTable) -> Float64:
-    """Per task the time of all tasks of its operator's call."""
+    """Time of all tasks of each task's operator call."""
     ops, of_op = np.unique(table.op, return_inverse=True)
     total = np.bincount(of_op, graph.task_ns, len(ops))[of_op].astype(np.float64)
     return np.where(table.op == NONE, graph.task_ns, total)
@@ -236,7 +236,8 @@ def first_tasks(table: TaskTable, mask: Bool) -> Bool:
 
 
 def ratio_of(graph: Graph, table: TaskTable, ns: Float64) -> Float64:
-    """Per task the new time of its call over the recorded one; NaN where it was not measured."""
+    """Ratio of the new time of each task's call to the recorded one; NaN where it was not
+    measured."""
     spent, known = spent_ns(graph, table), np.flatnonzero(~np.isnan(ns))
     by_op = dict(zip(table.op[known].tolist(), (ns[known] / spent[known]).tolist(), strict=True))
     ratios: Float64 = np.array([by_op.get(op, np.nan) for op in table.op.tolist()])
@@ -244,7 +245,7 @@ def ratio_of(graph: Graph, table: TaskTable, ns: Float64) -> Float64:
 
 
 def timed_line(share: float, changed: str) -> tuple[str, ...]:
-    """For the evidence; nothing where none was timed."""
+    """Line of evidence; nothing where none was timed."""
     if share == 0.0:
         return ()
     return (f"timed on this device, as they ran and {changed}: {share:.0%} of their time",)

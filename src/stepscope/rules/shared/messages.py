@@ -56,7 +56,7 @@ class Messages(Struct, frozen=True, kw_only=True):
         return len(self.task)
 
     def at(self, chosen: Int64) -> Messages:
-        """Those at these positions."""
+        """Messages at these positions."""
         return Messages(
             task=self.task[chosen],
             number=self.number[chosen],

@@ -34,7 +34,7 @@ def num_micro_batches(job: JobCase, index: int) -> int:
 
 
 def beginnings(job: JobCase, index: int) -> list[Int64]:
-    """Per step of a rank, when its host begins each micro-batch."""
+    """Times at which a rank's host begins each micro-batch, by step."""
     graph = job.job_graph.parts[index].graph
     if graph.on_host:
         return begun_by_operators(job.cases[index].context)
@@ -74,7 +74,7 @@ def begun_by_operators(context: RankContext) -> list[Int64]:
 
 
 def micro_batch_of(job: JobCase, index: int) -> Int64:
-    """Per task of a rank, the micro-batch of its step; NONE for copies, collectives and the
+    """Micro-batch of its step for each task of a rank; NONE for copies, collectives and the
     optimizer."""
     case, graph = job.cases[index], job.job_graph.parts[index].graph
     assert case.kinds is not None

@@ -15,8 +15,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     large_bytes: float = 1e6
     """Bytes of one tensor from which it is large: less stays in the cache."""
     call_instructions: int = 20
-    """Per element of a transcendental function or a division, as the CUDA math library expands them
-    (expf 8, tanhf and sinf about 25); 2 for anything else."""
+    """Instructions per element of a transcendental function or a division, as the CUDA math library
+    expands them (expf 8, tanhf and sinf about 25); 2 for anything else."""
     plain_instructions: int = 2
 
 
@@ -40,10 +40,10 @@ class Traffic(Struct, frozen=True, kw_only=True):
     read_bytes: tuple[float, ...]
     """Bytes of each of them."""
     large: frozenset[Tensor]
-    """Those of them that do not stay in the cache."""
+    """Tensors of `reads` that do not stay in the cache."""
     writes: Tensor | None
     writes_alike: bool
-    """As many elements as its largest input has."""
+    """Whether it writes as many elements as its largest input has."""
     again: float
     """Bytes read in a second pass, fused or not: for statistics, or gradients of weight and bias,
     over the other dimensions."""
@@ -105,8 +105,8 @@ def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
 
 
 def _written_alike(numel: int, reads: tuple[Tensor, ...], written: float) -> Tensor | None:
-    """What it writes if that is as many elements as its largest input has, as far as the bytes say
-    so: of that type or a wider one."""
+    """Tensor that it writes if that is as many elements as its largest input has, as far as the
+    bytes say so: of that type or a wider one."""
     own = next((dtype for count, dtype in reads if count == numel), "fp32")
     for dtype in (own, "bf16", "fp16", "fp32", "bool"):
         size = size_bytes(numel, dtype) or 0.0

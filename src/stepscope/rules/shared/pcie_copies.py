@@ -22,7 +22,7 @@ TO_DEVICE = re.compile(r"HtoD|HostToDevice")
 TO_HOST = re.compile(r"DtoH|DeviceToHost")
 
 LARGE_BYTES = 1 << 20
-"""From here on a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the
+"""Size from which a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the
 start of a copy about 2."""
 LARGEST_LOG2 = 28
 """Base-2 logarithm of the bytes of the largest copy that is timed: larger ones run at the same
@@ -83,7 +83,7 @@ def _timed_bytes_per_s(case: Case) -> float | None:
 
 
 def copy_call(num_bytes: int) -> OperatorCall:
-    """So many bytes from the host to the device."""
+    """Copy of so many bytes from the host to the device."""
     return OperatorCall(
         op="copy_to_device", dims=((num_bytes,),), types=("uint8",), strides=(), concrete=("",)
     )

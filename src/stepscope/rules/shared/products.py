@@ -78,7 +78,7 @@ rows that were padded for another (the gradient of a BERT's 30522 rows of embedd
 
 @once_a_case
 def padded_times(case: Case) -> tuple[Float64, float]:
-    """Per task the padded product's best time, NaN where it is no misaligned product; and how much
+    """Best time of each task's padded product, NaN where it is no misaligned product; and how much
     longer aligned ones take."""
     graph, roofs, table = case.graph, case.context.roofs, case.table
     assert roofs is not None
@@ -126,7 +126,7 @@ class _Padding(Struct, frozen=True, kw_only=True):
     """A product with every odd dimension padded."""
 
     is_aligned: bool
-    """It has none."""
+    """Whether it has no padding."""
     growth: float
     """How much larger it is."""
     best_ns: float

@@ -23,7 +23,7 @@ PART_WORDS = {
 
 
 class RankSpeeds(Struct, frozen=True, kw_only=True):
-    """Per rank of a job, its step if it never had to wait for another, and what it is made of.
+    """Steps of the ranks of a job if none ever had to wait for another, and what they are made of.
     Nanoseconds a step."""
 
     alone_ns: tuple[float, ...]

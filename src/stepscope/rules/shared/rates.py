@@ -37,9 +37,10 @@ of them is of 575 shapes forward and 585 backward in 16 bits, recorded in 50 run
 CONVOLUTION_BACKWARD_SHARE = 0.5
 """Backward, both gradients."""
 CONVOLUTION_CHANNELS = 80
-"""In a group, from which the tiles of the matrix units are full: fewer reach their part of it."""
+"""Channels in a group from which the tiles of the matrix units are full: fewer reach their part of
+it."""
 MIN_CONVOLUTION_CHANNELS = 4
-"""To which the channels of a picture are padded."""
+"""Channels to which those of a picture are padded."""
 CONVOLUTION_BACKWARD_STREAM_SHARE = 0.6
 """Share of the bandwidth reached by convolutions whose traffic holds them up, backward."""
 ODD_STREAM_SHARE = 0.15

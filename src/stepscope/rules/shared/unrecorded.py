@@ -15,8 +15,8 @@ CPU = 0
 
 
 class DeviceMemory(Struct, frozen=True, kw_only=True):
-    """Per event, in time order: bytes that tensors hold, bytes that the allocator has from the
-    driver."""
+    """Bytes that tensors hold and that the allocator has from the driver, per event, in time
+    order."""
 
     time_ns: Int64
     allocated: Int64

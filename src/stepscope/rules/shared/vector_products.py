@@ -58,7 +58,7 @@ class VectorProducts(Struct, frozen=True, kw_only=True):
     slow: Bool
     """Their tasks, helpers among them."""
     sized: Bool
-    """Those of them whose work is known."""
+    """Tasks of products whose work is known."""
     evidence: str
     summary: str
 
@@ -232,8 +232,8 @@ def _groups_at_once(case: Case, graph: Graph, sized: Bool) -> Change:
 def _times(
     graph: Graph, table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str
 ) -> Float64:
-    """Per task, its time at that precision; a helper of a product whose time is known takes
-    none. A product takes no longer than it and its helpers do now."""
+    """Time of each task at that precision; a helper of a product whose time is known takes none. A
+    product takes no longer than it and its helpers do now."""
     helped = is_among(table.op, table.op[sized])
     times = np.where(slow & helped & ~sized, 0.0, np.inf)
     traffic = 1.0 if precision == "tf32" else 0.5

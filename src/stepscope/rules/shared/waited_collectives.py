@@ -34,7 +34,8 @@ class Waited(Struct, frozen=True, kw_only=True):
     end: Int64
     """When its next operator begins."""
     before_update: Bool
-    """Between a backward pass and the optimizer's step: what is exchanged there is gradients."""
+    """Mask of the messages between a backward pass and the optimizer's step: what is exchanged
+    there is gradients."""
 
     def __len__(self) -> int:
         return len(self.sent)
@@ -53,7 +54,7 @@ class Waited(Struct, frozen=True, kw_only=True):
 
 
 def waited_collectives(job: JobCase, index: int) -> Waited:
-    """Of one rank."""
+    """Waited collectives of one rank."""
     context, graph = job.cases[index].context, job.job_graph.parts[index].graph
     trace, host = context.trace, context.host
     sent = messages(job, index, lambda _: True)

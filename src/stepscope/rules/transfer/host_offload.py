@@ -56,7 +56,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_tensor_bytes: int = 64 << 10
     """Smaller ones (scalars, statistics) have the same size by chance."""
     least_bytes: int = 16 << 20
-    """There and back, in a step: less is no model's state."""
+    """Bytes there and back, in a step: less is no model's state."""
     update_passes: float = 7.0
     """Passes over the parameters through device memory for Adam's update: reads p, g, m, v, writes
     p, m, v."""

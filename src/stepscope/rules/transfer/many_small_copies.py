@@ -69,8 +69,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     short_ns: float = 10_000.0
     """Where bytes or rate are not known: a copy this short is one start."""
     making_ns: int = 50_000
-    """From one copy to the next at most, for what makes the next one's tensor: longer is work of
-    its own, which stays."""
+    """Nanoseconds from one copy to the next at most, for what makes the next one's tensor: longer
+    is work of its own, which stays."""
 
 
 POLICY = Policy()
@@ -116,17 +116,16 @@ def _latency_bound(case: Case) -> Bool:
 
 
 def _runs(case: Case, tasks: Bool) -> Int64:
-    """For each masked copy, the run of copies it belongs to: a kernel launched between two parts
-    them."""
+    """Run of copies that each masked copy belongs to: a kernel launched between two parts them."""
     kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
     run: Int64 = np.cumsum(kernels)[tasks]
     return run
 
 
 def _merged(case: Case, tasks: Bool, group: Int64, *, is_joined: bool = False) -> Change:
-    """In each group the first copy brings all the bytes; the others, and the operators that made
-    them, are gone. What put them together on the device does so on the host, where it launches
-    nothing; where they are made in one piece (`is_joined`), it goes too."""
+    """Merge the copies of each group: the first brings all the bytes; the others, and the operators
+    that made them, are gone. What put them together on the device does so on the host, where it
+    launches nothing; where they are made in one piece (`is_joined`), it goes too."""
     positions = np.flatnonzero(tasks)
     kept = np.zeros(len(tasks), np.bool_)
     kept[positions[np.unique(group, return_index=True)[1]]] = True
