@@ -24,6 +24,10 @@ ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 SOFTMAX = re.compile(r"^aten::_(safe_)?softmax$")
 
 
+MUCH_OF_A_STEP = 0.2
+"""Share of the steps in matrix products, below which none is worth a search of minutes."""
+
+
 class Missing(Struct, frozen=True, kw_only=True):
     """What a rule would have needed, where that is worth a note."""
 
@@ -73,6 +77,15 @@ def named(pattern: re.Pattern[str], among: Callable[[Case], bool] = on_device) -
 def of_category(name: str) -> Evidence:
     """Kernels of this kind are in the steps."""
     return lambda case: on_device(case) and bool(case.table.of_category(name).any())
+
+
+def multiplies_much(case: Case) -> bool:
+    """Matrix products are a good part of the steps."""
+    if not on_device(case):
+        return False
+    products = case.graph.task_ns[case.table.of_category("gemm")]
+    whole_ns = case.step_interval_ns * max(case.graph.num_steps, 1)
+    return float(products.sum()) >= MUCH_OF_A_STEP * whole_ns
 
 
 def copies_to_device(case: Case) -> bool:
