@@ -82,8 +82,8 @@ def _series(trace: Trace, links: Links, fetched: Int64) -> list[Int64]:
 
 
 def _stretch(trace: Trace, series: Int64, top: Int64) -> tuple[int, int] | None:
-    """From the end of what came before the series to the start of what comes after it;
-    None when it is no save."""
+    """Stretch from the end of what came before the series to the start of what comes after it; None
+    when it is no save."""
     starts = trace.start_ns[top]
     first = int(np.searchsorted(starts, trace.start_ns[series[0]], side="right")) - 1
     last = int(np.searchsorted(starts, trace.start_ns[series[-1]], side="right")) - 1

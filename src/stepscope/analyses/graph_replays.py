@@ -38,21 +38,21 @@ LOOKS_PER_KERNEL = 256
 """Comparisons, over all replays, before the rest is left out:
 a bound for recordings that repeat themselves."""
 OTHER = -1
-"""In a row of kernels: one that no operator can be read off."""
+"""Mark of a kernel in a row that no operator can be read off."""
 
 
 class _Replay(Struct, frozen=True, kw_only=True):
     """A graph, as its replays show it."""
 
     keys: Int64
-    """Its kernels in order."""
+    """Keys of its kernels in order."""
     kernels: tuple[Int64, ...]
     """The same of each replay, as events."""
 
 
 def captured_calls(trace: Trace, parent: Int64, launch: Int64) -> Int64:
-    """Per event: for a kernel of a replay, the call that launched it in the captured run;
-    NONE where that cannot be told, and for all other events."""
+    """Call that launched each kernel of a replay in the captured run; NONE where that cannot be
+    told, and for all other events."""
     captured = np.full(len(trace), NONE, np.int64)
     is_replay = trace.is_kind(Kind.RUNTIME) & matching(trace, GRAPH_LAUNCH)
     if not is_replay.any():
@@ -82,7 +82,7 @@ def _assign(captured: Int64, replay: _Replay, calls: Int64) -> None:
 
 
 def _keys(trace: Trace, kernels: Int64) -> Int64:
-    """Per kernel a number for its name, grid and block."""
+    """Number of each kernel for its name, grid and block."""
     shape = np.zeros(len(trace.details) + 1, np.int64)
     shapes: dict[object, int] = {None: 0}
     for code in distinct(trace.detail[kernels]).tolist():
@@ -166,7 +166,7 @@ def _occurrences(row: Int64, wanted: Int64, looks: int) -> tuple[Int64 | None, i
 
 
 def _chains(trace: Trace, parent: Int64, calls: Int64) -> Int64:
-    """Per call a hash of the operators and frames around it, from the innermost out."""
+    """Hash of the operators and frames around each call, from the innermost out."""
     shown = trace.is_kind(Kind.OP, Kind.PYTHON)
     chain = np.zeros(len(calls), np.uint64)
     above = parent[calls]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stepscope.core.trace import Bool, Int64, Trace
 
 FEW_NAMES = 6
-"""Up to so many, comparing the column with each is faster than looking every event's name up."""
+"""Names up to which comparing the column with each is faster than looking every event's name up."""
 
 
 def matching(trace: Trace, pattern: re.Pattern[str]) -> Bool:
@@ -39,7 +39,7 @@ AnyInteger = TypeVar("AnyInteger", bound=np.signedinteger[Any])
 SPARSE = 4
 """Possible pairs for each that is there, up to which a table of them all is quicker."""
 MAX_EXACT = 2**53
-"""Up to here every integer is a double."""
+"""Limit up to which every integer is a double."""
 
 
 def stable_order(codes: Integers, num_codes: int) -> Int64:
@@ -57,7 +57,7 @@ def distinct(values: NDArray[AnyInteger]) -> NDArray[AnyInteger]:
 
 
 def is_among(values: Integers, others: Integers) -> NDArray[np.bool_]:
-    """Per value, whether it is one of the others."""
+    """Mask of the values that are one of the others."""
     if len(others) == 0:
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(others)
@@ -76,8 +76,8 @@ def grouped(values: Integers) -> tuple[Int64, Int64]:
 def coded_pairs(
     outer: Integers, num_outer: int, inner: Integers, num_inner: int
 ) -> tuple[Int64, Int64, Int64]:
-    """For pairs of codes, which distinct pair each is, by the outer and then by the inner one; and
-    the two codes of each distinct pair."""
+    """Distinct pair that each pair of codes is, by the outer and then by the inner one; and the two
+    codes of each distinct pair."""
     keys = outer.astype(np.int64) * num_inner + inner
     if num_outer * num_inner <= SPARSE * len(keys):
         # No sorting where a table of all pairs is small.
@@ -104,7 +104,7 @@ def sums(codes: Integers, values: Int64, num_codes: int) -> Int64:
 
 
 def median(values: NDArray[Any] | Sequence[float]) -> float:
-    """As numpy's, which imports `numpy.ma` for it. NaN where one is, and of nothing."""
+    """Median as numpy's, which imports `numpy.ma` for it. NaN where one is, and of nothing."""
     column = np.asarray(values, np.float64)
     if not len(column):
         return float("nan")

@@ -69,12 +69,12 @@ def time_of(trace: Trace, events: Bool) -> Intervals:
 
 
 def join(*sets: Intervals) -> Intervals:
-    """What is in any of the sets."""
+    """Union of the sets."""
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """What is in both sets."""
+    """Intersection of both sets."""
     if len(a) == 0 or len(b) == 0:
         return empty()
     # For each interval of `a`, the intervals of `b` that reach into it are b[first:last].
@@ -90,14 +90,14 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def between(a: Intervals, low: int, high: int) -> Intervals:
-    """What of the set is in [low, high)."""
+    """Part of the set in [low, high)."""
     first = int(np.searchsorted(a.end, low, side="right"))
     last = int(np.searchsorted(a.start, high, side="left"))
     return Intervals(np.maximum(a.start[first:last], low), np.minimum(a.end[first:last], high))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """What is in `a` and not in `b`."""
+    """Part of `a` that is not in `b`."""
     if len(a) == 0 or len(b) == 0:
         return a
     low = min(int(a.start[0]), int(b.start[0]))
@@ -106,7 +106,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def complement(a: Intervals, low: int, high: int) -> Intervals:
-    """What of [low, high) is not in `a`."""
+    """Part of [low, high) that is not in `a`."""
     start = np.concatenate([[low], np.clip(a.end, low, high)]).astype(np.int64)
     end = np.concatenate([np.clip(a.start, low, high), [high]]).astype(np.int64)
     keep = end > start
@@ -120,8 +120,8 @@ def bounds(windows: Sequence[tuple[int, int]]) -> tuple[Int64, Int64]:
 
 
 def lengths_in(windows_start: Int64, windows_end: Int64, a: Intervals) -> Int64:
-    """For each window, how much of it `a` covers.
-    Windows may overlap and be in any order; a backward one counts 0."""
+    """Length of each window that `a` covers. Windows may overlap and be in any order; a backward
+    one counts 0."""
     covered: Int64 = np.maximum(
         covered_before(a, windows_end) - covered_before(a, windows_start), 0
     )
@@ -129,7 +129,7 @@ def lengths_in(windows_start: Int64, windows_end: Int64, a: Intervals) -> Int64:
 
 
 def covered_before(a: Intervals, times: Int64) -> Int64:
-    """For each time, how much of `a` lies before it."""
+    """Length of `a` that lies before each time."""
     if len(a) == 0:
         return np.zeros(len(times), np.int64)
     sums = np.concatenate([[0], np.cumsum(a.end - a.start)])
@@ -141,7 +141,7 @@ def covered_before(a: Intervals, times: Int64) -> Int64:
 
 
 def contains(a: Intervals, times: Int64) -> Bool:
-    """For each time, whether `a` covers it."""
+    """Mask of the times that `a` covers."""
     if len(a) == 0:
         return np.zeros(len(times), np.bool_)
     index = np.searchsorted(a.start, times, side="right") - 1

@@ -62,7 +62,7 @@ def _is_of(bug: KnownBug, trace: Trace) -> bool:
 
 
 def _signs(trace: Trace, num_lost: int) -> frozenset[str]:
-    """What of the bugs' effects is in the trace."""
+    """Effects of the bugs that are in the trace."""
     codes = np.bincount(trace.name.take(np.flatnonzero(trace.is_kind(Kind.RUNTIME))))
     calls = {trace.names[code] for code in np.flatnonzero(codes).tolist()}
     has_graphs = any(map(GRAPH_LAUNCH.match, calls))

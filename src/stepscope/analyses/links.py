@@ -18,7 +18,7 @@ recorders align them to within microseconds, some to less."""
 
 
 class Links(Struct, frozen=True, kw_only=True):
-    """Per event of the trace (NONE off the subject)."""
+    """Links of each event of the trace (NONE where they do not apply)."""
 
     parent: Int64
     """Host ranges: the innermost range it began in."""
@@ -64,7 +64,7 @@ def link(trace: Trace) -> Links:
 
 
 def match_ids(wanted: Int64, keys: Int64, events: Int64) -> Int64:
-    """For each wanted id, the last event that carries it."""
+    """Last event that carries each wanted id."""
     result = np.full(len(wanted), NONE, np.int64)
     if len(keys) == 0:
         return result

@@ -21,7 +21,7 @@ those of layers hold the forward pass, a third of it (a judgement)."""
 
 
 def host_mark_rows(trace: Trace, inside: Bool) -> tuple[RangeRow, ...]:
-    """By the host's time, where no device has any."""
+    """Rows of marks by the host's time, where no device has any."""
     rows = call_rows(trace, inside & mark_ranges(trace))
     return tuple(
         RangeRow(name=row.name, count=row.count, device_ns=0, host_ns=row.total_ns) for row in rows

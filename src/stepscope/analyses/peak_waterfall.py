@@ -150,7 +150,7 @@ def _clock_loss(split: ComputeSplit, chosen: Sequence[int], clock: Clock) -> int
 
 
 def _clock(facts: Facts, rank: int) -> Clock | None:
-    """As the run sampled it on this rank; else as a recording of the only device has it."""
+    """Clock as the run sampled it on this rank; else as a recording of the only device has it."""
     metadata = None if facts.run is None else facts.run.by_rank.get(rank)
     sample = None if metadata is None else metadata.device
     if sample is not None and sample.sm_clock_mhz and sample.max_sm_clock_mhz:

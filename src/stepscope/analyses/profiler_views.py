@@ -102,7 +102,8 @@ def calls_of(context: RankContext) -> Calls:
 
 
 def operator_views(context: RankContext, calls: Calls) -> tuple[OperatorView, ...]:
-    """By what they take on the device, then on the host; both without the operators they call."""
+    """Operators by what they take on the device, then on the host; both without the operators they
+    call."""
     trace, num = context.trace, len(context.trace.names)
     is_op = trace.is_kind(Kind.OP)
     recurring = np.flatnonzero(_may_recur(trace, calls.above, is_op)[trace.name[calls.ops]])
@@ -129,8 +130,8 @@ def operator_views(context: RankContext, calls: Calls) -> tuple[OperatorView, ..
 
 
 def _may_recur(trace: Trace, above: Int64, is_op: Bool) -> Bool:
-    """Per name, whether an operator of it may be inside another: not where no chain of calls leads
-    from the name back to it."""
+    """Mask of the names of which an operator may be inside another: not where no chain of calls
+    leads from the name back to it."""
     called = np.flatnonzero(is_op & (above != NONE))
     num = len(trace.names)
     names = (trace.name[above[called]], trace.name[called])
@@ -180,7 +181,7 @@ def shape_views(context: RankContext, calls: Calls) -> tuple[ShapeView, ...] | N
 
 
 def kernel_views(context: RankContext) -> tuple[KernelView, ...]:
-    """By name and launching operator, as the table of kernels has them."""
+    """Kernels by name and launching operator, as the table of kernels has them."""
     trace = context.trace
     inside = _inside(context) & (trace.kind[context.charges.work] == Kind.KERNEL)
     kernels, op = context.origins.work[inside], context.origins.op[inside]
@@ -374,7 +375,7 @@ def _memory_rows(
 
 
 def _running_op(context: RankContext, at_ns: Int64) -> Int64:
-    """For each moment, of the operators that run then the one that began last; NONE for none."""
+    """Operator that runs at each moment, the one that began last; NONE for none."""
     trace, parent = context.trace, context.links.parent
     is_op = trace.is_kind(Kind.OP)
     ops = np.flatnonzero(is_op)

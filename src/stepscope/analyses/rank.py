@@ -121,13 +121,13 @@ def _range_rows(
 
 
 def _within(trace: Trace, events: Int64, low: int, high: int) -> slice:
-    """Those of the events, which are in order of time, that begin in the window."""
+    """Slice of the events, which are in order of time, that begin in the window."""
     begin, end = np.searchsorted(trace.start_ns, (low, high))
     return slice(*np.searchsorted(events, (begin, max(begin, end))).tolist())
 
 
 def _library_sets(context: RankContext) -> DeviceSets:
-    """With the libraries' own kernels alone for communication: mostly the same sets."""
+    """Sets with the libraries' own kernels alone for communication: mostly the same sets."""
     library = library_collectives(context.trace)
     if np.array_equal(library, context.collective):
         return context.sets
@@ -168,7 +168,7 @@ def _projected(trace: Trace, links: Links, rows: tuple[RangeRow, ...]) -> tuple[
 
 
 def _graph_notes(links: Links, work: Int64) -> list[tuple[int, str]]:
-    """Whose the work of CUDA graphs is, as far as that can be told."""
+    """Notes on whose the work of CUDA graphs is, as far as that can be told."""
     in_graphs = links.shared[work] | (links.captured[work] != NONE)
     graphs, known = int(in_graphs.sum()), int((links.captured[work] != NONE).sum())
     return [

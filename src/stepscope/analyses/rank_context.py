@@ -64,7 +64,7 @@ class RankContext:
 
     @property
     def window(self) -> tuple[int, int]:
-        """From the first measured window's start to the last one's end."""
+        """Time from the first measured window's start to the last one's end."""
         windows = self.cut.steps.windows
         return (windows[0][0], windows[-1][1]) if windows else (0, 0)
 

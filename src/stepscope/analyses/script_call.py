@@ -184,7 +184,7 @@ def _written(
 
 
 def _check(tree: ast.Module, made: str, call: ast.Call, changed: Mapping[str, Any]) -> None:
-    """That the new text is the old one with these keywords in this call."""
+    """Check that the new text is the old one with these keywords in this call."""
     new = _parsed(made)
     place = (call.lineno, call.col_offset, ast.dump(call.func))
     found = [

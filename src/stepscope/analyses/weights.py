@@ -32,8 +32,8 @@ class Trained(Struct, frozen=True, kw_only=True):
 
 
 def trained_weights(context: RankContext) -> Trained | None:
-    """From the gradients that autograd accumulates, in the step with most; None where shapes do
-    not tell."""
+    """Weights from the gradients that autograd accumulates, in the step with most; None where
+    shapes do not tell."""
     trace = context.trace
     nodes = np.flatnonzero(matching(trace, ACCUMULATE) & trace.is_kind(Kind.OP))
     if not trace.meta.has_shapes or len(nodes) == 0:

@@ -34,8 +34,8 @@ def align_lists(
     list_ordinal: Int64,
     firm: Int64,
 ) -> Int64:
-    """Per entry, its position in a list of the same kinds sorted by time,
-    in order and within `near`; else NONE.
+    """Position of each entry in a list of the same kinds sorted by time, in order and within
+    `near`; else NONE.
 
     Of several orders that fit, one in which `ordinal` and `list_ordinal` agree is preferred, where
     both are known; those that agree may lie further apart.
@@ -138,8 +138,8 @@ def _is_dense(distance: Int64, list_ns: Int64, list_token: Int64) -> bool:
 def ordinals(
     token: Int64, number: Int64, list_token: Int64, list_number: Int64
 ) -> tuple[Int64, Int64]:
-    """For both lists, which of its kind and step each one is, in one numbering;
-    NONE where the lists hold unequally many.
+    """Number of each entry of both lists among those of its kind and step, in one numbering; NONE
+    where the lists hold unequally many.
 
     Where many are unequal, events were lost,
     and equal numbers may have lost different ones: then all are NONE.

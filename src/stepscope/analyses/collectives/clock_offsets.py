@@ -15,17 +15,17 @@ be one."""
 _LOST_COST = 3.5
 """What an entry without a partner costs, in nats: recorders lose about 3 in 100."""
 _FLOOR_NS = 10_000
-"""Below this the distance of ends says nothing:
-the grain of device timestamps and NCCL's own skew."""
+"""Distance of ends below which it says nothing: the grain of device timestamps and NCCL's own
+skew."""
 _NUM_ANCHORS = 128
 _NUM_CANDIDATES = 8
 _GAP_CAP_NS = 100_000_000
 _STEP_BONUS = 0.2
-"""For equal step numbers: they may be counted from each rank's own first step,
-so they break ties alone."""
+"""Bonus for equal step numbers: they may be counted from each rank's own first step, so they break
+ties alone."""
 _FAR_PENALTY = 0.1
-"""Per e-fold of offset beyond a millisecond:
-among equal candidates the smallest wins, as hosts' clocks are roughly set."""
+"""Penalty per e-fold of offset beyond a millisecond: among equal candidates the smallest wins, as
+hosts' clocks are roughly set."""
 DOUBT_NS, _SAME_NS = 1_000_000, 10_000_000
 _SAME_SHARE = 0.08
 """An offset of 1 to 10 ms from which one end in twelve
@@ -166,8 +166,8 @@ def shifts(a: Ends, b: Ends, offset: int, window: int) -> list[int]:
 def nearest(
     key: Int64, time: Int64, in_key: Int64, in_time: Int64, window: int
 ) -> tuple[Int64, Int64]:
-    """For each of the first, the nearest in time of the same key
-    among the second (sorted by key and time), each taken once.
+    """Nearest in time of the same key among the second (sorted by key and time) for each of the
+    first, each taken once.
 
     Returns indices of the first and of the second.
     """

@@ -40,11 +40,11 @@ _EVEN = 0.9
 """Share of ends in kinds and steps of equal number on both
 ranks from which on nothing was lost but at the rims."""
 _MARGIN = 2.5
-"""By how much an offset must fit better than the next one that pairs others, in the scatter of such
-figures: a collective's varies by about one nat, the mean of n by one over the root of n."""
+"""Difference by which an offset must fit better than the next one that pairs others, in the scatter
+of such figures: a collective's varies by about one nat, the mean of n by one over the root of n."""
 _MISCOUNTED = 1.0
-"""In nats a collective: by how much ends must fit better against the step numbers than with them,
-for the numbers to be wrong."""
+"""Nats a collective by which ends must fit better against the step numbers than with them for the
+numbers to be wrong."""
 
 
 class Clocks(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class Clocks(Struct, frozen=True, kw_only=True):
     partner: dict[int, int] = field(default_factory=dict)
     """Whom each was compared with, in the order they were tied; roots: themselves."""
     vague: set[int] = field(default_factory=set)
-    """Those for which several offsets fitted alike."""
+    """Ranks for which several offsets fitted alike."""
 
     @classmethod
     def apart(cls, num: int) -> Clocks:

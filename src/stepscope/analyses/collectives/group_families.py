@@ -19,7 +19,7 @@ class Family(Struct, frozen=True, kw_only=True):
     description: str
     num_ranks: int | None
     stride: int | None
-    """Between neighbours of a group; None when it is not even, or not known."""
+    """Distance between neighbours of a group; None when it is not even, or not known."""
     name: str = ""
     """Where the ranks are not known."""
 
@@ -35,7 +35,7 @@ class Families:
                 if earlier is None or (not earlier.ranks and group.ranks):
                     self._by_name[group.name] = group
         self._name_of: dict[tuple[int, ...] | str, str] = {}
-        """By a group's ranks, the first that has them: a job may have thousands of groups."""
+        """First name of a group by its ranks: a job may have thousands of groups."""
         for group in self._by_name.values():
             self._name_of.setdefault(tuple(sorted(group.ranks)), group.name)
         self._families: dict[tuple[str, tuple[int, ...], int | None], Family] = {}
@@ -69,7 +69,7 @@ class Families:
         return tuple(sorted(kind.group_ranks or (group.ranks if group else ()))) or kind.group
 
     def label(self, family: Family) -> str:
-        """Its description, else the name of its only group."""
+        """Description of the family, else the name of its only group."""
         if family.description or family.name:
             return family.description or family.name
         groups = self.groups[family]

@@ -242,7 +242,7 @@ def _between(
 
 
 def _is_clear(off: Int64, of: Int64) -> Bool:
-    """Which pair is the nearest for its entry, with no other about as near."""
+    """Mask of the pairs that are the nearest for their entry, with no other about as near."""
     order = np.lexsort((off, of))
     first = np.ones(len(order), np.bool_)
     first[1:] = np.diff(of[order]) != 0

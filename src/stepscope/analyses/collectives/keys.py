@@ -42,7 +42,7 @@ class CollectiveKeys:
         self._members = {group: group[1] or tuple(sorted(ranks)) for group, ranks in seen.items()}
         self._group_ids: dict[GroupKey, int] = {}
         self.members: list[tuple[int, ...]] = []
-        """Per number of a group, the ranks that belong to it."""
+        """Ranks that belong to each group, by its number."""
         self._tokens: dict[tuple[object, ...], int] = {}
 
     def _group(self, kind: Collective) -> Group:
@@ -102,7 +102,7 @@ class CollectiveKeys:
 
 
 def _direction(kind: Collective, rank: int, members: tuple[int, ...]) -> tuple[int, int] | None:
-    """From whom to whom, by what was recorded, or because the group has only one other rank."""
+    """Sender and receiver, by what was recorded, or because the group has only one other rank."""
     other = kind.peer
     if other is None and len(members) == 2 and rank in members:
         other = members[0] if members[1] == rank else members[1]

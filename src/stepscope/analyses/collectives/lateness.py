@@ -23,12 +23,13 @@ class _Arrivals(Struct, frozen=True, kw_only=True):
     """The rank's index."""
     step: Int64
     at_ns: Float64
-    """From the collective's last arrival: nanoseconds since the epoch are too many for a float."""
+    """Time from the collective's last arrival: nanoseconds since the epoch are too many for a
+    float."""
 
 
 def lateness(rank_records: Sequence[CollectiveRecords], matched: Matched) -> tuple[Lateness, ...]:
-    """Per rank, its arrival against the median arrival,
-    over the complete collectives of the measured windows."""
+    """Arrival of each rank against the median arrival, over the complete collectives of the
+    measured windows."""
     rank_records = sorted(rank_records, key=lambda records: records.rank)
     arrivals = _arrivals(rank_records, matched, matched.complete & _measured(rank_records, matched))
     late, is_last = _compared(arrivals, noise_ns(rank_records, matched))

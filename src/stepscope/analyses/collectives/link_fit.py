@@ -21,7 +21,7 @@ MIN_SIZES = 3
 MIN_SPREAD = 2.0
 """Largest over smallest size: closer ones do not separate latency from bandwidth."""
 MIN_GOODNESS = 0.5
-"""Below this a constant time fits nearly as well, and the line says nothing."""
+"""Goodness below which a constant time fits nearly as well, and the line says nothing."""
 RING_STEPS = {
     "all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1,
     "reduce": 1,

@@ -95,7 +95,7 @@ def _settled(collective_ids: CollectiveIds) -> Int64:
 
 
 def _medians(number: Int64, values: Int64) -> Int64:
-    """Per number, the median of its values; 0 for numbers without any."""
+    """Median of each number's values; 0 for numbers without any."""
     order = np.lexsort((values, number))
     count = np.bincount(number)
     first = np.cumsum(count) - count

@@ -161,7 +161,7 @@ def _by_pattern(pattern: Pattern, uneven: bool) -> tuple[str, str | None, str]:
 
 
 def _regular(pattern: Pattern) -> Pattern:
-    """Without the parts of a step in which an operation is an exception."""
+    """Pattern without the parts of a step in which an operation is an exception."""
     total: Counter[str] = Counter()
     for (op, _), times in pattern.items():
         total[op] += times

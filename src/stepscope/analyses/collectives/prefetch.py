@@ -27,8 +27,8 @@ parameters they are (torch/distributed/fsdp/_fully_shard)."""
 
 
 def gathers_ahead(context: RankContext, around: Int64) -> Int64:
-    """Per launch of a collective, how many modules further it was prefetched;
-    NONE where FSDP did not mark it."""
+    """Number of modules further that each launch of a collective was prefetched; NONE where FSDP
+    did not mark it."""
     trace = context.trace
     gather = ancestor_with(
         context.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK)

@@ -38,7 +38,7 @@ OPS = (
 """What a name says; the first that fits."""
 _HOST = re.compile(r"(?:^|/)([^/]+)_\d+\.\d{13,19}\.pt\.trace\.json(?:\.gz)?$")
 OUTPUT_COUNTS = frozenset({"all_gather"})
-"""Whose message is what comes out; of the others it is what goes in."""
+"""Operations whose message is what comes out; of the others it is what goes in."""
 
 
 def op_of(name: str) -> str:
@@ -100,7 +100,7 @@ def collective_records_of(context: RankContext, rank: int) -> CollectiveRecords:
 
 
 def _groups(trace: Trace) -> tuple[ProcessGroup, ...]:
-    """Those listed at the head of the recording, then those that collectives name besides."""
+    """Groups listed at the head of the recording, then those that collectives name besides."""
     groups: dict[str, ProcessGroup] = {}
     for entry in trace.meta.process_groups:
         name, ranks, size = entry.get("pg_name"), entry.get("ranks"), entry.get("pg_size")
@@ -214,7 +214,7 @@ def _peer(context: RankContext, event: int, issuer: int) -> int | None:
 
 
 def _kind_from_ranges(context: RankContext, name: str, around: int, on_device: bool) -> Collective:
-    """By the ranges around its launch, else by its kernel's name."""
+    """Kind by the ranges around its launch, else by its kernel's name."""
     inputs = inputs_around(context, around)
     if inputs is None:
         return Collective(

@@ -45,7 +45,7 @@ def step_part_of(context: RankContext) -> Int8:
 
 
 def backward_spans(context: RankContext) -> tuple[tuple[int, int, int], ...]:
-    """Per step, from the first compute kernel of its backward pass to the end of the last."""
+    """Spans of the steps' backward passes, from the first compute kernel to the end of the last."""
     trace, charges = context.trace, context.origins
     work = charges.work[charges.backward]
     work = work[~context.collective[work]]

@@ -45,7 +45,7 @@ class Entries(Struct, frozen=True, kw_only=True):
     labels: tuple[tuple[int, ...] | str, ...]
     """What `group` counts: ranks, or a name."""
     num_steps: Int64
-    """Per rank."""
+    """Number of steps, by rank."""
 
 
 def gather_entries(
@@ -94,7 +94,7 @@ def gather_entries(
 
 
 def _figures(records: CollectiveRecords, matched: Matched) -> Float64:
-    """Per entry: duration, wait, exposed time, size, unevenness of its splits."""
+    """Figures of each entry: duration, wait, exposed time, size, unevenness of its splits."""
     sizes = np.array(
         [np.nan if kind.bytes is None else kind.bytes for kind in records.kinds], np.float64
     )
@@ -209,8 +209,8 @@ def _group_text(label: tuple[int, ...] | str) -> str:
 def _moved(
     entries: Entries, mine: Int64, complete: Bool, matched: Matched
 ) -> tuple[Int64, Float64, Float64, Int64]:
-    """Per collective that all of its ranks recorded:
-    its number, the time after the last arrival, its size, its group."""
+    """Collectives that all of their ranks recorded: number, time after the last arrival, size and
+    group of each."""
     which = mine[complete]
     numbers, first, inverse = np.unique(
         entries.number[which], return_index=True, return_inverse=True

@@ -77,21 +77,21 @@ class HostActivity(Struct, frozen=True, kw_only=True):
     input: Intervals
     io: Intervals
     gc: Intervals
-    """In the garbage collector."""
+    """Time in the garbage collector."""
     sync: Intervals
     collective: Intervals
-    """In a collective that the host itself carries out (gloo), on any thread."""
+    """Time in a collective that the host itself carries out (gloo), on any thread."""
     profiler: Intervals
-    """In the profiler's own work."""
+    """Time in the profiler's own work."""
     at_work: Intervals
     """Operators and runtime calls, short gaps closed.
     Marks say what they are named, not that anything is done."""
     sync_call: Bool
-    """Per event: a call that waits for the device by its nature."""
+    """Mask of the calls that wait for the device by their nature."""
     driving: Bool
-    """Per event: a host range on a thread that launches work or holds the step marks."""
+    """Mask of the host ranges on a thread that launches work or holds the step marks."""
     blocking_copy: Bool
-    """Per event: a copy that held the host until it was done."""
+    """Mask of the copies that held the host until they were done."""
 
 
 def host_activity(trace: Trace, links: Links) -> HostActivity:

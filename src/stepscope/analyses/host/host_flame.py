@@ -17,7 +17,7 @@ from stepscope.core.trace import NONE, Int64, Kind, Trace
 
 MAX_FRAMES = 1_000_000
 MAX_STACKS = 1500
-"""Those with most time; the picture shows no narrower ones."""
+"""Stacks with most time that are kept; the picture shows no narrower ones."""
 
 Stack = tuple[tuple[str, ...], int]
 """The frames from the outermost in, and the nanoseconds in the last of them itself."""
@@ -39,8 +39,8 @@ def host_flame(trace: Trace, window: tuple[int, int]) -> tuple[Stack, ...]:
 
 
 def _stacks(trace: Trace, frames: Int64, start: Int64, end: Int64) -> tuple[Stack, ...]:
-    """By the frames alone: a mark that was entered in one goes on after it, and so the nesting of
-    all ranges does not say which frames are open."""
+    """Stacks by the frames alone: a mark that was entered in one goes on after it, and so the
+    nesting of all ranges does not say which frames are open."""
     above = enclosing_ranges(start, end)
     depth = num_around(above)
     # Level after level, so that each lies in one piece.

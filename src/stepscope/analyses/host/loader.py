@@ -63,7 +63,7 @@ def ready_ns(trace: Trace, host: HostActivity, num_tensors: int | None) -> float
 
 
 def waiting_fetches(trace: Trace, host: HostActivity) -> Bool:
-    """Per fetch from worker processes: it waited for its batch."""
+    """Mask of the fetches from worker processes that waited for their batch."""
     waiting: Bool = fetch_times(trace, host) > READY_NS
     return waiting
 

@@ -13,8 +13,8 @@ from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Trace
 
 
 def enclosing(trace: Trace) -> Int64:
-    """For each event, the index of the innermost host range open on its thread when it began;
-    NONE at the top and off the host.
+    """Index of the innermost host range open on each event's thread when it began; NONE at the top
+    and off the host.
 
     Before (one thread, by start)        After
         0  aten::linear    [0, 90)           NONE
@@ -90,7 +90,7 @@ def _parents(
 
 
 def _above(start: Int64, end: Int64) -> Int64:
-    """By how many ranges are open when each begins."""
+    """Range above each, by how many ranges are open when it begins."""
     depth = np.arange(len(start)) - _num_at_most(np.sort(end), start)
     above = _last_one_level_up(depth)
     _adopt_overhanging(above, depth, start, end)
@@ -145,15 +145,15 @@ def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:
 
 
 def _num_at_most(ordered: Int64, limits: Int64) -> Int64:
-    """For each of the limits, how many of `ordered` are at most it. Both are sorted, and stable
-    sorting merges such: faster than a search for each."""
+    """Number of `ordered` that are at most each of the limits. Both are sorted, and stable sorting
+    merges such: faster than a search for each."""
     merged = np.argsort(np.concatenate([ordered, limits]), kind="stable")
     return np.flatnonzero(merged >= len(ordered)) - np.arange(len(limits))
 
 
 def _last_one_level_up(depth: Int64) -> Int64:
-    """For each position, the last earlier position whose depth is one less; NONE for depth 0.
-    There is one: the first depth is 0, and no depth is more than one above that before it."""
+    """Last earlier position whose depth is one less, for each position; NONE for depth 0. There is
+    one: the first depth is 0, and no depth is more than one above that before it."""
     n = len(depth)
     order = stable_order(depth, int(depth.max()) + 1)
     keys = depth[order] * n + order
@@ -164,8 +164,8 @@ def _last_one_level_up(depth: Int64) -> Int64:
 
 
 def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
-    """For each of `events`, the innermost (or outermost) of
-    itself and its ancestors that is marked; NONE when none is."""
+    """Innermost (or outermost) of each of `events` and its ancestors that is marked; NONE when none
+    is."""
     if not marked.any():
         return np.full(len(events), NONE, np.int64)
     compiled = library()
@@ -206,8 +206,8 @@ def ancestor_by_levels(
 
 
 def is_within(trace: Trace, parent: Int64, events: Int64, marked: Bool) -> Bool:
-    """Per event, whether it or a range around it is marked. A thread without marked events has none
-    such, and nobody looks up there."""
+    """Mask of the events that are marked or have a marked range around them. A thread without
+    marked events has none such, and nobody looks up there."""
     threads = np.zeros(len(trace.threads), np.bool_)
     threads[trace.thread[marked]] = True
     inside: Bool = (events != NONE) & threads[trace.thread[events]]

@@ -66,7 +66,7 @@ MAX_CHARACTERS = 60
 
 
 class Owner(IntEnum):
-    """Whose code a frame is."""
+    """Owner of the code of a frame."""
 
     NOBODY = 0  # no Python line: a built-in, a module's mark, no frame at all
     PLUMBING = 1  # torch, the standard library
@@ -75,7 +75,7 @@ class Owner(IntEnum):
 
 
 def owner_of(name: str) -> Owner:
-    """Whose frame this is, by its path."""
+    """Owner of a frame, by its path."""
     frame = FRAME.match(name)
     if frame is None:
         return Owner.NOBODY
@@ -137,7 +137,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
 
 
 class Origins(Struct, frozen=True, kw_only=True):
-    """Per event asked for, the frames it comes from; NONE where there is none."""
+    """Frames that each event asked for comes from; NONE where there is none."""
 
     frame: Int64
     """The innermost frame of the user's code, else of a library's;

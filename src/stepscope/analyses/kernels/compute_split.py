@@ -175,8 +175,8 @@ def _leads(op: Int64, dur: Int64) -> tuple[Int64, Int64]:
 def _charged(
     work: _Kernels, roofs: DevicePeaks, reference: Reference, filled: Float64
 ) -> tuple[Float64, Bool]:
-    """Per kernel the nanoseconds of each of COMPUTE_PARTS, which sum to its time; and which
-    kernels arithmetic limits."""
+    """Nanoseconds of each of COMPUTE_PARTS by kernel, which sum to its time; and which kernels
+    arithmetic limits."""
     time = work.dur_ns.astype(np.float64)
     traffic = work.bytes / roofs.spec.bandwidth_bytes_per_s.value * 1e9
     own_peak = _peaks(work, roofs)
@@ -223,8 +223,8 @@ def _peaks(work: _Kernels, roofs: DevicePeaks) -> Float64:
 def _in_window(
     work: _Kernels, charged: Float64, arithmetic: Bool, window: tuple[int, int]
 ) -> tuple[Int64, int]:
-    """What of each part lies in the window, in whole nanoseconds that sum to its compute; and the
-    time of kernels that arithmetic limits."""
+    """Nanoseconds of each part in the window, whole ones that sum to its compute; and the time of
+    kernels that arithmetic limits."""
     low, high = window
     # The kernels that run in the window.
     running = _running(work, low, high)
@@ -250,7 +250,7 @@ def _in_window(
 
 
 def _running(work: _Kernels, low: int, high: int) -> slice:
-    """From the first kernel that ends after `low` to the last that begins before `high`."""
+    """Slice from the first kernel that ends after `low` to the last that begins before `high`."""
     begin = int(np.searchsorted(work.reach_ns, low, side="right"))
     return slice(begin, max(begin, int(np.searchsorted(work.start_ns, high))))
 

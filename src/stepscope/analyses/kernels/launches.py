@@ -32,7 +32,7 @@ class DeviceSets(Struct, frozen=True, kw_only=True):
     copy: Intervals
     busy: Intervals
     span_ns: int
-    """From the first start of device work to its last end, events of no length included."""
+    """Time from the first start of device work to its last end, events of no length included."""
 
 
 def device_sets(trace: Trace, collective: Bool) -> DeviceSets:

@@ -26,8 +26,8 @@ def roofline(
     num_windows: int,
     step_ns: float | None,
 ) -> Roofline:
-    """Per-step FLOPs and their share of the peak.
-    FLOPs are the model's: recomputed work counts for HFU alone."""
+    """FLOPs per step and their share of the peak. FLOPs are the model's: recomputed work counts for
+    HFU alone."""
     dur = trace.dur_ns[work.kernels]
     compute = ~work.of_category("collective")
     matrix = work.of_category(*MATRIX_CATEGORIES)
@@ -62,8 +62,8 @@ def roofline(
 
 
 def compute_bound(work: KernelWork, roofs: DevicePeaks | None) -> Bool:
-    """Which kernels arithmetic limits, not memory: by their roofline;
-    where that is not known, the matrix kernels."""
+    """Mask of the kernels that arithmetic limits, not memory: by their roofline; where that is not
+    known, the matrix kernels."""
     arithmetic = work.of_category(*MATRIX_CATEGORIES)
     if roofs is None:
         return arithmetic

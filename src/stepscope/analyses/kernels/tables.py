@@ -32,7 +32,7 @@ SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
 
 
 class KernelWork(Struct, frozen=True, kw_only=True):
-    """Per kernel of the measured windows, the work it is charged with.
+    """Work that each kernel of the measured windows is charged with.
 
     An operator may launch several kernels; its work goes to the longest of them, so that sums over
     kernels are sums over operators. NaN: not known.
@@ -60,7 +60,7 @@ class KernelWork(Struct, frozen=True, kw_only=True):
     """Work by an operator's name and inputs, as numbers of the trace."""
 
     def only(self, chosen: slice) -> KernelWork:
-        """That of the chosen kernels, as views."""
+        """Work of the chosen kernels, as views."""
         columns: dict[str, Any] = {
             name: value[chosen]
             for name in self.__struct_fields__
@@ -197,8 +197,8 @@ def _work(trace: Trace, name: int, detail: int) -> Work | None:
 
 
 def _leads(op: Int64, dur: Int64) -> Bool:
-    """Which kernel of each operator call is its longest;
-    kernels without an operator lead themselves."""
+    """Mask of the kernels that are the longest of their operator call; kernels without an operator
+    lead themselves."""
     leads: Bool = op == NONE
     order = np.lexsort((-dur, op))
     first = (

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 ROUND = 512
 SMALL = 1 << 20
-"""Up to here from the small pool, in segments of SMALL_SEGMENT."""
+"""Bytes up to which a block is from the small pool, in segments of SMALL_SEGMENT."""
 SMALL_SEGMENT, MIDDLE_SEGMENT, MIDDLE = 2 << 20, 20 << 20, 10 << 20
 """Requests below MIDDLE share segments of MIDDLE_SEGMENT."""
 LARGE_STEP = 2 << 20
@@ -40,7 +40,7 @@ class Allocator:
         self.limit_bytes = limit_bytes
         self.reserved = self.most_reserved = 0
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-        """Per pool (small or not): size and number of each free block, the smallest first."""
+        """Size and number of each free block per pool (small or not), the smallest first."""
         self._blocks: dict[int, _Block] = {}
         self._num = 0
 
@@ -61,7 +61,7 @@ class Allocator:
         return block
 
     def free(self, block: _Block) -> None:
-        """Its neighbours that are free are joined with it."""
+        """Free a block and join its free neighbours with it."""
         for other in (block.before, block.after):
             if other is not None and other.is_free:
                 free = self._free[other.is_small]

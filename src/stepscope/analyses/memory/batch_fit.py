@@ -16,7 +16,7 @@ from stepscope.core.trace import Int64
 
 MAX_TIMES, MIN_TIMES = 512.0, 1 / 16
 FIRST = -2
-"""Before what was there when the recording began."""
+"""Mark of what comes before what was there when the recording began."""
 WORKSPACE, THREADS = 32 << 20, 2
 """Bytes of cuBLAS's workspace on Hopper, and the threads that have one: that of the forward pass,
 and that of the backward pass, which makes another in the first step
@@ -26,12 +26,12 @@ NARROW = 1.01
 
 
 class Beginning(Struct, frozen=True, kw_only=True):
-    """What was there before the recording and stays: when a job makes it."""
+    """Memory that was there before the recording and stays, and when a job makes it."""
 
     weights: tuple[int, ...] = ()
     """Bytes of each."""
     num_states: int = 0
-    """That the optimizer keeps for each weight."""
+    """States that the optimizer keeps for each weight."""
     backward_ns: int = 0
     update_ns: int = 0
     """When the first backward pass and the first update were."""

@@ -45,14 +45,14 @@ NEARLY = 0.97
 
 
 class Kinds(Struct, frozen=True, kw_only=True):
-    """Per allocation, a place in CATEGORIES and the phase that made it (-1: before)."""
+    """Kinds of the allocations: a place in CATEGORIES and the phase that made each (-1: before)."""
 
     kind: Int64
     phase: Int64
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """What was there before the recording and stayed: bytes by kind."""
+    """Memory that was there before the recording and stayed: bytes by kind."""
 
     sizes: dict[str, int]
     weights_bytes: int | None

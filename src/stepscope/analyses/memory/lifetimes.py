@@ -22,10 +22,10 @@ class DeviceEvents(Struct, frozen=True, kw_only=True):
 
     time_ns: Int64
     size_bytes: Int64
-    """Below zero where it is given back."""
+    """Bytes of the event; below zero where they are given back."""
     address: Int64
     allocated: Int64
-    """That tensors hold, after it."""
+    """Bytes that tensors hold after it."""
     reserved: Int64
 
     @property

@@ -26,7 +26,8 @@ from stepscope.core.trace import NONE, Float64, Int64
 
 
 class Recomputed(Struct, frozen=True, kw_only=True):
-    """Per event of the allocator, what would be held beside, if nothing were checkpointed."""
+    """Bytes that would be held beside at each event of the allocator if nothing were
+    checkpointed."""
 
     allocated: Int64
     extra: Float64
@@ -34,7 +35,7 @@ class Recomputed(Struct, frozen=True, kw_only=True):
     """A step."""
 
     def peak_at(self, share: float) -> int:
-        """With this share of the blocks no longer checkpointed."""
+        """Peak with this share of the blocks no longer checkpointed."""
         return round(float((self.allocated + share * self.extra).max()))
 
 
@@ -74,8 +75,8 @@ def _spans(start: Int64, end: Int64, which: Int64, num: int) -> tuple[Int64, Int
 def _with_extra(
     context: RankContext, events: DeviceEvents, runs: PhaseRuns, began: Int64, size: Float64
 ) -> Recomputed:
-    """In forward, blocks are behind it as its time is; in backward, those are left that have not
-    begun."""
+    """Add what blocks would hold: in forward, they are behind it as its time is; in backward, those
+    are left that have not begun."""
     starts = np.append(runs.start_ns, NEVER)
     extra = np.zeros(len(events.time_ns))
     most, num_blocks = 0.0, 0

@@ -46,12 +46,12 @@ OF_NO_BLOCK = 0.05
 """Share of all activations above which a tensor is of no block: blocks are many, and one tensor of
 one of them is less."""
 COPIED = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax"}
-"""Whose update makes one temporary as large as the weights, where it is not fused: the root of the
-second moment of all of them at once (torch/optim/adam.py, foreach)."""
+"""Optimizers whose update makes one temporary as large as the weights, where it is not fused: the
+root of the second moment of all of them at once (torch/optim/adam.py, foreach)."""
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """What is held at once, by kind."""
+    """Bytes held at once, by kind."""
 
     kinds: Mapping[str, int]
     is_update: bool = False
@@ -71,14 +71,14 @@ class Moment(Struct, frozen=True, kw_only=True):
 
     @property
     def growing_bytes(self) -> int:
-        """With the micro-batch."""
+        """Bytes that grow with the micro-batch."""
         if self.is_update:
             return 0
         return sum(self.kinds.get(kind, 0) for kind in (ACTIVATIONS, INPUTS, TEMPORARY))
 
 
 def failed_moment(kinds: Mapping[str, int], asked_bytes: int, phase: str | None) -> Moment:
-    """What was held, with what was asked for."""
+    """Moment of the failure: what was held, with what was asked for."""
     is_update = phase not in (None, *PASSES)
     asked = UNKNOWN if is_update else TEMPORARY
     return Moment(kinds={**kinds, asked: kinds.get(asked, 0) + asked_bytes}, is_update=is_update)
@@ -151,7 +151,8 @@ def _inputs_bytes(failure: RecordedFailure, held: int) -> int | None:
 
 
 def _chunks_longer(failure: RecordedFailure, asked_bytes: int) -> float | None:
-    """By the output layer's share of all weights, which all rows go through."""
+    """Share of a step's time that a loss in chunks costs more, by the output layer's share of all
+    weights, which all rows go through."""
     rows, width = failure.num_rows, failure.head_features
     if rows is None and width and is_of_loss(failure.operator):
         rows = asked_bytes // (FP32_BYTES * width)
@@ -168,7 +169,7 @@ def chunked_loss_longer(head_share: float, num_rows: int, num_chunks: int = LOSS
 
 
 def is_of_loss(name: str | None) -> bool:
-    """By a function of torch's, or a node of autograd's."""
+    """Whether it is of a loss: by a function of torch's, or a node of autograd's."""
     return name is not None and LOSS.search(name) is not None
 
 

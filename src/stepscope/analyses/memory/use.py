@@ -56,7 +56,7 @@ CONTEXT_BYTES = 1 << 30
 """Bytes of the device for its context and the libraries' own: 0.6 GiB to 0.8 GiB beside torch's
 (H200, torch 2.11)."""
 NUM_STEPS = 2
-"""That are played again for a larger batch."""
+"""Steps that are played again for a larger batch."""
 MAX_CHANGES = 100_000
 """Allocations and frees of these, beyond which they are not."""
 ANY_SIZE = 1 << 60
@@ -65,7 +65,7 @@ MUCH_MORE = 1.5
 
 
 class _Made(Struct, frozen=True, kw_only=True):
-    """Per allocation that was seen to begin: the ranges it was made in; NONE where none."""
+    """Ranges that each allocation that was seen to begin was made in; NONE where none."""
 
     range: Int64
     operator: Int64
@@ -159,7 +159,7 @@ def _most_asked(context: RankContext, grows: Bool, sums: Bool) -> Int64:
 
 
 def _beginning(runs: PhaseRuns, trained: Trained, base: Standing) -> Beginning:
-    """As far as it is known what stays."""
+    """Beginning as far as it is known what stays."""
     if base.weights_bytes is None:
         return Beginning()
     first_backward = int(runs.start_ns[runs.phase == BACKWARD][0])
@@ -242,7 +242,7 @@ def _most(spans: Lifetimes, kinds: Kinds, base: Standing) -> dict[str, int]:
 def _held(
     kinds: Kinds, spans: Lifetimes, alive: Bool, base: Standing, peak_bytes: int
 ) -> dict[str, int]:
-    """By kind at the peak. What events were lost for is unknown."""
+    """Bytes by kind at the peak. What events were lost for is unknown."""
     held = names_of(kinds.kind[alive], spans.size[alive])
     for name, size in base.sizes.items():
         held[name] = held.get(name, 0) + size
@@ -281,7 +281,7 @@ def _phases(
 
 
 def _modules(stacks: Stacks | None, made: _Made) -> list[str | None]:
-    """Per allocation, the path of the module that it was made in."""
+    """Path of the module that each allocation was made in."""
     if stacks is None:
         return [None] * len(made.range)
     return module_paths(stacks, origins(stacks, made.range).module)
@@ -294,7 +294,7 @@ def _operator_names(trace: Trace, made: _Made) -> list[str | None]:
 def _holders(
     names: list[str | None], spans: Lifetimes, kinds: Kinds, alive: Bool
 ) -> tuple[MemoryHolder, ...]:
-    """By name, the most bytes first; what has no name is left out."""
+    """Holders by name, the most bytes first; what has no name is left out."""
     sizes: dict[str, dict[int, int]] = {}
     nums: dict[str, int] = {}
     for index in np.flatnonzero(alive).tolist():
@@ -324,7 +324,7 @@ def _at(
     moment: int,
     runs: PhaseRuns,
 ) -> PeakMoment:
-    """Who asked for the last bytes, and when that was."""
+    """Moment of the peak: who asked for the last bytes, and when that was."""
     last = np.flatnonzero((spans.start_ns == moment) & (spans.end_ns != NEVER))
     last = last if len(last) else np.flatnonzero(spans.start_ns == moment)
     names = _operator_names(context.trace, made)

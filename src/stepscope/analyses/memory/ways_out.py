@@ -127,7 +127,8 @@ def ways_out(
 def every_way(
     report: OutOfMemoryReport, num_ranks: int = 1, moments: tuple[Moment, ...] | None = None
 ) -> tuple[WayOut, ...]:
-    """What is enough by itself before what is not, then by what it costs.
+    """Ways out: those that are enough by themselves before those that are not, then by what they
+    cost.
 
     `moments` are those of the whole step, where they are known; else what was held and asked for
     is taken."""
@@ -192,7 +193,7 @@ def _nothing(_: Moment) -> int:
 def _by_kind(
     report: OutOfMemoryReport, shortage: _Shortage | None, num_ranks: int
 ) -> Iterator[WayOut]:
-    """By what holds the memory, where that is known."""
+    """Ways out by what holds the memory, where that is known."""
     if not report.kinds or shortage is None:
         return
     highest = shortage.moments[0].kinds
@@ -246,7 +247,7 @@ def _in_eight_bits(moment: Moment) -> int:
 
 
 def _checkpoint(shortage: _Shortage, num_blocks: int) -> Iterator[WayOut]:
-    """As few blocks as it takes."""
+    """Ways out that checkpoint as few blocks as it takes."""
     if not shortage.moments[0].kinds.get(ACTIVATIONS) or shortage.moments[0].is_update:
         return
     for number in range(1, num_blocks + 1):
@@ -353,9 +354,9 @@ def _of_others(auxiliary: Auxiliary | None) -> Iterator[OutOfMemoryReport]:
 
 
 def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
-    """As torch's message has it, of the moment of the failure: by the time that the exception was
-    seen, what the failed pass held was free again. What the process told then is for what the
-    message does not say."""
+    """Report as torch's message has it, of the moment of the failure: by the time that the
+    exception was seen, what the failed pass held was free again. What the process told then is for
+    what the message does not say."""
     said = None
     if (match := FAILED.search(failure.message)) is not None:
         said = convert(

@@ -192,7 +192,8 @@ def _curve(
 
 
 def _peaks(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most MAX_POINTS: of each stretch the lowest and the highest, so that no peak is lost."""
+    """Points, at most MAX_POINTS: of each stretch the lowest and the highest, so that no peak is
+    lost."""
     if len(points) <= MAX_POINTS:
         return points
     kept: list[tuple[float, float]] = []

@@ -62,7 +62,7 @@ def host_growth(samples: Sequence[Mapping[str, Any]]) -> HostGrowth | None:
 
 
 def _binned(known: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """At most some dozens, each the median of neighbours."""
+    """Points, at most some dozens, each the median of neighbours."""
     each = max(1, math.ceil(len(known) / 48))
     return [
         (median(step for step, _ in part), median(size for _, size in part))

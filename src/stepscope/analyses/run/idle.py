@@ -18,7 +18,7 @@ from stepscope.readers.run_folder.folder import RankRecord
 
 MEASURED = ("cpu_user_cores", "cpu_sys_cores")
 WORKS = (*MEASURED, "children_cores", "main_thread_queued_share")
-"""In cores. A thread that is queued for one would work."""
+"""Fields of work, in cores. A thread that is queued for one would work."""
 IO = ("disk_read_bytes_s", "disk_write_bytes_s", "children_disk_read_bytes_s")
 MIN_IO = 1_000_000
 """Bytes a second from which a process that uses no core reads or writes."""
@@ -27,7 +27,7 @@ MAX_BUSY = 0.5
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """Between two samples, on the wall's clock."""
+    """Interval between two samples, on the wall's clock."""
 
     begin_ns: int
     end_ns: int
@@ -91,7 +91,7 @@ class Rest(Struct, frozen=True, kw_only=True):
 
 
 def rests(records: Sequence[RankRecord]) -> dict[int, Rest]:
-    """By rank."""
+    """Rests by rank."""
     offsets = {record.rank: _offset_ns(record.metadata) for record in records}
     intervals = {record.rank: _intervals(record, offsets[record.rank]) for record in records}
     return {

@@ -59,7 +59,7 @@ def breakdown_text(record: MemoryRecord) -> str:
 
 
 def frame_lines(record: MemoryRecord) -> tuple[str, ...]:
-    """Who made most of it, a line each."""
+    """Lines that made most of it."""
     return tuple(
         (
             f"{holder.frame}: {holder.size_bytes / 1e9:.2f} GB of {holder.category} in "

@@ -82,7 +82,7 @@ def recorded_failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
 
 
 def _with_other_cores(record: RunRecord, ranks: Sequence[RankMetadata]) -> tuple[RankMetadata, ...]:
-    """With the cores of its machine that are in use, less those of all ranks there."""
+    """Add the cores of its machine that are in use, less those of all ranks there."""
     used: defaultdict[str, float] = defaultdict(float)
     for mine, rank in zip(record.ranks, ranks, strict=True):
         used[str(mine.metadata.get("host"))] += rank.cores_used or 0.0
@@ -101,7 +101,7 @@ def _other_cores(record: RankRecord, used: float) -> float | None:
 
 
 def _with_own_times(record: RunRecord, ranks: Sequence[RankMetadata]) -> tuple[RankMetadata, ...]:
-    """With what each took less its waits, where gradients are exchanged by the hosts."""
+    """Add what each took less its waits, where gradients are exchanged by the hosts."""
     if any(rank.has_device or rank.ddp is None for rank in ranks):
         return tuple(ranks)
     own = own_times({rank.rank: rank.rows for rank in record.ranks})
@@ -345,7 +345,7 @@ def run_ports(run: RunRecord) -> tuple[PortSeries, ...]:
 
 
 def _known(counts: Mapping[str, Any]) -> dict[str, int]:
-    """By our names."""
+    """Counts by our names."""
     known: dict[str, int] = {}
     for word, value in counts.items():
         counter, number = counter_of(word), whole(value, 0)

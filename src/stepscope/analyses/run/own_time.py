@@ -17,7 +17,7 @@ from stepscope.core.run import OwnTime
 from stepscope.core.trace import Float64
 
 MIN_STEPS = 8
-"""That all ranks timed, from which they stand for the run."""
+"""Steps that all ranks timed from which they stand for the run."""
 IN_STEP = 0.05
 """Ranks that wait for one another take the same time over many steps; these differ by no more."""
 
@@ -25,7 +25,8 @@ Row = Mapping[str, int | None]
 
 
 def own_times(rows: Mapping[int, Sequence[Row]]) -> dict[int, OwnTime]:
-    """By rank; none where the ranks are not in step, or too few steps are timed on all of them."""
+    """Own times by rank; none where the ranks are not in step, or too few steps are timed on all of
+    them."""
     if len(rows) < 2:
         return {}
     timed = [
@@ -64,5 +65,5 @@ def own_times(rows: Mapping[int, Sequence[Row]]) -> dict[int, OwnTime]:
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    """Those of the whole run that no profiler slowed."""
+    """Steps of the whole run that no profiler slowed."""
     return [row for row in rows if row["state"] == 0]

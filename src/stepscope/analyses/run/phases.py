@@ -25,7 +25,8 @@ from stepscope.protocol.untrusted import finite, whole
 from stepscope.readers.run_folder.folder import RankRecord
 
 UNLIKE = math.log(1.25)
-"""By which the steps of two phases differ: as much as is told of a job that becomes slower."""
+"""Logarithm of the ratio by which the steps of two phases differ: as much as is told of a job that
+becomes slower."""
 MIN_STEPS, MIN_SHARE = 16, 0.05
 """Least size of a phase: clean steps, and share of all steps. A shorter one is a disturbance."""
 IN_PLACE = 0.9
@@ -180,7 +181,7 @@ def _cuts(blocks: Sequence[_Block]) -> list[int]:
 
 
 def _kept(cuts: list[int], blocks: Sequence[_Block]) -> list[int]:
-    """Without those that show too little, the least first."""
+    """Cuts without those that show too little, the least first."""
     least = max(MIN_STEPS, MIN_SHARE * sum(block.num for block in blocks))
     while cuts:
         bounds = [0, *cuts, len(blocks)]
@@ -194,7 +195,7 @@ def _kept(cuts: list[int], blocks: Sequence[_Block]) -> list[int]:
 
 
 def _apart(before: Sequence[_Block], after: Sequence[_Block], least: float) -> float:
-    """By how much two parts differ; little where one is short or they are mixed."""
+    """Distance of two parts; little where one is short or they are mixed."""
     low, high = (statistics.median(block.log for block in part) for part in (before, after))
     between, sign = (low + high) / 2, 1 if high > low else -1
     in_place = min(
@@ -227,8 +228,9 @@ def _exact(points: Sequence[tuple[int, int]], blocks: Sequence[_Block], cut: int
 
 
 def _work_ns(record: RankRecord, phase: Phase, end: int | None) -> float | None:
-    """What of a step the training thread was not queued for a core; None where nobody asked. On a
-    full machine the queue is as much longer as there is more to do: it is no work, and no phase."""
+    """Time of a step in which the training thread was not queued for a core; None where nobody
+    asked. On a full machine the queue is as much longer as there is more to do: it is no work, and
+    no phase."""
     shares = [
         share
         for sample in record.samples

@@ -33,21 +33,21 @@ IN_FULL = 0.95
 """Share of what a step that is slow in its turn takes longer: as much of the job's own code after
 the last step is one. And of what nothing explains: as much rest, and all of it is."""
 UNEXPLAINED = ("stalls", "warm_up", "shutdown", "other")
-"""What may be rest."""
+"""Parts that may be rest."""
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """From one moment to the next, on the rank's clock."""
+    """Span from one moment to the next, on the rank's clock."""
 
     begin_ns: int
     end_ns: int
     parts: Mapping[str, int]
-    """They sum to its length."""
+    """Lengths of the parts, which sum to the span's."""
     step: int | None = None
     """The first one, of several."""
     num_steps: int = 1
     more_wait_ns: int = 0
-    """For batches, than in a usual step."""
+    """Extra wait for batches over a usual step's."""
 
 
 class _Division:
@@ -57,7 +57,7 @@ class _Division:
         self.left, self.parts = max(dur_ns, 0), Counter[str]()
 
     def take(self, what: str, ns: float | None = None) -> None:
-        """So much of what is left; all of it where nothing is said."""
+        """Take so much of what is left; all of it where nothing is said."""
         taken = self.left if ns is None else max(min(round(ns), self.left), 0)
         self.left -= taken
         if taken:
@@ -65,7 +65,7 @@ class _Division:
 
 
 class RunEnds(Struct, frozen=True, kw_only=True):
-    """By the rank's clock."""
+    """Ends of the run by the rank's clock."""
 
     begun_ns: int
     ended_ns: int
@@ -177,8 +177,8 @@ def _stretch(row: Row, dur_ns: int, usual: Usual, extras: Mapping[int, Extra]) -
 
 
 def _rested(span: Span, rest: Rest, until_ns: int, turns: Sequence[Turn] = ()) -> Span:
-    """With what of its unexplained time, up to then, was rest. Slow steps in turn stay so where all
-    ranks rest: a period says more."""
+    """Move to rest what of its unexplained time, up to then, was rest. Slow steps in turn stay so
+    where all ranks rest: a period says more."""
     what = next((name for name in reversed(UNEXPLAINED) if span.parts.get(name)), None)
     if what is None or until_ns <= span.begin_ns:
         return span
@@ -210,7 +210,7 @@ def _in_turn(span: Span) -> Iterator[Span]:
 
 
 def _head(first: Mapping[str, Any], usual: Usual, begun_ns: int, ended_ns: int) -> Span:
-    """Up to the end of the first step."""
+    """Span up to the end of the first step."""
     division = _Division(ended_ns - begun_ns)
     fed_ns = whole(first.get("begun_ns"))
     division.take("first_batch", _ns(first, "iter_ns") + _ns(first, "wait_ns"))
@@ -264,9 +264,9 @@ def _divided(
 
 
 def _over_ns(row: Row, dur_ns: int, usual: Usual, extra: Extra) -> int:
-    """What it takes longer than the usual one. Of a slow step only the parts that hold it: on a
-    machine that others use, a thread that has just slept gets its core sooner than usual, and the
-    rest of the step is shorter."""
+    """Time by which it is longer than the usual step. Of a slow step only the parts that hold it:
+    on a machine that others use, a thread that has just slept gets its core sooner than usual, and
+    the rest of the step is shorter."""
     # What it takes where it is usual: with more backward passes it is longer. Where a second
     # training loop has an optimizer of its own, its first steps stand as one.
     times = (row["num_backwards"] or 0) / (usual.num_backwards or 1.0)

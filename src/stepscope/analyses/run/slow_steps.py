@@ -48,7 +48,7 @@ class Usual(Struct, frozen=True, kw_only=True):
     gc_ns: int
     log_ns: int = 0
     parts: Mapping[str, UsualPart] = {}
-    """What of it the host spent where."""
+    """Parts of it by where the host spent them."""
     is_on_device: bool
     num_batches: float
     num_backwards: float
@@ -71,8 +71,8 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 def usual_step(rows: Sequence[Row]) -> Usual | None:
-    """From all steps that no profiler slowed, by the device's clock where it was asked: the host
-    may run ahead. None where there is none."""
+    """Usual step from all steps that no profiler slowed, by the device's clock where it was asked:
+    the host may run ahead. None where there is none."""
     clean, is_short = _clean(rows)
     if not clean:
         return None
@@ -104,7 +104,7 @@ def lengths_of(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def _pause_ns(row: Row, usual_ns: int) -> int:
-    """Before the step's batch is asked for, longer than usual, saves left out."""
+    """Extra time before the step's batch is asked for, longer than usual, saves left out."""
     if row["device_ns"]:
         return 0
     more = (row["between_ns"] or 0) - usual_ns - (row["save_ns"] or 0)
@@ -112,7 +112,7 @@ def _pause_ns(row: Row, usual_ns: int) -> int:
 
 
 def _clean(rows: Sequence[Row]) -> tuple[list[Row], bool]:
-    """And whether they are so few that those of the warm-up count."""
+    """Clean steps, and whether they are so few that those of the warm-up count."""
     timed = [row for row in rows if row["dur_ns"]]
     clean = usual_rows([row for row in timed if row["state"] == TIMED])
     is_short = len(clean) < LEAST
@@ -129,7 +129,7 @@ def _is_on_device(rows: Sequence[Row]) -> bool:
 
 
 def _quiet(rows: list[Row]) -> list[Row]:
-    """Without the steps that log for longer than most do."""
+    """Steps without those that log for longer than most do."""
     most = LOUD_TIMES * _median(rows, "log_ns") + NOTED_NS
     return [row for row in rows if (row["log_ns"] or 0) <= most]
 
@@ -177,7 +177,7 @@ def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
 
 
 def host_parts(row: Row) -> dict[str, int]:
-    """What of a step the host spent where, saves and all."""
+    """Parts of a step by where the host spent them, saves and all."""
     parts = {name: row[name] or 0 for name in HOST_PARTS}
     left = (row["dur_ns"] or 0) - sum(parts.values())
     if left < 0:

@@ -20,12 +20,12 @@ TIMED = 0
 NOTED_NS = 1_000_000
 """A collection of garbage this long is counted."""
 MIN_TURNS = 2
-"""From one of a kind to the next, all as many steps long, from which they come in turn."""
+"""Turns from one of a kind to the next, all as many steps long, from which they come in turn."""
 MAX_LINES = 3
 
 
 def stalls_of(record: RankRecord, steps: UnprofiledSteps | None) -> dict[str, Stalls]:
-    """By kind, what they add to a run whose usual step is `steps`, and that is not in it."""
+    """Stalls by kind: what they add to a run whose usual step is `steps`, and that is not in it."""
     rows, events = record.rows, record.events
     timed = [row for row in rows if row["state"] == TIMED and row["dur_ns"]]
     within = {row["step"] for row in within_epochs(record)}
@@ -116,7 +116,8 @@ def _beginning(row: Row, epoch: Extra, step_ns: float, wait_ns: float) -> float:
 
 
 def _collected_ns(usual: Sequence[Row]) -> float:
-    """In collections that the mean step does not have, since it leaves out the longest, a step."""
+    """Time a step in collections that the mean step does not have, since it leaves out the
+    longest."""
     middle = middle_rows(usual, "dur_ns")
     collected = _mean(usual, "gc_ns") - _mean(middle, "gc_ns")
     longer = _mean(usual, "dur_ns") - _mean(middle, "dur_ns")
@@ -128,7 +129,7 @@ def _mean(rows: Sequence[Row], name: str) -> float:
 
 
 def _lines(events: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
-    """Which lines asked for it, and their shares of its time; of an evaluation, whose length is not
+    """Lines that asked for it, and their shares of its time; of an evaluation, whose length is not
     in its event, of their number."""
     spent: Counter[str] = Counter()
     for event in events:

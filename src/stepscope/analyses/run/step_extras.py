@@ -22,16 +22,17 @@ class Extra(Struct, frozen=True, kw_only=True):
 
     num_epochs: int = 0
     iter_ns: int = 0
-    """In iter() of the loader that feeds the steps,"""
+    """Time in iter() of the loader that feeds the steps."""
     first_wait_ns: int = 0
-    """and then for its first batch."""
+    """Wait for the first batch after that."""
     compile_ns: int = 0
     lead_ns: int = 0
-    """That the host had run ahead of the device: what of the step only makes up for it."""
+    """Time that the host had run ahead of the device: the part of the step that only makes up for
+    it."""
 
 
 def step_extras(record: RankRecord, phases: Phases) -> dict[int, Extra]:
-    """By step; those of which nothing is known are not there."""
+    """Extras by step; those of which nothing is known are not there."""
     extras = epochs_of(record)
     for step, ns in _compiled(record, phases).items():
         extras[step] = replace(extras.get(step, Extra()), compile_ns=ns)
@@ -63,7 +64,7 @@ def epochs_of(record: RankRecord) -> dict[int, Extra]:
 
 
 def within_epochs(record: RankRecord) -> list[Row]:
-    """Without the steps that begin one; all of them where most do."""
+    """Steps without those that begin an epoch; all of them where most do."""
     epochs = epochs_of(record)
     within: list[Row] = [row for row in record.rows if row["step"] not in epochs]
     return within if 2 * len(within) >= len(record.rows) else list(record.rows)

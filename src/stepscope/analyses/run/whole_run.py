@@ -20,7 +20,7 @@ from stepscope.protocol.untrusted import whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
 STRETCHES = 120
-"""That the run is drawn in."""
+"""Stretches that the run is drawn in."""
 MAX_LINES = 3
 BEFORE, IMPORTS = "before the process began", "until torch was imported"
 COUNTED = ("saves", "evaluation", "epoch_start", "gc", "logging", "stalls", "idle")
@@ -185,7 +185,8 @@ def _part(
 
 
 def _start_up(record: RankRecord, begun_ns: int, dur_ns: int) -> dict[str, int]:
-    """What is known of it: until the process was there, and until it had imported torch."""
+    """Parts of the start-up, as far as known: until the process was there, and until it had
+    imported torch."""
     started = whole(record.metadata.get("started_ns"))
     imported = whole(record.metadata.get("imported_ns"))
     if started is None or imported is None:
@@ -196,7 +197,7 @@ def _start_up(record: RankRecord, begun_ns: int, dur_ns: int) -> dict[str, int]:
 
 
 def _idle(spans: Sequence[Span], events: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """By the line that the training thread was most often seen at."""
+    """Idle time by the line that the training thread was most often seen at."""
     found = Counter[str]()
     for span in spans:
         ns = span.parts.get("idle", 0)
@@ -207,6 +208,6 @@ def _idle(spans: Sequence[Span], events: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def _num_steps(record: RankRecord) -> int:
-    """Those of a long run, too: some of which stand in both."""
+    """Number of steps of the run; of a long one some stand in both rows and stretches."""
     last = [(each["first_step"] or 0) + (each["num_steps"] or 0) for each in record.stretches]
     return max(last, default=0) or len(record.rows) + 1

@@ -64,12 +64,12 @@ LOST = 0.02
 """Share of the kernels launched in the steps from which their work is missing: none of 403
 recordings lacks a single one."""
 BETWEEN_NS = 1_000_000
-"""From one ProfilerStep to the next; 0.17 ms at most in 370 recordings."""
+"""Nanoseconds from one ProfilerStep to the next; 0.17 ms at most in 370 recordings."""
 MIN_BETWEEN = 0.02
 """The same, as a share of a usual step."""
 MAX_STRETCHES = 8
 MAX_STRIDE = 4
-"""From one mark's number to the next; further apart they are not of the same one."""
+"""Distance from one mark's number to the next; further apart they are not of the same one."""
 SYNCHRONIZE = re.compile(r"^(cuda|hip|cu|musa)(Device|Stream|Ctx)Synchronize")
 STREAM_SYNCHRONIZE = re.compile(r"^(cuda|hip|cu|musa)StreamSynchronize")
 KNOWN_WAIT = re.compile(
@@ -91,7 +91,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
 
     @property
     def over_ns(self) -> int:
-        """What is left out."""
+        """Nanoseconds of what is left out."""
         return self.end_ns - self.start_ns
 
 
@@ -112,8 +112,9 @@ def clock_notes(trace: Trace, links: Links) -> tuple[str, ...]:
 
 
 def ran_back_ns(trace: Trace) -> int:
-    """By how much time runs back: the longest way back from one call of a thread to the next, in
-    the order of their numbers. 0 where it does not, or where only the numbers begin anew."""
+    """Nanoseconds by which time runs back: the longest way back from one call of a thread to the
+    next, in the order of their numbers. 0 where it does not, or where only the numbers begin
+    anew."""
     calls = _in_order(trace.is_kind(Kind.RUNTIME), trace.correlation, trace.thread)
     ops = _in_order(trace.is_kind(Kind.OP), trace.external, trace.thread)
     queue = trace.stream * (int(trace.device.max(initial=0)) + 2) + trace.device
@@ -172,7 +173,7 @@ def apart_by_ns(trace: Trace, links: Links) -> int:
 
 
 def _late_ns(trace: Trace, work: Int64, launch: Int64) -> int:
-    """By how much work ends after a wait for it, where it does at most waits.
+    """Nanoseconds by which work ends after a wait for it, where it does at most waits.
 
     A device is done when all its streams are. Which stream another wait is for is not recorded:
     the work of every stream must end after it.

@@ -88,8 +88,8 @@ def part_intervals(
 
 
 def _parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
-    """Without a device the operators are the work;
-    those inside the loader are its input, and gloo's ranges are comms."""
+    """Parts without a device: the operators are the work; those inside the loader are its input,
+    and gloo's ranges are comms."""
     low, high = steps.windows[0][0], steps.windows[-1][1]
     work = host_work(trace, host, high - low)
     exposed = subtract(host.collective, work)
@@ -161,8 +161,8 @@ def idle_without_device(idle: Intervals, host: HostActivity) -> dict[str, Interv
 
 
 def _next_launch(trace: Trace, links: Links, idle: Intervals) -> Int64:
-    """For each gap, when the work that ended it was launched;
-    NONE when nothing follows or its launch was not recorded."""
+    """Launch time of the work that ended each gap; NONE when nothing follows or its launch was not
+    recorded."""
     work = np.flatnonzero(trace.device_work & (trace.dur_ns > 0))
     result = np.full(len(idle), NONE, np.int64)
     if len(work) == 0:

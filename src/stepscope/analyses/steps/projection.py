@@ -36,8 +36,8 @@ STEP_MARK = re.compile(r"^ProfilerStep")
 
 
 class Charges(Struct, frozen=True, kw_only=True):
-    """For each piece of device work in the measured windows (`work`,
-    indices into the trace), whom it is charged to."""
+    """Owners that each piece of device work in the measured windows (`work`, indices into the
+    trace) is charged to."""
 
     work: Int64
     launch: Int64
@@ -45,8 +45,8 @@ class Charges(Struct, frozen=True, kw_only=True):
     op: Int64
     """The innermost operator it was launched in; NONE when there is none."""
     home: Int64
-    """That operator, or for backward work the forward
-    operator it belongs to, by sequence numbers."""
+    """Operator that it is charged to, or for backward work the forward operator it belongs to, by
+    sequence numbers."""
     backward: Bool
     optimizer: Bool
     recomputed: Bool
@@ -55,7 +55,7 @@ class Charges(Struct, frozen=True, kw_only=True):
     """Launched in a user's range of that name."""
 
     def only(self, chosen: slice) -> Charges:
-        """Those of the chosen pieces of work, as views."""
+        """Charges of the chosen pieces of work, as views."""
         return Charges(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
 
@@ -107,8 +107,7 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
 
 
 def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward: Bool) -> Int64:
-    """For backward work, the forward operator with the
-    sequence number of the node being evaluated."""
+    """Forward operator with the sequence number of the node being evaluated, for backward work."""
     if not backward.any():
         return op
     nodes = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
@@ -134,8 +133,8 @@ def forward_ops(trace: Trace) -> ForwardOps:
 
 
 def forward_of(trace: Trace, nodes: Int64, forward: ForwardOps) -> Int64:
-    """For each of autograd's nodes, the last forward operator with its sequence number;
-    NONE when there is none."""
+    """Last forward operator with the sequence number of each of autograd's nodes; NONE when there
+    is none."""
     result = np.full(len(nodes), NONE, np.int64)
     if len(forward.event) == 0:
         return result
@@ -224,7 +223,7 @@ def _sums_inside(parent: Int64, start: Int64, dur: Int64) -> list[tuple[Int64, I
 
 
 def is_inside_namesake(trace: Trace, parent: Int64, events: Int64, ranges: Bool) -> Bool:
-    """Per event, whether one of `ranges` around it has the same name."""
+    """Mask of the events around which one of `ranges` has the same name."""
     is_inside = np.zeros(len(events), np.bool_)
     pending, ancestor = np.arange(len(events)), parent[events]
     while len(pending):
@@ -248,7 +247,7 @@ def mark_ranges(trace: Trace) -> Bool:
 def _sums_by_name(
     trace: Trace, names: Int32, counts: Int64, dur: Int64
 ) -> list[tuple[str, int, int]]:
-    """Per name how often it occurs and its time, the largest first."""
+    """Counts and times of each name, the largest first."""
     num, totals = (sums(names, values, len(trace.names)) for values in (counts, dur))
     codes = np.flatnonzero(num)
     codes = codes[np.argsort(-totals[codes], kind="stable")]

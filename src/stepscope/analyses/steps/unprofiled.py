@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from stepscope.core.run import UnprofiledSteps
 
 TRIMMED = 0.05
-"""At each end of the sorted steps: one slow step in twenty does not count;
+"""Share of the sorted steps that is left out at each end: one slow step in twenty does not count;
 every fourth step's wait for a loader does."""
 ENOUGH = 8
 """Steps before a recording with which those after it are not needed."""
@@ -33,8 +33,8 @@ Row = Mapping[str, int | None]
 
 
 def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | None:
-    """From rows of RUN/rank-N/steps.jsonl, in order;
-    None when there are too few of the usual kind.
+    """Unprofiled steps from rows of RUN/rank-N/steps.jsonl, in order; None when there are too few
+    of the usual kind.
 
     `stock` steps may find batches that workers made while nobody took any: at the start, and while
     a profiler slowed the steps. Those after them tell what the workers bring, if there are enough.
@@ -74,7 +74,7 @@ def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | N
 
 
 def _settled(rows: Sequence[Row], stock: int) -> list[Row]:
-    """Without the steps that such a stock feeds; those with a profiler stay."""
+    """Rows without the steps that such a stock feeds; those with a profiler stay."""
     settled, since = [], 0
     for row in rows:
         since = 0 if row["state"] == RECORDED else since + 1
@@ -98,9 +98,9 @@ def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
 
 
 def _host_share(rows: Sequence[Row], usual: Sequence[Row]) -> tuple[float, float, float] | None:
-    """By the backward pass, which is timed in recorded steps and in others: the queue of a device
-    that is behind is full later in the step, or was emptied before, so that the host takes its own
-    time for it. The first recorded step is the profiler's start, too."""
+    """Share of the host by the backward pass, which is timed in recorded steps and in others: the
+    queue of a device that is behind is full later in the step, or was emptied before, so that the
+    host takes its own time for it. The first recorded step is the profiler's start, too."""
     recorded = _ahead_in_backward([row for row in rows if row["state"] == RECORDED][1:])
     timed = _ahead_in_backward(usual)
     if not recorded or len(timed) < max(ENOUGH, len(usual) // 2):

@@ -110,8 +110,8 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
 
 
 def step_numbers(trace: Trace, cut: StepCut) -> Int64:
-    """Per step, the number in its ProfilerStep mark;
-    NONE where it has none, and last for what is in no step."""
+    """Number in each step's ProfilerStep mark; NONE where it has none, and last for what is in no
+    step."""
     numbers = np.full(len(cut.host_start) + 1, NONE, np.int64)
     if cut.steps.source == "ProfilerStep":
         marks = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, PROFILER_STEP))
@@ -247,7 +247,7 @@ def _whole_rounds(trace: Trace, work: Int64, launch_time: Int64, anchor: int) ->
 
 
 def _step_index(times: Int64, edges: Int64) -> Int64:
-    """Which step each time falls in: from one step's start to the next one's."""
+    """Index of the step that each time falls in: from one step's start to the next one's."""
     return np.searchsorted(edges, times, side="right") - 1
 
 
@@ -316,8 +316,8 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
 
 
 def _host_windows(host: _HostSteps) -> _Windows:
-    """Without a device: from the same point of one step to that of the next. A ProfilerStep mark
-    ends where the next one begins, so its last one is whole too."""
+    """Windows without a device: from the same point of one step to that of the next. A ProfilerStep
+    mark ends where the next one begins, so its last one is whole too."""
     n = len(host.start)
     if n == 0:
         return _Windows(bounds=(), step=(), num_seen=0, is_step_interval=False)

@@ -40,8 +40,8 @@ def gaps_of(parts: Mapping[str, Intervals], window: tuple[int, int], *, waits_sp
 
 
 def _binned(inside: dict[str, Intervals], window: tuple[int, int], waits_split: bool) -> Gaps:
-    """Per bin of the window its parts, one after the other:
-    every part keeps its length, no piece moves out of its bin.
+    """Parts of each bin of the window, one after the other: every part keeps its length, no piece
+    moves out of its bin.
 
     Before (bins of 10)                          After
         compute [0, 3) idle [3, 4) compute [4, 10)   compute [0, 9) idle [9, 10)

@@ -24,8 +24,8 @@ class Blocks(Struct, frozen=True, kw_only=True):
 
 
 def rows_of(start: Int64, end: Int64, most: int) -> Int64:
-    """For events of one lane, by start, the row that leaves none over another:
-    what runs inside stands below.
+    """Row of each event of one lane, by start, that leaves none over another: what runs inside
+    stands below.
 
     NONE where that is past `most` rows.
 
@@ -39,7 +39,7 @@ def rows_of(start: Int64, end: Int64, most: int) -> Int64:
 
 
 def join_small(row: Int64, start: Int64, end: Int64, weight: Int64, most: int) -> Blocks:
-    """At most `most` blocks, with about the finest grain that gives no more. Events shorter than a
+    """Blocks, at most `most`, with about the finest grain that gives no more. Events shorter than a
     grain, times their weight, go together where they are neighbours in one row and begin in the
     same grain of it; what is longer is never joined."""
     heads = np.ones(len(row), np.bool_)
@@ -58,8 +58,8 @@ def join_small(row: Int64, start: Int64, end: Int64, weight: Int64, most: int) -
 
 
 def _heads(in_row: Bool, offset: Int64, length: Int64, weight: Int64, grain: int) -> Bool:
-    """Which events begin a block. `in_row`: of each but the first, whether it is in the row of the
-    one before."""
+    """Mask of the events that begin a block. `in_row`: of each but the first, whether it is in the
+    row of the one before."""
     wide = grain * weight
     small, cell = length < wide, offset // wide
     heads = np.ones(len(length), np.bool_)
@@ -68,7 +68,7 @@ def _heads(in_row: Bool, offset: Int64, length: Int64, weight: Int64, grain: int
 
 
 def common(values: Int64, blocks: Blocks) -> Int64:
-    """Per block, the value all its events have; NONE where they differ."""
+    """Value that all events of each block have; NONE where they differ."""
     if len(blocks.first) == 0:
         return np.empty(0, np.int64)
     least = np.minimum.reduceat(values, blocks.first)

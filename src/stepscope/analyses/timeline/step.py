@@ -69,7 +69,7 @@ class Shared:
 
     @cached_property
     def on_host(self) -> Bool:
-        """What is drawn in the lanes of threads."""
+        """Mask of what is drawn in the lanes of threads."""
         mask: Bool = self.context.trace.is_kind(*ON_HOST) & ~self.comms
         return mask
 
@@ -83,7 +83,7 @@ class Shared:
 
     @cached_property
     def ops(self) -> Int32:
-        """Per event, the operator that launched it; NONE where there is none."""
+        """Operator that launched each event; NONE where there is none."""
         charges = self.context.origins
         ops = np.full(len(self.context.trace), NONE, np.int32)
         launching = self.context.links.op[charges.work]
@@ -92,7 +92,7 @@ class Shared:
 
     @cached_property
     def phases(self) -> Int8:
-        """Per event, the part of the step that launched it."""
+        """Part of the step that launched each event."""
         return step_part_of(self.context)
 
     @cached_property
@@ -207,7 +207,8 @@ def _busiest(trace: Trace, host: Int64) -> list[int]:
 
 
 def _shown(trace: Trace, groups: list[tuple[str, str, Int64]], most: int) -> list[int]:
-    """Which lanes are kept, in their order: the collectives, then those with the most time."""
+    """Indices of the lanes that are kept, in their order: the collectives, then those with the most
+    time."""
     spent = [int(trace.dur_ns[mine].sum()) for _, _, mine in groups]
     order = sorted(range(len(groups)), key=lambda i: (groups[i][0] != COLLECTIVES, -spent[i]))
     return sorted(order[:most])
@@ -328,8 +329,8 @@ def _categories(context: RankContext, records: CollectiveRecords) -> tuple[tuple
 
 
 def _origin_names(shared: Shared, event: Int64) -> tuple[Int64, Int64, Int64]:
-    """Per event the names of the operator that launched it, its module and its line;
-    NONE where there is none."""
+    """Names of the operator that launched each event, its module and its line; NONE where there is
+    none."""
     trace, stacks = shared.context.trace, shared.context.stacks
     nowhere = np.full(len(event), NONE, np.int64)
     origin = None if stacks is None else origins(stacks, event)
