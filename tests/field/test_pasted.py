@@ -48,6 +48,7 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "profiler_table": ("", ("serial-loader", "81%", "80.1 ms a batch", "num_workers")),
     "ncu_printed": ("", ("dram-bound", "elementwise_kernel", "88%")),
     "perf_decode": ("", ("serial-loader", "60%", "libjpeg", "num_workers")),
+    "topology": ("", ("slow-link", "6 of 6 pairs", "4 SYS, 2 PHB")),
     "explain": ("", ("graph-breaks", "train.py:11", "train.py:14", "torch.where")),
 }
 """By a row's name, or that of a file in pasted/: the text, and what the answer must mention."""

@@ -95,13 +95,13 @@ def test_what_stands_in_two_blocks_is_found(
         assert names_in(tmp_path / "job.log", fill + first) == ["torch-logs"]
 
 
-def test_a_text_in_which_nobody_speaks_is_refused_as_before(tmp_path: Path) -> None:
+def test_a_text_in_which_nobody_speaks_is_refused_with_what_to_record(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     path.write_text(PRINTS)
     with find_sources([path]) as found:
         (source,) = found.sources
         assert (source.format, found.others, found.logs) == (None, (), ())
-        with pytest.raises(FormatError, match="nor another format"):
+        with pytest.raises(FormatError, match=r"job's own output.*stepscope run"):
             refuse_unknown(source)
 
 

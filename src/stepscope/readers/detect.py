@@ -94,11 +94,62 @@ JSON_FIELDS = (
     ),
 )
 """Looked for at the start of JSON that has not come to its events yet."""
-TEXTS = (
-    (re.compile(rb"\A\s*<(?:!doctype|html|\?xml|svg)", re.IGNORECASE), "a web page"),
+TEXTS: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
+    (re.compile(rb"\A\s*<(?:!doctype|html|\?xml|svg)", re.IGNORECASE), "a web page", WANTED),
     (
         re.compile(rb'"ID","Process ID","Process Name"|==PROF=='),
         "the output of Nsight Compute (ncu)",
+        WANTED,
+    ),
+    (
+        re.compile(rb"={8,}NVSMI LOG={8,}"),
+        "nvidia-smi -q: one look at one moment",
+        (
+            "Under Clocks Event Reasons, Active beside a slowdown says that the device is held "
+            "down. Record it over time: nvidia-smi dmon -s pucvmet -o DT > dmon.txt."
+        ),
+    ),
+    (
+        re.compile(rb"^AUTOTUNE \w{1,40}\(", re.MULTILINE),
+        "the log of torch.compile's search for kernels (max-autotune)",
+        (
+            "The first line of each block is the one it chose; what it gives a step: stepscope "
+            "tune --knob compile_mode=default,max-autotune -- python train.py."
+        ),
+    ),
+    (
+        re.compile(rb"^Dynamo produced \d{1,9} graphs", re.MULTILINE),
+        "what an older torch._dynamo.explain() prints",
+        (
+            "Its break reasons name the lines; TORCH_LOGS=graph_breaks,recompiles python train.py "
+            "2> torch_logs.txt is read in full."
+        ),
+    ),
+    (
+        re.compile(rb"^\s{0,8}\d{1,4}, ?\d{1,3} %", re.MULTILINE),
+        "nvidia-smi's CSV without its header",
+        "Keep the header: --format=csv, without noheader.",
+    ),
+    (
+        re.compile(rb"^GPU\s{1,8}POWER\s[^\n]{0,200}GFX_UTIL", re.MULTILINE),
+        "what amd-smi monitor prints for people",
+        "Record it with --csv: amd-smi monitor -p -t -u -v -w 1 --csv > amd_smi.csv.",
+    ),
+    (
+        re.compile(rb"(?:samples|images|img|tokens|tok)/s(?:ec)?\b"),
+        "a job's own output, with its throughput",
+        (
+            "How runs of several widths scale: stepscope diagnose --scaling 1=100 8=600 (samples "
+            "a second by ranks). Why a step is slow: stepscope run -- python train.py."
+        ),
+    ),
+    (
+        re.compile(rb"\b(?:epoch|step|iter(?:ation)?)\b[ :=#]{0,4}\d", re.IGNORECASE),
+        "a job's own output, in words of its own",
+        (
+            "It does not tell what a step's time goes into: stepscope run -- python train.py "
+            "records that, and its memory, with nothing edited."
+        ),
     ),
 )
 """Looked for in what is not JSON."""
@@ -301,10 +352,15 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
     is_json = head.lstrip(SPACE).startswith((b"{", b"["))
     if is_json and b'"traceEvents"' in head:
         return "", ""
-    for pattern, what in JSON_FIELDS if is_json else TEXTS:
-        if pattern.search(head):
-            return what, WANTED
-    return "", ""
+    if head.lstrip(SPACE).startswith(b"{'"):
+        return (
+            "a dict as Python prints it",
+            "Write it as JSON: json.dump(stats, open('memory_stats.json', 'w')).",
+        )
+    texts = [(pattern, what, WANTED) for pattern, what in JSON_FIELDS] if is_json else TEXTS
+    return next(
+        ((what, instead) for pattern, what, instead in texts if pattern.search(head)), ("", "")
+    )
 
 
 @cache

@@ -148,7 +148,9 @@ def test_a_way_through_the_host_matters_where_collectives_weigh() -> None:
     assert mentions(one.summary, "1 of 1 pairs", "host alone")
     assert slow_link.advise(replace(topology("NV18"), kernel_shares=shares)) == []
     assert slow_link.advise(replace(topology("SYS"), kernel_shares={NCCL_KERNEL: 0.01})) == []
-    assert slow_link.advise(topology("SYS")) == []
+    (alone,) = slow_link.advise(topology("SYS"))
+    assert (alone.code, alone.weight) == ("slow-link", None), "what it costs is not known"
+    assert slow_link.advise(topology("NV18")) == []
 
 
 def test_what_miopen_says_is_told_and_its_faults_are_advice(tmp_path: Path) -> None:

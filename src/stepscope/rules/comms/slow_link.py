@@ -268,17 +268,18 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 def _by_topologies(auxiliary: Auxiliary) -> list[Advice]:
     kernels = [name for name in auxiliary.kernel_shares if COLLECTIVE.search(name)]
     share = sum(auxiliary.kernel_shares[name] for name in kernels)
-    if auxiliary.system is None or share < POLICY.least_share:
+    is_alone = not auxiliary.kernel_shares
+    if auxiliary.system is None or (share < POLICY.least_share and not is_alone):
         return []
-    topologies = auxiliary.system.topologies
-    return [_by_topology(each, share, kernels) for each in topologies if _far_pairs(each)]
+    topologies = [each for each in auxiliary.system.topologies if _far_pairs(each)]
+    return [_by_topology(each, None if is_alone else share, kernels) for each in topologies]
 
 
 def _far_pairs(topology: Topology) -> Counter[str]:
     return Counter(kind for kind in topology.pairs.values() if kind in THROUGH_HOST)
 
 
-def _by_topology(topology: Topology, share: float, kernels: Sequence[str]) -> Advice:
+def _by_topology(topology: Topology, share: float | None, kernels: Sequence[str]) -> Advice:
     far, every = _far_pairs(topology), len(topology.pairs)
     words = ", ".join(f"{count} {kind}" for kind, count in far.most_common())
     rest = "; keep the ranks that talk most on devices that are joined directly"
@@ -293,10 +294,12 @@ def _by_topology(topology: Topology, share: float, kernels: Sequence[str]) -> Ad
         f"with NVLink{rest}",
         evidence=(
             f"{topology.path}: {words}, of {every} pairs",
-            f"collectives take {share:.0%} of the step, waiting for others too",
+            "what it costs, traces of all ranks say (stepscope run -- torchrun ...)"
+            if share is None
+            else f"collectives take {share:.0%} of the step, waiting for others too",
         ),
         weight=share,
-        weight_of="the step",
+        weight_of="" if share is None else "the step",
         kernels=tuple(kernels),
     )
 
