@@ -427,8 +427,8 @@ def _helps(job: TrainingJob, space: Space) -> Iterator[str]:
         per_node = more.job.cluster.devices_per_node
         nodes = f" in nodes of {per_node}" if more.num_devices > per_node else ""
         yield (
-            f"{more.num_devices} devices{nodes} instead of {job.cluster.num_devices}, the "
-            "smallest cluster that holds it"
+            f"{more.num_devices} device{'s' if more.num_devices > 1 else ''}{nodes} instead of "
+            f"{job.cluster.num_devices}, the smallest cluster that holds it"
         )
 
 
