@@ -35,7 +35,7 @@ class Epochs:
         self.is_pending = True
 
     def took_first(self, dur_ns: int) -> None:
-        """Its first batch is there."""
+        """Note that its first batch is there."""
         self._event["wait_ns"] = dur_ns
         self.end()
 

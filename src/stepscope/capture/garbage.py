@@ -42,5 +42,5 @@ def _is_due(counts: tuple[int, int, int]) -> bool:
 
 
 def _line(code: CodeType | None, line: int | None) -> str | None:
-    """As a profiler names a frame."""
+    """Line as a profiler names a frame."""
     return code and f"{code.co_filename}({line}): {code.co_name}"

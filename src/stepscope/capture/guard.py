@@ -74,14 +74,14 @@ def _is_from_outside(error: BaseException, innermost: FrameType) -> bool:
 
 
 def _is_in(file: str, folders: tuple[str, ...]) -> bool:
-    """In one of these, or in the standard library."""
+    """Whether a file is in one of these, or in the standard library."""
     is_standard = file.startswith(_LIBRARIES) and "-packages" not in file
     return is_standard or file.startswith(folders)
 
 
 def _told(error: Exception) -> str:
-    """As Python tells it, without the lines of source: to read them is to open files, in a thread
-    of the job's, which may have forbidden that."""
+    """Text of an error as Python tells it, without the lines of source: to read them is to open
+    files, in a thread of the job's, which may have forbidden that."""
     lines = ["Traceback (most recent call last):"]
     trace = error.__traceback__
     while trace is not None:
@@ -92,7 +92,7 @@ def _told(error: Exception) -> str:
 
 
 class suppressed:  # noqa: N801 - as contextlib.suppress
-    """As suppress(Exception), for failures of ours alone."""
+    """Suppress exceptions as suppress(Exception) does, for failures of ours alone."""
 
     def __enter__(self) -> None:
         pass

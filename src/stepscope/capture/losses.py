@@ -23,12 +23,12 @@ from stepscope.capture.modes import without_modes
 from stepscope.capture.recording.forked import never_let_go
 
 EVERY_NS = 250_000_000
-"""Between two losses: 2 us a look on the host, and some 160 on a device (20 where nothing ran in
-between that takes the code out of the caches), are then 0.06 % of the time at most, however short
-a step is."""
+"""Time between two losses: 2 us a look on the host, and some 160 on a device (20 where nothing ran
+in between that takes the code out of the caches), are then 0.06 % of the time at most, however
+short a step is."""
 NEVER = 1 << 62
 MAX_KEPT = 256
-"""Until the writer takes them, once a second."""
+"""Losses kept until the writer takes them, once a second."""
 MAX_FAILURES = 3
 """Looks that may fail before no more are taken: it is the loss that is not measured then, and
 nothing else."""
@@ -47,7 +47,8 @@ class LossSampler:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """In a forked child too, where nothing of the parent's device may be touched."""
+        """Begin anew, in a forked child too, where nothing of the parent's device may be
+        touched."""
         self.values.clear()
         self.pinned: Any = None
         self.event: Any = None
@@ -109,7 +110,8 @@ class LossSampler:
 
 
 _unscaled: dict[int, tuple[Any, Any]] = {}
-"""By the identity of a scaled loss that is alive: a weak reference to it, and the loss before."""
+"""Losses by the identity of a scaled loss that is alive: a weak reference to it, and the loss
+before."""
 
 
 def loss_of(torch: Any, roots: Any) -> Any:

@@ -25,7 +25,7 @@ MODULE_FILE, FUNCTIONAL_FILE = "/torch/nn/modules/module.py", "/torch/nn/functio
 
 
 def note_failure(session: Any) -> None:
-    """As the process ends, of the exception that ends it: Python has printed it by then, and
+    """Note the exception that ends the process, as it ends: Python has printed it by then, and
     keeps it, with all that its frames hold."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException):
@@ -33,7 +33,7 @@ def note_failure(session: Any) -> None:
 
 
 def note_first_passes(session: Any) -> None:
-    """Before the first update, which may hold more."""
+    """Note the memory before the first update, which may hold more."""
     cuda = sys.modules["torch"].cuda
     if cuda.is_initialized():
         session.passed_bytes = cuda.max_memory_allocated()
@@ -147,8 +147,8 @@ def _optimizer_notes(live: LiveObjects) -> dict[str, Any]:
 
 
 def _block_notes(torch: Any, error: BaseException, live: LiveObjects) -> dict[str, Any]:
-    """Which of a row of equal modules the forward pass was in, the outermost row; and the layer
-    with the widest output that is in no such row."""
+    """Notes on which of a row of equal modules the forward pass was in, the outermost row; and the
+    layer with the widest output that is in no such row."""
     within = list(_modules_within(torch, error))
     modules = list(within[0].modules()) if within else live.modules
     head = attempt(_head, torch, modules)
@@ -209,7 +209,7 @@ def _head(torch: Any, modules: list[Any]) -> Any:
 
 
 def _modules_within(torch: Any, error: BaseException) -> Iterator[Any]:
-    """Those that were called, the outermost first, each once."""
+    """Modules that were called, the outermost first, each once."""
     last, trace = None, error.__traceback__
     while trace is not None:
         module = trace.tb_frame.f_locals.get("self")

@@ -31,7 +31,8 @@ class Passes:
         return self._folded_ns, self._num_folded
 
     def drop_since(self, begun: int) -> None:
-        """Those that began later are inside another kind of call, which has their time."""
+        """Drop passes that began later: they are inside another kind of call, which has their
+        time."""
         while self._passes and self._passes[-1][0] >= begun:
             self._passes.pop()
 

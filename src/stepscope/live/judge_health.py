@@ -21,7 +21,8 @@ SLOWED = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power
 """Reasons of the driver that say a device is unwell;
 a power cap or an idle clock says nothing of the kind."""
 SPREAD = 0.1
-"""Between ranks' steps, as a share of the middle one: ranks in step differ by far less."""
+"""Difference between ranks' steps, as a share of the middle one: ranks in step differ by far
+less."""
 MIN_STEPS = 3
 PARTS = {"loader": "wait_ns", "backward": "backward_ns", "optimizer": "optimizer_ns"}
 """Parts of a step by the column of a row."""
@@ -34,7 +35,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     expected: frozenset[int]
     """Ranks that should have made steps, as far as those that did have recorded it."""
     num_steps: int
-    """That every rank was to make."""
+    """Steps that every rank was to make."""
     exit_code: int | None
     """None where the job ran until we ended it."""
     has_timed_out: bool

@@ -29,7 +29,7 @@ from stepscope.protocol.control_group import cpu_quota, throttle_file
 
 LOOK_S = 0.05
 COUNT_S = 1.0
-"""Between two readings of all counters."""
+"""Seconds between two readings of all counters."""
 REST = 20.0
 """Seconds of rest for a second of looking."""
 MIN_SEEN = 0.2
@@ -59,7 +59,7 @@ class _Seen:
     io: dict[str, float]
     first_io: dict[str, float]
     queued: dict[str, float] | None
-    """By thread, seconds in the run queue; None where the kernel does not count them."""
+    """Seconds in the run queue by thread; None where the kernel does not count them."""
     queued_s: float = 0.0
     num_threads: int | None = None
     first_sleeps: int | None = None
@@ -297,7 +297,7 @@ def _cpu_s(folder: str) -> tuple[float, float] | None:
 
 
 def _queued(folder: str) -> dict[str, float] | None:
-    """By thread; None where no thread tells it."""
+    """Seconds in the run queue by thread; None where no thread tells it."""
     try:
         threads = os.listdir(f"{folder}/task")[:MAX_THREADS]
     except OSError:

@@ -87,7 +87,8 @@ class Stretches:
             kept[key] = whole_line if key not in kept else kept[key] + whole_line
 
     def line(self, key: Key) -> Line:
-        """Its means, without those after the last that was measured; null is not measured."""
+        """Means of the series, without those after the last that was measured; null is not
+        measured."""
         if key not in self._sums:
             return []
         pairs = zip(self._sums[key].tolist(), self._counts[key].tolist(), strict=True)

@@ -32,8 +32,8 @@ where nothing says that the device was busy meanwhile."""
 BUSY, IDLE = 0.9, 0.6
 """The device limits the run when it is busy more than this, and something else does when less."""
 STILL_S = 10.0
-"""Without a step, from which the view says so;
-an alert waits longer, for an evaluation makes no steps either."""
+"""Seconds without a step from which the view says so; an alert waits longer, for an evaluation
+makes no steps either."""
 MAX_LINES = 16
 """Ranks with a line of their own."""
 UNLIKE = 0.1
@@ -70,8 +70,8 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
 
 
 def step_parts(tails: Sequence[RankTail]) -> dict[int, dict[str, float]]:
-    """By rank, the medians of what the last steps that all ranks made consist of; empty where they
-    are too few. `others` is only there where ranks wait for one another."""
+    """Medians by rank of what the last steps that all ranks made consist of; empty where they are
+    too few. `others` is only there where ranks wait for one another."""
     steps = StepTable().add([replace(tail, new_rows=tail.rows) for tail in tails])[-NUM_NOW:]
     parts = {}
     for rank in steps[-1].ranks if steps else ():
@@ -150,7 +150,7 @@ def _now(tail: RankTail) -> tuple[list[float], list[float], list[Row]]:
 
 
 def _sampled_ns(tail: RankTail) -> float | None:
-    """By the step numbers of the samples, before the first rows are written."""
+    """Step time by the step numbers of the samples, before the first rows are written."""
     pairs = [(sample.get("at_ns"), sample.get("step")) for sample in tail.samples]
     timed = [
         (time_ns, step)
@@ -224,7 +224,7 @@ def _is_alike(rank: RankLive, step_ns: float | None, waits: float | None) -> boo
 
 
 def _distance(rank: RankLive, step_ns: float | None) -> float:
-    """From the middle rank, as a share of its step."""
+    """Distance from the middle rank, as a share of its step."""
     return 0.0 if rank.step_ns is None or not step_ns else abs(rank.step_ns / step_ns - 1)
 
 

@@ -57,14 +57,14 @@ DTYPES = {"i1": np.int8, "i2": np.int16, "i4": np.int32, "i8": np.int64}
 END_BYTES = 64 << 10
 SAMPLE_BYTES = 4 << 10
 NUM_SAMPLES = 30
-"""Between a file's beginning and its end, evenly spread. A quarter of a megabyte is looked at,
-whatever the file's size."""
+"""Samples between a file's beginning and its end, evenly spread. A quarter of a megabyte is looked
+at, whatever the file's size."""
 MAX_BYTES = 4 << 30
 """Bytes of all caches together; those not used for longest go first."""
 LOADED_NS = time.time_ns()
-"""From when on the code on the disk may be another than the one that runs."""
+"""Time from when on the code on the disk may be another than the one that runs."""
 ABANDONED_S = 24 * 3600
-"""From when what a killed process left half written is removed."""
+"""Seconds from when what a killed process left half written is removed."""
 
 
 def load(source: Source, folder: Path | None = None) -> Trace | None:
@@ -169,8 +169,8 @@ def _identity(source: Source) -> tuple[int, bytes]:
 
 
 def _samples(size: int) -> list[tuple[int, int]]:
-    """Which stretches of a file of this size are looked at: its beginning, its end and some
-    between; a small one whole."""
+    """Stretches of a file of this size that are looked at: its beginning, its end and some between;
+    a small one whole."""
     if size <= 2 * END_BYTES + NUM_SAMPLES * SAMPLE_BYTES:
         return [(0, size)]
     room = size - 2 * END_BYTES - SAMPLE_BYTES
@@ -356,7 +356,7 @@ def decompressed(data: memoryview, limit: int) -> bytes:
 
 
 def _relabelled(trace: Trace, source: Source) -> Trace:
-    """With what the source says now: its label, and its rank unless the file itself told it."""
+    """Add what the source says now: its label, and its rank unless the file itself told it."""
     meta = replace(trace.meta, path=source.label)
     if meta.rank_source != "distributedInfo":
         meta = replace(meta, rank=source.rank, rank_source=source.rank_source)
@@ -364,7 +364,7 @@ def _relabelled(trace: Trace, source: Source) -> Trace:
 
 
 MIN_CACHED_BYTES = 8 << 20
-"""Below this much text, reading is about as fast as reading a cache."""
+"""Bytes of text below which reading is about as fast as reading a cache."""
 
 
 def read_trace(

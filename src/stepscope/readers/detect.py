@@ -285,7 +285,7 @@ def kinds_in(source: Source, formats: Collection[str], notes: list[str]) -> froz
 
 
 def _from_line(tail: bytes) -> bytes:
-    """From the first beginning of a line in it: half a line is not known by how it begins."""
+    """Rest from the first beginning of a line in it: half a line is not known by how it begins."""
     return tail[tail.find(b"\n") + 1 :]
 
 

@@ -45,8 +45,8 @@ class Source(Struct, frozen=True, kw_only=True):
     """A name of formats.FORMATS; None while nobody has looked, and for what nobody claims: it is
     read as a list of events, or refused."""
     part: int | None = None
-    """Which of the ranks that share the file, as its reader numbers them; None where the whole file
-    is one."""
+    """Index of the rank in a file that ranks share, as its reader numbers them; None where the
+    whole file is one."""
     archive: AnyPath | None = None
     """The archive it lies in. `path` differs where that is compressed: then it is the archive
     unpacked, and goes away."""
@@ -122,7 +122,7 @@ class Format(Struct, frozen=True, kw_only=True):
     """Has `lines(recording)` and `tables(recording)`, which say a recording in words; empty for a
     trace, and where `words` beside the reader has them."""
     is_output: bool = False
-    """Its lines may stand anywhere in a job's output, between those of others."""
+    """Whether its lines may stand anywhere in a job's output, between those of others."""
 
     def reader(self) -> Reader:
         reader = import_module(self.module).READER

@@ -202,7 +202,7 @@ def _of_named(source: Source, notes: list[str], held: ExitStack) -> list[Source]
 def _in_folder(
     folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: list[str]
 ) -> list[Source]:
-    """Those of a folder's files, each with its name in it, that are traces or logs."""
+    """Sources of a folder's files, each with its name in it, that are traces or logs."""
     files = [path for path, _ in sorted(named, key=lambda pair: _natural(pair[1]))]
     sources = _sources_in(folder, files, notes)
     if not sources:
@@ -286,8 +286,8 @@ def _kept(sources: Sequence[Source], name: str) -> list[Source]:
 
 
 def _of_use(files: Sequence[AnyPath]) -> list[AnyPath]:
-    """Without what tlparse writes beside its log: pieces of the compiler, and a timeline of its own
-    that is no trace."""
+    """Files without what tlparse writes beside its log: pieces of the compiler, and a timeline of
+    its own that is no trace."""
     names = {path.name for path in files}
     if not names & TLPARSE:
         return list(files)

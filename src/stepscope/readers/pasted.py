@@ -46,7 +46,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
     text: str
     owner: str | None
-    """Its format; None for what may be a job's output."""
+    """Format of the section; None for what may be a job's output."""
 
 
 def decoded(data: bytes) -> str | None:
@@ -151,7 +151,7 @@ def _blocks(
 def _owners(
     formats: Sequence[str | None], apart: Sequence[bool], shares_output: Callable[[str], bool]
 ) -> list[str | None]:
-    """Whose each block is: a table's go on until another's, or a prompt; and what stands before the
+    """Owner of each block: a table's go on until another's, or a prompt; and what stands before the
     first one is its title. None for a job's output, which all of that shares."""
     owners: list[str | None] = []
     for name, is_apart in zip(formats, apart, strict=True):

@@ -28,7 +28,7 @@ STDIN_LABEL = "stdin"
 MAX_STDIN_BYTES = 4 << 30
 COPIED_BYTES = 1 << 20
 MAX_WORDS_LINES = 100
-"""Above a table that somebody sent."""
+"""Lines of words above a table that somebody sent, at most."""
 
 
 def standard_input(held: ExitStack, given: BinaryIO | None = None) -> Source:
@@ -82,7 +82,7 @@ def _of_section(source: Source, section: Section, held: ExitStack) -> list[Sourc
 
 
 def _from_its_start(text: str, owner: str) -> str:
-    """Without the words above a table, where its reader knows it by its first line alone."""
+    """Text without the words above a table, where its reader knows it by its first line alone."""
     lines = text.split("\n")
     for first in range(min(len(lines), MAX_WORDS_LINES)):
         rest = "\n".join(lines[first:])
@@ -104,7 +104,7 @@ def _start(source: Source) -> bytes:
 
 
 def _owner_of(block: str) -> str | None:
-    """Whose a run of lines is, by itself."""
+    """Owner of a run of lines, by itself."""
     head = block.encode()
     if reader_of(NCCL).is_mine(head, ""):
         return NCCL

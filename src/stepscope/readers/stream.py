@@ -33,9 +33,10 @@ MAX_EXPANSION = 200
 """A trace compresses 15 to 40 times; text made to hurt, a thousand times and more."""
 MIN_AHEAD_BYTES = 1 << 20
 EXPANSION_FREE_BYTES = 64 << 20
-"""Below this much output the ratio is not looked at."""
+"""Bytes of output below which the ratio is not looked at."""
 MAX_ZERO_BYTES = 64 << 20
-"""In a row: a file that is nothing but a hole may be of any size, and takes as long to read."""
+"""Zero bytes in a row: a file that is nothing but a hole may be of any size, and takes as long to
+read."""
 MAX_WINDOW_BYTES = 128 << 20
 """What zstd may keep to look back at; its own command line's limit too."""
 

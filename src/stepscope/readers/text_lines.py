@@ -233,7 +233,7 @@ CRI = re.compile(
     re.DOTALL,
 )
 Entry = tuple[bytes, bytes, bool]
-"""Which stream, the text, and whether its line ends with it."""
+"""Stream, text, and whether its line ends with it."""
 
 
 def opened(source: Source) -> ContainerLog:

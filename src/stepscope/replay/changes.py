@@ -32,7 +32,7 @@ def with_task_ns(graph: Graph, mask: Bool, task_ns: Float64) -> Graph:
 
 
 def without_host_parts(graph: Graph, *parts: str) -> Graph:
-    """These parts of the host's time (of HOST_PARTS) are gone."""
+    """Drop these parts of the host's time (of HOST_PARTS)."""
     return replace(
         graph,
         call_parts=graph.call_parts
@@ -41,7 +41,7 @@ def without_host_parts(graph: Graph, *parts: str) -> Graph:
 
 
 def with_part_ns(graph: Graph, part: str, ns: Float64) -> Graph:
-    """This part of the host's time takes `ns` (one entry per call)."""
+    """Set this part of the host's time to `ns` (one entry per call)."""
     return replace(graph, call_parts=graph.call_parts | {part: ns})
 
 

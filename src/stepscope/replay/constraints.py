@@ -11,8 +11,8 @@ from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Trace
 
 LONGEST_LATENCY_NS = 1_000_000
-"""From a launch to its work on an idle device.
-Work that began later waited for something, be it work queued before the recording began."""
+"""Time from a launch to its work on an idle device, at most. Work that began later waited for
+something, be it work queued before the recording began."""
 USUAL_LATENCY_NS = 8_000.0
 QUEUED_NS = 2_000
 """Work launched at least this long before its stream came free had been waiting there."""
@@ -22,8 +22,8 @@ a cause on another stream, if one ended just then."""
 
 
 class Constraints(Struct, frozen=True, kw_only=True):
-    """Per task: it begins this long after its launch, after the one before on its stream,
-    after one of another stream."""
+    """Constraints of each task: it begins this long after its launch, after the one before on its
+    stream, after one of another stream."""
 
     latency_ns: Float64
     gap_ns: Float64
@@ -32,8 +32,8 @@ class Constraints(Struct, frozen=True, kw_only=True):
     lag_ns: Float64
     """How long after that one's end."""
     backlog_ns: float
-    """From the first launch to the first task:
-    the device was busy with work from before the recording."""
+    """Time from the first launch to the first task: the device was busy with work from before the
+    recording."""
 
 
 def read_constraints(
@@ -91,9 +91,9 @@ def _previous_end(start: Int64, end: Int64, stream: Int64) -> Int64:
 
 
 def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: int) -> Int64:
-    """For tasks that began long after they were ready: the task of another stream that ended last
-    before they began, or as they did. A device that is full lets a task in as the last blocks of
-    the one before it end."""
+    """Dependencies of tasks that began long after they were ready: the task of another stream that
+    ended last before they began, or as they did. A device that is full lets a task in as the last
+    blocks of the one before it end."""
     after = np.full(len(start), NONE, np.int64)
     late = np.flatnonzero(start - ready > usual)
     if len(late) == 0 or len(distinct(stream)) < 2:
@@ -114,8 +114,8 @@ def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: 
 
 
 def _recorded_order(start: Int64, end: Int64, stream: Int64, compute: Bool) -> Int64:
-    """For compute kernels on several streams:
-    the kernel of another stream that ended last before each began.
+    """Order of compute kernels on several streams: the kernel of another stream that ended last
+    before each began.
 
     Whether it had to wait for that one is not recorded (a library that forks its streams waits by
     events). The replay keeps the order it saw, so that it never promises more kernels side by side

@@ -82,13 +82,13 @@ class Graph:
     call_step: Int64
     call_start_ns: Int64
     call_end_ns: Int64
-    """As recorded: from the start of this call to the start of the next."""
+    """Recorded time to the start of the next call, from the start of this one."""
     call_parts: dict[str, Float64]
-    """Per part of HOST_PARTS: the host's time from the
-    start of this call to the next, waits left out."""
+    """Host's time by part of HOST_PARTS, from the start of each call to the next, waits left
+    out."""
     call_events: dict[str, Int64]
-    """Per part: what was recorded of the host in that time, in operators:
-    each cost the profiler's own time too."""
+    """Operators that were recorded of the host in that time, by part: each cost the profiler's own
+    time too."""
     call_wait: Int64
     """The task whose end this call waits for; NONE: it does not wait."""
     call_tail_ns: Float64
@@ -102,9 +102,9 @@ class Graph:
     """Streams numbered from 0."""
     task_ns: Float64
     task_latency_ns: Float64
-    """From the start of its call to its start, on an idle device."""
+    """Time from the start of its call to its start, on an idle device."""
     task_gap_ns: Float64
-    """From the end of the one before on its stream to its start."""
+    """Time from the end of the one before on its stream to its start."""
     task_after: Int64
     """A task of another stream it waits for; NONE: none."""
     task_lag_ns: Float64
@@ -271,8 +271,8 @@ def _waiting_calls(
 def _wait_targets(
     trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits: Int64
 ) -> tuple[Int64, Float64]:
-    """For each waiting call, the last task to end before it returned, of those launched by then,
-    and the time from there on."""
+    """Last task to end before each waiting call returned, of those launched by then, and the time
+    from there on."""
     target = np.full(len(calls), NONE, np.int64)
     tail = np.zeros(len(calls))
     ends, waiting = trace.end_ns[tasks], np.searchsorted(calls, waits)
@@ -308,8 +308,8 @@ def _last_done(ends: Int64, launched: Int64, returned: Int64) -> Int64:
 def _feeding_targets(
     trace: Trace, tasks: Int64, stream: Int64, first: Int64, calls: Int64
 ) -> Int64:
-    """For each call that copies from memory that is not pinned and found its stream busy, the task
-    before the copy: the host stands still until that ends, and only then moves bytes."""
+    """Task before the copy, for each call that copies from memory that is not pinned and found its
+    stream busy: the host stands still until that ends, and only then moves bytes."""
     target = np.full(len(calls), NONE, np.int64)
     slow = (trace.kind[tasks] == Kind.MEMCPY) & ~matching(trace, TO_HOST)[tasks]
     call_of = np.repeat(np.arange(len(calls)), np.diff(first))
@@ -389,7 +389,7 @@ class _Launches(Struct, frozen=True, kw_only=True):
 
 
 def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches:
-    """Which launches waited for room in the device's queue.
+    """Launches that waited for room in the device's queue.
 
     Work queued before the recording began is not in it, so what is pending follows from how long
     the launched work waited: so many of the tasks that the device gets done in that time lay before

@@ -47,7 +47,7 @@ MIN_HOLD_UP_NS = 500_000
 """Another thread that gets the core keeps it about as long at least (Linux: 0.7 ms and more, for
 threads alike)."""
 SLICE_NS = 3_000_000
-"""As long as a thread keeps its core where others want it (Linux: 0.7 to 6 ms)."""
+"""Time that a thread keeps its core where others want it (Linux: 0.7 to 6 ms)."""
 SPLIT = ("compile", "allocator", "input", "io", "gc", "comms")
 
 

@@ -210,7 +210,7 @@ def _scaled(job_graph: JobGraph, factor: float) -> JobGraph:
 
 
 def alone(job_graph: JobGraph) -> list[float]:
-    """Per rank, its step if it never had to wait for another: collectives only move their bytes."""
+    """Step of each rank if it never had to wait for another: collectives only move their bytes."""
     step_intervals = []
     for part in job_graph.parts:
         mine = replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))
@@ -219,8 +219,8 @@ def alone(job_graph: JobGraph) -> list[float]:
 
 
 def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, float]:
-    """For each resource, how much shorter the job's step is without it on all ranks;
-    imbalance is waiting for one another.
+    """Share by which the job's step is shorter without each resource on all ranks; imbalance is
+    waiting for one another.
 
     A rank that its loader holds up is waited for: what two resources both account for is counted
     with the larger, and the shares sum to one at most.

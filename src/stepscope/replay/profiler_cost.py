@@ -58,7 +58,7 @@ ROUNDS = 12
 _STEP_AREA = math.sqrt(2 * math.pi) * math.erf(
     USUAL_STEP / math.sqrt(2)
 ) + 2 / USUAL_STEP * math.exp(-(USUAL_STEP**2) / 2)
-"""Under the likelihood of a replay's deviation from the step."""
+"""Area under the likelihood of a replay's deviation from the step."""
 
 
 class Pace(Struct, frozen=True, kw_only=True):
@@ -82,8 +82,8 @@ def likely_pace(interval_ns: Callable[[float], float], step_ns: float) -> Pace:
 def wait_probability(
     interval_ns: Callable[[float], float], step_ns: float, recorded_ns: float
 ) -> float:
-    """That the run's step is as long as its loader takes for a batch, and not as its host takes;
-    of a loader that kept up with the recorded step, which was longer.
+    """Probability that the run's step is as long as its loader takes for a batch, and not as its
+    host takes; of a loader that kept up with the recorded step, which was longer.
 
     By Bayes: a loader so slow, with a host that is done before it, or a host so slow, with a loader
     that is. Both are densities of the step's logarithm.
@@ -130,8 +130,8 @@ def _factor(deviation: float) -> float:
 
 
 USUAL_COST_NS = 2_100.0
-"""Per recorded operator, when nothing better is known:
-the middle of what was measured with torch 2.11 on one host."""
+"""Cost per recorded operator, when nothing better is known: the middle of what was measured with
+torch 2.11 on one host."""
 COST_FIXED_NS, COST_SHARE = 600.0, 0.34
 """Recording an event takes so long for itself, and so much of the host's middle time per recorded
 event: fitted to 33 host-bound recordings of one GPU (H200 hosts, torch 2.11) whose unprofiled step
@@ -149,7 +149,7 @@ rest is Python or a sleep, which costs nothing to record."""
 USUAL_RANGE_NS = (400.0, 5_000.0)
 """A cost estimated from the host's speed is within it, as that of most of these recordings is."""
 MIN_CALLS = 20
-"""With recorded events; fewer say nothing about the host's speed."""
+"""Calls with recorded events; fewer say nothing about the host's speed."""
 COST_RANGE_NS = (0.0, 10_000.0)
 MIN_SHARE = 0.25
 """Share of a stretch of host work that is left however many events were recorded in it."""
@@ -182,8 +182,8 @@ class Fitted:
     error: float | None
     """Error of its replay against the known step time; None when that is not known."""
     bounds: tuple[Graph, Graph] | None = None
-    """With as little and as much host time as there may be, where the step does not tell it: the
-    device limits that, or what varies from step to step is most of it."""
+    """Graphs with as little and as much host time as there may be, where the step does not tell it:
+    the device limits that, or what varies from step to step is most of it."""
 
 
 def event_ns(graph: Graph) -> float | None:
@@ -286,8 +286,8 @@ def fit(
 
 
 def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
-    """By the host's speed. Where something was in its way it is faster than it looks, so that its
-    speed says only what recording cost at most."""
+    """Cost by the host's speed. Where something was in its way it is faster than it looks, so that
+    its speed says only what recording cost at most."""
     cost_ns = usual_cost_ns(graph)
     return cost_ns if pace_known else min(cost_ns, USUAL_COST_NS)
 
@@ -327,8 +327,8 @@ def _at_likely_pace(
 
 
 def loader_probability(graph: Graph, step_ns: float, recorded_ns: float, copies: Bool) -> float:
-    """That the run's step is as long as its loader takes for a batch and not as its host takes,
-    where no recorded step waits for one."""
+    """Probability that the run's step is as long as its loader takes for a batch and not as its
+    host takes, where no recorded step waits for one."""
     left = without_cost(graph, usual_cost_ns(graph))
     parts = list(graph.call_parts)
     return wait_probability(
@@ -381,7 +381,7 @@ def _with_episodes(
 def _scaled_to(
     graph: Graph, step_ns: float, parts: list[str], factors: tuple[float, float], tasks: Bool
 ) -> Graph:
-    """These parts times the factor that makes the step as long as it is."""
+    """Scale these parts by the factor that makes the step as long as it is."""
 
     def is_short(factor: float) -> bool:
         return play(_scaled(graph, parts, factor, tasks)).step_interval_ns <= step_ns

@@ -21,8 +21,8 @@ from stepscope.replay.simulate import play
 
 
 def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
-    """By its roofline where its work is known;
-    else matrix kernels are arithmetic, the rest memory."""
+    """Kind of each task by its roofline where its work is known; else matrix kernels are
+    arithmetic, the rest memory."""
     trace, work, tasks = context.trace, context.kernels, graph.task_event
     if graph.on_host:
         shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)
@@ -37,7 +37,7 @@ def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
 
 
 class TaskKinds(Struct, frozen=True, kw_only=True):
-    """Per task of a graph, what it uses; no task is two of these."""
+    """Uses of each task of a graph; no task is two of these."""
 
     transfer: Bool
     comms: Bool
@@ -69,12 +69,12 @@ FREE: Mapping[str, Callable[[Graph, TaskKinds], Graph]] = {
     ),
     "memory": lambda graph, kinds: without_tasks(graph, kinds.memory),
 }
-"""For each resource, the graph without it."""
+"""Graph without a resource, for each."""
 
 
 def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> dict[str, float]:
-    """For each resource, how much shorter the step is without it.
-    With `paced_by_loader` only input can make it shorter."""
+    """Share by which the step is shorter without each resource. With `paced_by_loader` only input
+    can make it shorter."""
     whole = play(graph).step_interval_ns
     if not whole > 0:
         return dict.fromkeys(FREE, 0.0)

@@ -27,9 +27,9 @@ class Played(Struct, frozen=True, kw_only=True):
     """One run of the graph."""
 
     end_ns: Float64
-    """Per task."""
+    """End of each task."""
     step_end_ns: Float64
-    """Per step, the end of its last task; NaN for a step without any."""
+    """End of each step's last task; NaN for a step without any."""
     steady_ns: float | None = None
     """The step of a run that goes on, where that is known without playing one."""
 
@@ -118,7 +118,7 @@ def ends_of(graph: Graph, call_ns: Float64, backlog_ns: float) -> Float64:
 
 
 def ends_compiled(compiled: CDLL, graph: Graph, call_ns: Float64, backlog_ns: float) -> Float64:
-    """By simulate.c, call by call."""
+    """Play by simulate.c, call by call."""
     ends = np.empty(len(graph))
     free = np.full(graph.num_streams, backlog_ns or IDLE_NS)
     calls = (

@@ -51,9 +51,9 @@ class JobGraph:
 
     parts: tuple[RankGraph, ...]
     moving_ns: Float64
-    """Per collective."""
+    """Time to move each collective."""
     members: Int64
-    """Per collective, how many of these ranks take part."""
+    """Number of these ranks that take part in each collective."""
     tied_by_hosts: bool = False
     """Hosts carry all collectives out beside their devices: no task of these is part of one."""
 
@@ -61,7 +61,7 @@ class JobGraph:
 class PlayedJob(Struct, frozen=True, kw_only=True):
     ranks: tuple[Played, ...]
     waited_ns: tuple[Float64, ...]
-    """Per rank and task, how long it waited for the last rank."""
+    """Time that each rank and task waited for the last rank."""
     num_forced: int
     """Collectives that could not wait for all their ranks:
     the ranks launch them in orders that no run could follow."""
@@ -79,8 +79,8 @@ Simulation = Generator[tuple[int, float], float, Played]
 
 
 def _simulate(part: RankGraph, begins: Float64) -> Simulation:
-    """As `play`, but at each shared task it says which and when it arrived (noted in `begins`),
-    and receives when it ends."""
+    """Play as `play`, but at each shared task say which and when it arrived (noted in `begins`),
+    and receive when it ends."""
     graph = part.graph
     host_ns, shared = graph.call_ns.tolist(), part.shared.tolist()
     wait, tail, first = (
@@ -167,7 +167,7 @@ def played_in_turns(job_graph: JobGraph) -> PlayedJob:
 
 
 def played_compiled(compiled: CDLL, job_graph: JobGraph) -> PlayedJob:
-    """By simulate.c, all ranks in one call."""
+    """Play by simulate.c, all ranks in one call."""
     parts = job_graph.parts
     graphs = [part.graph for part in parts]
     num_ranks, num_shared = len(parts), len(job_graph.moving_ns)
@@ -258,7 +258,7 @@ def _played_apart(job_graph: JobGraph) -> PlayedJob:
 def _waits(
     job_graph: JobGraph, arrived: Mapping[int, Mapping[int, float]], begins: Sequence[Float64]
 ) -> tuple[Float64, ...]:
-    """Per rank and task, from its arrival to the last one's."""
+    """Wait of each rank and task, from its arrival to the last one's."""
     out = []
     for part, begin in zip(job_graph.parts, begins, strict=True):
         waited = np.zeros(len(part.graph))
@@ -271,7 +271,7 @@ def _waits(
 def moving_ns(
     parts: Sequence[RankGraph], rank_records: Sequence[CollectiveRecords], matched: Matched
 ) -> Float64:
-    """Per collective, the time from when the last rank was ready to the end: no less than from the
+    """Time of each collective from when the last rank was ready to the end: no less than from the
     last arrival, no more than its longest part took."""
     shortest, longest, early = (
         np.full(matched.num, np.inf),
@@ -295,8 +295,8 @@ def moving_ns(
 
 
 def start_delay_ns(part: RankGraph, records: CollectiveRecords, num: int) -> Float64:
-    """Per collective, how long after it could have begun it began on this rank;
-    0 where the rank has no task in it."""
+    """Time after it could have begun that each collective began on this rank; 0 where the rank has
+    no task in it."""
     graph, shared = part.graph, part.shared.tolist()
     origin = int(graph.call_start_ns[0]) if len(graph.call_start_ns) else 0
     began = dict(zip(records.event.tolist(), (records.start_ns - origin).tolist(), strict=True))

@@ -12,7 +12,7 @@ from html import escape
 from stepscope.process.stderr import harmless
 
 FULL_WIDTH, ROW_HEIGHT, LETTER_WIDTH = 1200.0, 18, 6.7
-"""In pixels."""
+"""Sizes in pixels."""
 MIN_WIDTH = 0.5
 MAX_DEPTH = 200
 COLOURS = ("#e8743b", "#ed8f4c", "#f2a65e", "#f5bb72")

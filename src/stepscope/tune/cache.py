@@ -69,9 +69,9 @@ class CacheEntry:
     key: CacheKey
     settings: Mapping[str, Value]
     ns: float
-    """With these settings: of a step, of a sample or of a call, as `what` has it."""
+    """Time with these settings: of a step, of a sample or of a call, as `what` has it."""
     baseline_ns: float | None = None
-    """As it was before; None where it was not measured."""
+    """Time as it was before; None where it was not measured."""
     at: str = ""
     """When, as ISO 8601; now where it is left empty."""
     checked: bool = False

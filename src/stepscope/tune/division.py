@@ -77,7 +77,7 @@ class Division(Struct, frozen=True, kw_only=True):
 
 
 def divided(total_s: float, run_s: float, *, is_proven: bool) -> Division:
-    """So many seconds, where a run takes so long."""
+    """Divide so many seconds, where a run takes so long."""
     room = total_s / max(run_s, 1e-9)
     fitting = [
         num

@@ -15,7 +15,7 @@ one setting differ by some percent (a judgement)."""
 
 
 def doubling_notes(trials: Sequence[Tried], per: str) -> Iterator[str]:
-    """By the largest two batches that differ by a factor of two, all else alike."""
+    """Notes by the largest two batches that differ by a factor of two, all else alike."""
     if per != SAMPLE:
         return
     times: dict[tuple[tuple[str, Value], ...], dict[int, float]] = {}

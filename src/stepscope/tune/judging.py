@@ -52,7 +52,7 @@ class TrialJudge(Struct, frozen=True, kw_only=True):
         return Setup() if self.baseline is None else self.baseline.setup
 
     def samples(self, settings: Settings, setup: Setup | None = None) -> float | None:
-        """By what a step's time is divided; None where it is not known."""
+        """Number that a step's time is divided by; None where it is not known."""
         if self.per == STEP:
             return 1.0
         return samples_of(settings, setup, self.baseline_setup, self.policy.effective_batch)

@@ -17,7 +17,7 @@ class TunePolicy(Struct, frozen=True, kw_only=True):
     """How long to search, and what may change."""
 
     num_trials: int = 20
-    """In the whole study, the baseline apart."""
+    """Trials in the whole study, the baseline apart."""
     budget_s: float | None = None
     """Time of the search and the proof together."""
     is_proven: bool = False

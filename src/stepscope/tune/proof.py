@@ -48,7 +48,7 @@ from stepscope.tune.tuner import WAIT_S, Search
 from stepscope.tune.words import settings_words, winner_words
 
 MIN_GAIN = 1.01
-"""Below this a setting is not worth proving: verify would not call it a gain."""
+"""Gain below which a setting is not worth proving: verify would not call it a gain."""
 MAX_CHECKED = 3
 """Settings whose numbers are compared, the best first, until one computes what the baseline
 does."""

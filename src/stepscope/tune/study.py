@@ -44,8 +44,8 @@ MIN_FOR_IMPORTANCE = 6
 """Different times, before a word is said of which knob makes them."""
 BASELINE_OF = "baseline of "
 SETTLE_S = 0.05
-"""Between two looks at a trial of another process that has just been begun, and has no setting
-yet."""
+"""Seconds between two looks at a trial of another process that has just been begun, and has no
+setting yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class AskedTrial:
     settings: dict[str, Value]
     origin: str
     number: int
-    """From 1 on: 0 is the baseline."""
+    """Number from 1 on: 0 is the baseline."""
 
 
 class LostTrial(Struct, frozen=True, kw_only=True):
@@ -180,7 +180,7 @@ class Study(StudyTrials):
             self._study.tell(trial, state=self._states.FAIL)
 
     def at_work(self, asked: AskedTrial) -> AbstractContextManager[None]:
-        """As long as this lasts, others see that the trial is being made."""
+        """Mark the trial as being made, as long as this lasts."""
         return self.workers.pulse(lambda mark: asked.trial.set_user_attr(MARK, dict(mark)))
 
     def close_lost(self) -> list[LostTrial]:
@@ -324,7 +324,7 @@ def _is_passing(problem: BaseException) -> bool:
 
 
 def _storage(optuna: Any, text: str | None) -> Any:
-    """In memory, in a database, or in a journal, which is a file that machines share."""
+    """Storage in memory, in a database, or in a journal, which is a file that machines share."""
     if text is None:
         return None
     path = Path(text.removeprefix("journal:"))

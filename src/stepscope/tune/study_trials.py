@@ -143,7 +143,7 @@ class StudyTrials:
         )
 
     def _num_lost(self) -> Counter[str]:
-        """With how many processes each setting was lost."""
+        """Number of processes with which each setting was lost."""
         lost = [
             trial
             for trial in self._stored(self._states.FAIL)

@@ -47,12 +47,12 @@ them in a wrong order."""
 MAX_AGAIN, TRIALS_AN_AGAIN = 3, 15
 """Trials kept for a second look at the best: so many at most, one for so many trials."""
 MAX_CRASHES = 3
-"""In a row from the first, with nothing measured: then it is not the settings."""
+"""Crashes in a row from the first, with nothing measured: then it is not the settings."""
 MIN_INEFFECTIVE = 2
 """Trials in which a knob must not have taken hold before it counts as ineffective."""
 MAX_IDLE = 3
 WAIT_S = 1.0
-"""Between two looks at what other processes are at."""
+"""Seconds between two looks at what other processes are at."""
 MACHINES_APART = 1.10
 """Ratio of two machines' baselines above which their trials are not the same experiment."""
 
@@ -76,7 +76,7 @@ class Search:
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
     began: float | None = None
-    """By the clock; what came before the search may count, too."""
+    """Time by the clock; what came before the search may count, too."""
     searched_s: float = 0.0
     """What it took."""
     _is_waiting: bool = False
@@ -273,8 +273,8 @@ class Search:
             )
 
     def _wait(self, study: Study) -> None:
-        """For trials of other processes: they may end in a better setting, or leave theirs to be
-        tried here."""
+        """Wait for trials of other processes: they may end in a better setting, or leave theirs to
+        be tried here."""
         if not self._is_waiting:
             num = len(study.others())
             trials = "a trial" if num == 1 else f"{num} trials"
@@ -381,8 +381,8 @@ def first_settings(space: Space, num_trials: int) -> list[dict[str, Value]]:
 
 
 def spread(knob: Knob) -> list[Value]:
-    """Its first value, one in the middle, and its last; of a list without order there is no
-    middle."""
+    """Values of a knob to begin with: its first, one in the middle, and its last; of a list without
+    order there is no middle."""
     values = knob.values
     if values is not None and not knob.is_log:
         middle = [values[len(values) // 2]] if knob.is_ordered and len(values) > 2 else []

@@ -41,7 +41,7 @@ class Workers:
         self.is_shared, self.host, self._clock, self._beat_s = is_shared, host, clock, beat_s
         self._who = {"host": host, "pid": os.getpid(), "id": os.urandom(6).hex()}
         self._seen: dict[int, tuple[object, float]] = {}
-        """By the number of a trial: its mark, and when it was first seen so."""
+        """Mark of each trial by number, and when it was first seen so."""
 
     def mark(self, count: int = 0) -> dict[str, Any]:
         """Mark of what this process is at."""
@@ -68,7 +68,7 @@ class Workers:
 
     @contextmanager
     def pulse(self, tell: Callable[[Mark], object]) -> Iterator[None]:
-        """As long as this lasts, others see that it is being worked on."""
+        """Mark it as being worked on, as long as this lasts."""
         if not self.is_shared:
             yield
             return
@@ -94,5 +94,5 @@ class Workers:
 
 
 def host_of(mark: object) -> str:
-    """As far as the storage, which others write to, tells it."""
+    """Host as far as the storage, which others write to, tells it."""
     return str(mark.get("host", ""))[:200] if isinstance(mark, dict) else "another machine"

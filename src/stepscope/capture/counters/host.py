@@ -50,7 +50,7 @@ class _Counters:
 
 
 class ProcessCounters(_Counters):
-    """This process, all its threads together. The one source that needs no /proc."""
+    """Counters of this process, all its threads together. The one source that needs no /proc."""
 
     def take(self) -> dict[str, Any]:
         used = resource.getrusage(resource.RUSAGE_SELF)

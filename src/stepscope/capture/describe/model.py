@@ -14,7 +14,7 @@ from stepscope.capture import clocks
 from stepscope.capture.describe.peek import attempt, attributes, class_of, plain
 
 WRAPPED_NAMES = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Under which the compiler, DDP, FSDP and activation checkpointing hold the model that they
+"""Names under which the compiler, DDP, FSDP and activation checkpointing hold the model that they
 wrap."""
 MAX_MODELS = 4
 MAX_SHAPES = 64

@@ -43,12 +43,13 @@ LOGGERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mlflow.tracking.client": ("MlflowClient", ("log_metric", "log_batch", "log_artifact")),
     "comet_ml.experiment": ("BaseExperiment", ("log_metric", "log_metrics")),
 }
-"""By module: the class through which all of its calls go, and its methods. Those that the job
-itself imports, and no others."""
+"""Loggers by module: the class through which all of its calls go, and its methods. Those that the
+job itself imports, and no others."""
 EVALUATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "transformers.modeling_utils": ("PreTrainedModel", ("eval",)),
 }
-"""As LOGGERS: classes of models whose eval() does not call that of torch.nn.Module."""
+"""Evaluations as LOGGERS has them: classes of models whose eval() does not call that of
+torch.nn.Module."""
 
 
 def watched_function(name: str) -> FunctionType | None:

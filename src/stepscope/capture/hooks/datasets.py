@@ -39,7 +39,7 @@ class Datasets:
         self._pipes = getattr(torch.utils.data, "IterDataPipe", ())
         self._hooked = weakref.WeakSet[type]()
         self._busy: dict[int, weakref.ref[_Pass]] = {}
-        """By thread, what is at work: of several, one inside another, the outermost is timed."""
+        """Passes at work, by thread: of several, one inside another, the outermost is timed."""
         self._took = guard.watch(self._note)
         self._probe = _StreamProbe(self, guard)
 
@@ -76,7 +76,7 @@ class Datasets:
             passed.begun = clocks.perf_counter_ns()
 
     def stop(self, passed: _Pass, batch: Any, *, is_over: bool = False) -> None:
-        """It has made one, or is over."""
+        """Note that it has made one, or is over."""
         begun, passed.begun = passed.begun, 0
         if begun:
             own_ns = None if is_over else clocks.thread_time_ns() - passed.own_begun

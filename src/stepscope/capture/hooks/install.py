@@ -134,7 +134,7 @@ def _at_exit() -> None:
 
 
 def _in_child() -> None:
-    """In a forked child: another process, which may train by itself or load batches.
+    """Begin anew in a forked child: another process, which may train by itself or load batches.
 
     It starts anew, with no thread of ours.
     """

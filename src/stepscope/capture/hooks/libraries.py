@@ -18,7 +18,7 @@ class _Wanted(NamedTuple):
 
 
 class Libraries:
-    """Those that have not come yet."""
+    """Libraries that have not come yet."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard

@@ -72,7 +72,8 @@ def watch(
 
 
 def put_in(guard: Guard, function: types.FunctionType, made: types.CodeType) -> None:
-    """Until the capture ends. Where somebody put another code in since, that stays."""
+    """Put the code in until the capture ends. Where somebody put another code in since, that
+    stays."""
     before, function.__code__ = function.__code__, made
 
     def undo() -> None:

@@ -78,7 +78,7 @@ def _definition(text: str) -> ast.FunctionDef:
 
 
 def _compiled(function: FunctionType, definition: ast.FunctionDef, imported: list[str]) -> CodeType:
-    """As it would stand in its class, and inside the function whose names it holds."""
+    """Compile as it would stand in its class, and inside the function whose names it holds."""
     code = function.__code__
     body: list[Any] = [definition]
     owner = (function.__qualname__.split(".")[-2:-1] or ["<locals>"])[0]
@@ -111,7 +111,8 @@ def _around(text: str, body: list[Any]) -> list[Any]:
 
 
 def _renamed(code: CodeType, before: str, now: str) -> CodeType:
-    """With the qualified names of where it really stands; Python 3.10 has none in its codes."""
+    """Rename to the qualified names of where it really stands; Python 3.10 has none in its
+    codes."""
     if not before:
         return code
     consts = tuple(

@@ -35,7 +35,7 @@ def hook_stalls(guard: Guard, session: Session, libraries: Libraries) -> None:
 
 
 def _save_probe(guard: Guard, session: Session) -> Probe:
-    """With the time on a core, and the size of what was written."""
+    """Probe with the time on a core, and the size of what was written."""
     watched, sized = guard.watch(saved), guard.watch(_position)
     clock, cpu_clock = clocks.perf_counter_ns, clocks.thread_time_ns
 

@@ -21,7 +21,7 @@ from stepscope.capture.session import Session
 from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
 MAX_FRAMES = 40
-"""Between an optimizer's step and another one around it."""
+"""Frames between an optimizer's step and another one around it."""
 
 
 def next_probe(session: Session, guard: Guard) -> Probe:

@@ -33,7 +33,7 @@ _silenced: list[int] = []
 
 
 def note_profiler() -> None:
-    """Before a recording is opened.
+    """Prepare before a recording is opened.
 
     What a child needs is loaded here: it may not be able to import anything.
     """
@@ -56,7 +56,7 @@ def is_profiler_inherited() -> bool:
 
 
 def never_let_go(*kept: object) -> None:
-    """These are not destroyed, not even when Python ends.
+    """Keep these from being destroyed, even when Python ends.
 
     The destructors of events and of pinned memory call CUDA. In a forked child that fails, and so
     it does where a kernel's error has lost the device: what they throw ends the process.
@@ -66,7 +66,8 @@ def never_let_go(*kept: object) -> None:
 
 
 def settle_child(*, was_recording: bool) -> None:
-    """In a forked child; `was_recording` where the thread that forked had our profiler attached."""
+    """Settle a forked child; `was_recording` where the thread that forked had our profiler
+    attached."""
     if not _profiled_by:
         return
     if was_recording:
@@ -92,7 +93,7 @@ def leave_directly() -> None:
 
 
 def make_way_in_child() -> None:
-    """Before the job's own profiler in such a child.
+    """Make way before the job's own profiler in such a child.
 
     It finds none attached, and events are recorded again.
     """
@@ -111,7 +112,7 @@ _RETURN_0 = {"x86_64": b"\x31\xc0\xc3", "aarch64": b"\x00\x00\x80\x52\xc0\x03\x5
 
 
 def _skip_cupti_flush() -> None:
-    """In a forked child that inherited a recording with CUDA's part.
+    """Skip CUPTI's flush in a forked child that inherited a recording with CUDA's part.
 
     Ending that recording asks CUPTI for what it holds, and CUPTI waits for a thread of its own that
     no fork copies, for ever. There is nothing to hand over in the child, so its copy of the
@@ -124,7 +125,7 @@ def _skip_cupti_flush() -> None:
 
 
 def return_at_once(function: Any) -> None:
-    """This process's copy of a C function does nothing from here on and returns 0."""
+    """Make this process's copy of a C function do nothing from here on and return 0."""
     code = _RETURN_0[platform.machine()]
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
     page = address - address % mmap.PAGESIZE

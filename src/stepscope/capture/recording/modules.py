@@ -66,7 +66,7 @@ class ModuleMarks:
                 break
 
     def _named(self, module: Any) -> str:
-        """As the profiler names modules in its stacks: by class, in the order of their first
+        """Name as the profiler names modules in its stacks: by class, in the order of their first
         calls."""
         kind = type(module).__name__
         name = self._names[id(module)] = f"{MODULE_PREFIX}{kind}_{self._kinds[kind]}"

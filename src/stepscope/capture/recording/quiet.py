@@ -17,8 +17,8 @@ from stepscope.capture.modes import without_modes
 LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto::Logger::severityLevel_, an atomic int: lines under this severity are not printed."""
 SILENT = 99
-"""Above every severity. Kineto's own default prints ERROR (4) and USDT (5), which is a line at each
-start and each stop of a recording."""
+"""Level above every severity. Kineto's own default prints ERROR (4) and USDT (5), which is a line
+at each start and each stop of a recording."""
 
 
 WARNERS = (

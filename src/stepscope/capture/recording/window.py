@@ -35,11 +35,11 @@ from stepscope.protocol.options import WARM_STEPS, Options
 from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD, OWN_PROFILER
 
 LONGEST_WAIT_S = 5.0
-"""For the thread that records to let go, where another thread of the job starts a profiler of its
-own."""
+"""Seconds for the thread that records to let go, where another thread of the job starts a profiler
+of its own."""
 ENDING_S = 0.25
-"""For a thread that ends with the process: one that ends with the profiler on takes the process
-with it."""
+"""Seconds for a thread that ends with the process: one that ends with the profiler on takes the
+process with it."""
 PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20
 """How long a recording may be open: so many times what its steps would take without a profiler,
 and a minute."""
@@ -49,7 +49,7 @@ MAX_STRANGE = 200
 until the recording is given up."""
 
 _held = threading.local()
-"""In each thread: the window that it opened."""
+"""Window that each thread opened."""
 DEVICE_LOST = "an error of the job lost the device"
 
 

@@ -25,7 +25,8 @@ from stepscope.readers.run_folder.tail import RankTail, RunTail
 IDLER = 0.2
 """Share of the time by which the device has less work."""
 IDLER_S = 10.0
-"""For so long: the driver's figure is an average of its own, and an evaluation is over by then."""
+"""Seconds that it must last: the driver's figure is an average of its own, and an evaluation is
+over by then."""
 GIB = 1 << 30
 
 
@@ -34,7 +35,7 @@ class JobAlarms:
 
     def __init__(self) -> None:
         self._ranks: dict[int, tuple[object, _RankAlarms]] = {}
-        """With the number of the process: a restarted rank begins anew."""
+        """Alarms of each rank with the number of its process: a restarted rank begins anew."""
         self._table, self._slow = StepTable(), SlowSteps()
         self._spikes = LossSpikes()
         self._episodes = Episodes()
@@ -90,7 +91,7 @@ class _RankAlarms:
         self._last_ns = -1
 
     def new_samples(self, tail: RankTail) -> list[tuple[float, dict[str, Any]]]:
-        """With their times on the wall clock."""
+        """Samples with their times on the wall clock."""
         samples = []
         for sample in tail.new_samples:
             at_ns = sample.get("at_ns")

@@ -199,7 +199,7 @@ def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tupl
 
 
 def _enough_queued(change: _Change, *, is_coupled: bool) -> float:
-    """From which on the cores that others have are what is wrong."""
+    """Cores that others must have for them to be what is wrong."""
     outside = max(min(change.outside, change.own), 0.0) if is_coupled else change.own
     return MIN_PART * outside + QUEUED_EXCHANGE * (change.own - outside)
 

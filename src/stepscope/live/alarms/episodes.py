@@ -19,9 +19,9 @@ class Trouble(Struct, frozen=True, kw_only=True):
     """One of core.live.KINDS."""
     ranks: tuple[int, ...]
     words: str
-    """After the ranks' name."""
+    """Words after the ranks' name."""
     since_s: float | None = None
-    """On the wall clock; None where that is not known."""
+    """Time on the wall clock; None where that is not known."""
     step: int | None = None
     before: float | None = None
     after: float | None = None
@@ -62,8 +62,8 @@ HELD_S = {"loss-nan": 1.5, "host-memory": 1.5, "device-memory": 1.5}
 """Ranks write once a second, each at its own time: so long the others may still come, and the one
 that was first is named first."""
 QUIET_S, MAX_QUIET_S = 30.0, 3600.0
-"""Between two faults of a kind on the same ranks that are told; doubled with each, so that a job
-that keeps changing does not fill a log."""
+"""Seconds between two faults of a kind on the same ranks that are told; doubled with each, so that
+a job that keeps changing does not fill a log."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Episodes:
         self._active: list[_Episode] = []
         self._num_told = 0
         self._quiet: dict[tuple[str, tuple[int, ...]], tuple[float, float]] = {}
-        """Until when, and for how long the next time."""
+        """Time until which each is quiet, and for how long the next time."""
 
     def add(self, troubles: list[Trouble], now_s: float) -> tuple[Alert, ...]:
         """What is to be told now."""

@@ -38,9 +38,9 @@ MIN_SIGMA, MIN_RATIO = 5.0, 1.5
 """Deviations of the stretches' middles that a rise must exceed, and times the highest of them: for
 middles that are spread normally once in 3 million stretches, if it were not for the second."""
 EARLY = 2 * MIN_SIGMA * 1.2533
-"""Before there are stretches: twice MIN_SIGMA standard errors of the median, which for independent
-values is 1.2533 standard deviations over the root of their number; twice, as these depend on one
-another."""
+"""Threshold before there are stretches: twice MIN_SIGMA standard errors of the median, which for
+independent values is 1.2533 standard deviations over the root of their number; twice, as these
+depend on one another."""
 NORMAL = 1.4826
 """Median distances from the median in a standard deviation of a normal distribution."""
 
@@ -148,7 +148,7 @@ class Level:
         self.forget()
 
     def forget(self) -> None:
-        """As if there had been no rise: the past stays what it was."""
+        """Forget the rise: the past stays what it was."""
         self.rise, self._sum = None, 0.0
         self._since.clear()
 

@@ -21,7 +21,7 @@ LASTS_S = 3.0
 """A rise of single steps is a batch. Losses spread as wide as 1.6 to 1 around their middle rise for
 three seconds by chance in less than one hour of four; as wide as 2 to 1, in one of two."""
 PATIENCE_S = 2.0
-"""From the first rank's rise on: single batches hide that of others for a while."""
+"""Seconds from the first rank's rise on: single batches hide that of others for a while."""
 NUM_RECENT = 64
 
 

@@ -23,13 +23,13 @@ Z = 3.5
 """Deviations: of ten samples two may be out of order. By chance once in 4,000 series; a series that
 moves by what follows as well is far rarer."""
 SOON_S = 600.0
-"""Until it is full, from which somebody must know: enough to save and to act."""
+"""Seconds until it is full from which somebody must know: enough to save and to act."""
 MIN_BYTES = 16 << 20
 """Within the ten samples."""
 EVEN = 0.4
 """Share of the growth in each half of the samples: what is allocated once and stays is no leak."""
 WARM_UP_S = 20.0
-"""After a rank's first sample: caches fill, loaders start."""
+"""Seconds after a rank's first sample: caches fill, loaders start."""
 GIB = 1 << 30
 
 LIMITS = {

@@ -20,14 +20,14 @@ from stepscope.live.alarms.level import LASTS_S, Level
 from stepscope.live.alarms.steps import JobStep
 
 PATIENCE_S = 2.0
-"""From the first rank's rise until the others have had their time."""
+"""Seconds from the first rank's rise until the others have had their time."""
 LATE_FROM_START, NUM_FROM_START = 0.25, 60
 """A share of a step, and steps: a rank that was late before there was a past to compare with."""
 FEW_FROM_START = 20
 """Steps that are enough, where they are so long that they took twice LASTS_S."""
 APART_S, APART_PER_RANK_S = 0.02, 0.0005
-"""Between two steps that are looked at: of 2 ms steps every tenth is enough, and of 500 ranks four
-a second."""
+"""Seconds between two steps that are looked at: of 2 ms steps every tenth is enough, and of 500
+ranks four a second."""
 NUM_KEPT, NUM_SAMPLES, NUM_LENGTHS = 2_048, 128, 40
 EXCHANGE, UNQUEUED = -1, -2
 """Streams of what ranks exchange, beside those of the ranks: as it is, and without what threads
@@ -39,12 +39,12 @@ class SlowSteps:
 
     def __init__(self) -> None:
         self._levels: dict[int, Level] = {}
-        """By rank; and of EXCHANGE and UNQUEUED."""
+        """Levels by rank; and of EXCHANGE and UNQUEUED."""
         self._steps: deque[JobStep] = deque(maxlen=NUM_KEPT)
         self._samples: dict[int, deque[HostUse]] = {}
         self._hosts: dict[int, str] = {}
         self._told: list[tuple[Trouble, tuple[int, ...]]] = []
-        """With all streams that rose with it, also of ranks that only seemed slower."""
+        """Troubles with all streams that rose with them, also of ranks that only seemed slower."""
         self._lengths: deque[int] = deque(maxlen=NUM_LENGTHS)
         self._num_coupled = 0
         self._from_start: Trouble | None = None
@@ -88,7 +88,7 @@ class SlowSteps:
         return {**streams, EXCHANGE: exchange, UNQUEUED: max(exchange - queued, 0.0)}
 
     def _least(self, _: float) -> float:
-        """By which a stream must rise: the step is the measure, not the part of it."""
+        """Rise that a stream must have: the step is the measure, not the part of it."""
         return LATER * median(self._lengths)
 
     def _begin_anew(self) -> None:

@@ -29,7 +29,7 @@ class RankStep(Struct, frozen=True, kw_only=True):
 
     length: int
     own: int
-    """Without waiting for other ranks."""
+    """Time without waiting for other ranks."""
     waited: int
     loader: int
     exchange: int
@@ -39,7 +39,7 @@ class RankStep(Struct, frozen=True, kw_only=True):
 
     @property
     def outside(self) -> int:
-        """By itself, without the exchange."""
+        """Time by itself, without the exchange."""
         return self.own - self.exchange
 
     @property

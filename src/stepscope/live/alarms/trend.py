@@ -26,12 +26,12 @@ LASTING = 0.5
 
 
 class Trend(Struct, frozen=True, kw_only=True):
-    """It rose from one size to another, and still rises."""
+    """Rise from one size to another that still goes on."""
 
     first_bytes: float
     last_bytes: float
     num_samples: int
-    """Between the two."""
+    """Samples between the two."""
 
 
 class TrendDetector:

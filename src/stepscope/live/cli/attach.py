@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_PROCESSES = 1024
 LONG_S = 0.5
-"""From here on the pause before a second look is worth a bar."""
+"""Seconds from which the pause before a second look is worth a bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -
 
 
 def ranks_among(processes: Iterable[Process], everyone: Mapping[int, Process]) -> list[Process]:
-    """Those that train."""
+    """Processes that train."""
     ranks = [
         process
         for process in processes

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DEFAULTS = ("nccl_trace_rank_", "comm_lib_trace_rank_")
-"""In /tmp, in newer versions in ~/.cache/torch."""
+"""Names of dumps in /tmp, in newer versions in ~/.cache/torch."""
 ANSWER_S = 3.0
-"""That all ranks together may take to write what the pipe asked for."""
+"""Seconds that all ranks together may take to write what the pipe asked for."""
 
 
 def find_hang_of(ranks: Sequence[Process]) -> tuple[Hang | None, str]:
@@ -118,7 +118,7 @@ def _ask(process: Process) -> bool:
 
 
 def _await(asked: Sequence[Process]) -> None:
-    """Until each has written since now, or the time is over."""
+    """Wait until each has written since now, or the time is over."""
     begun = time.time()
     while time.time() < begun + ANSWER_S:
         paths = [dump_of(process) for process in asked]

@@ -34,7 +34,7 @@ NUM_STEPS = 10
 RECORDING = RecordingOptions(start_step=5, sample_s=0.25)
 LOOK_S = 0.25
 SAY_S = 2.0
-"""Between two lines that say how far it is."""
+"""Seconds between two lines that say how far it is."""
 PATIENCE_STEPS = 10
 """Further steps in which a recording that has not come may still come."""
 CODES = {"ok": 0, "bad": 1, "not known": 2}

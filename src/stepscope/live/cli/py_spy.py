@@ -22,7 +22,7 @@ DUMP_S = 20.0
 """What one look at one process may take."""
 SAMPLES_A_SECOND = 20
 GRACE_S = 10.0
-"""That py-spy may take to begin and to write, beside the time it samples for."""
+"""Seconds that py-spy may take to begin and to write, beside the time it samples for."""
 REFUSED = ("permission denied", "not permitted", "must be root", "ptrace")
 
 

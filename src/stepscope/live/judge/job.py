@@ -38,7 +38,7 @@ class Job(Struct, frozen=True):
     rest: tuple[ProcessUse, ...]
     """What ranks started besides."""
     has_quota: bool
-    """Its cores are what a control group grants, and not the machine's."""
+    """Whether its cores are what a control group grants, and not the machine's."""
 
     @property
     def all(self) -> tuple[ProcessUse, ...]:
@@ -141,7 +141,7 @@ def standing_words(processes: Sequence[ProcessUse], stacks: Sequence[HostStacks]
 
 
 def samples_words(stacks: Sequence[HostStacks]) -> str:
-    """For a profiler's file alone: whose the samples are, and where most of them stand."""
+    """Words for a profiler's file alone: whose the samples are, and where most of them stand."""
     if not stacks:
         return ""
     one = stacks[0]

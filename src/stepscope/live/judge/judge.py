@@ -64,7 +64,7 @@ MAX_FUNCTIONS = 8
 
 
 def device_line(device: DeviceSeries) -> TriagedDevice:
-    """Its samples in one figure each: those at work, where they are known."""
+    """Device with its samples in one figure each: those at work, where they are known."""
     busy = device.busy_run_share or device.busy_share
     return TriagedDevice(
         device=device.label,
@@ -164,8 +164,8 @@ def _hung(
 
 
 def _is_still(process: ProcessUse) -> bool:
-    """It runs for no time worth a word, and hardly wakes. Where nobody counted how often it does,
-    what it wants decides; a thread that only looks at the clock queues for a core too."""
+    """Whether it hardly runs and hardly wakes. Where nobody counted how often it does, what it
+    wants decides; a thread that only looks at the clock queues for a core too."""
     if process.wakes_per_s is None:
         return (process.wanted_cores or 0.0) < POLICY.most_idle
     is_asleep = process.wakes_per_s < POLICY.most_wakes

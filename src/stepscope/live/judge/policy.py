@@ -23,7 +23,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_device: float = 0.7
     """Share of the time with a kernel, from which the device is what the job waits for."""
     full_device: float = 0.9
-    """From which its idle time is not worth a word."""
+    """Share of the time busy from which its idle time is not mentioned."""
     least_busy: float = 0.7
     """Cores wanted, from which a process that does one thing after the other hardly rests."""
     least_io: float = 0.2

@@ -85,7 +85,8 @@ def own_batches(
 
 
 def _waits_for_disk(processes: Sequence[ProcessUse]) -> bool:
-    """They read from it and are seen waiting. Copies of what was read take them a core as well."""
+    """Whether they read from the disk and are seen waiting. Copies of what was read take them a
+    core as well."""
     is_reading = (read_rate(processes) or 0.0) >= POLICY.least_read
     return is_reading and io_share(processes) >= POLICY.least_io
 
@@ -137,8 +138,8 @@ def _slow_workers(job: Job, stacks: Sequence[HostStacks], where: str) -> Answer 
 
 
 def _slow_input(job: Job, stacks: Sequence[HostStacks], where: str) -> Answer | None:
-    """Who makes the batches waits, for a disk, or for something that leaves no trace in counters of
-    disks."""
+    """Answer where who makes the batches waits, for a disk, or for something that leaves no trace
+    in counters of disks."""
     everyone, makers = (*job.ranks, *job.workers), job.workers or job.ranks
     loader, read = loader_share(stacks, job.ranks), read_rate(everyone)
     cores = f"at {mean_wanted(makers):.2f} cores{each(makers)}"

@@ -34,7 +34,7 @@ class Alert(Contract, frozen=True, kw_only=True, tag="stepscope.alert/1"):
     state: Annotated[str, one_of(RAISED, RECORDED, OVER)] = RAISED
     kind: Annotated[str, one_of(*KINDS)]
     ranks: tuple[int, ...]
-    """Those concerned, and no others."""
+    """Ranks concerned, and no others."""
     step: int | None
     """The first one concerned, where that is known."""
     words: str

@@ -48,7 +48,7 @@ class RankLive:
     """Median of the last steps, on the device's clock where it is read: the forward pass and
     whatever else the loop does."""
     backward_ns: float | None = None
-    """Without the waits for other ranks."""
+    """Time without the waits for other ranks."""
     optimizer_ns: float | None = None
     others_ns: float | None = None
     """Waiting for other ranks; None where that cannot be told."""

@@ -37,7 +37,7 @@ class TriagedDevice(Struct, frozen=True, kw_only=True):
     max_sm_clock_mhz: float | None
     temperature_c: float | None
     throttled: Mapping[str, float] | None
-    """By reason, share of the samples at work."""
+    """Share of the samples at work, by reason."""
 
 
 class TriagedFunction(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Triage(Contract, frozen=True, kw_only=True, tag="stepscope.triage/1"):
     devices: tuple[TriagedDevice, ...] = ()
     hosts: tuple[HostUse, ...] = ()
     functions: tuple[TriagedFunction, ...] = ()
-    """By py-spy or perf: the hottest calls of the training code."""
+    """Hottest calls of the training code, by py-spy or perf."""
     not_measured: tuple[str, ...] = ()
 
 

@@ -34,7 +34,7 @@ MAX_RECORDINGS = 2
 """A run, unless more are asked for: each slows the ranks that record for some seconds."""
 BETWEEN_S = 300.0
 PATIENCE_S = 60.0
-"""For the recordings to be written."""
+"""Seconds to wait for the recordings to be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

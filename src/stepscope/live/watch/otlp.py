@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.live.shapes.live import LiveView
 
 EVERY_S = 10.0
-"""Between two looks at the numbers; alerts go at once."""
+"""Seconds between two looks at the numbers; alerts go at once."""
 HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 """A variable of the environment, as OpenTelemetry defines it: name=value,name=value."""
 

@@ -19,7 +19,7 @@ Headers = Mapping[str, str]
 
 
 def http_url(text: str) -> str:
-    """As an option's type: http or https, with a host."""
+    """Parse an option's address: http or https, with a host."""
     import argparse
 
     parts = urlsplit(text)

@@ -33,7 +33,7 @@ MAX_WINDOW = 1 << 20
 BACKSLASH, QUOTE = b"\\"[0], b'"'[0]
 OPENING = b"[{"
 STEPS = np.zeros(256, np.int8)
-"""By how much a character changes the depth."""
+"""Change of the depth by each character."""
 STEPS[list(OPENING)], STEPS[list(b"]}")] = 1, -1
 
 Bytes = NDArray[np.uint8]
@@ -104,7 +104,7 @@ class Skimmer:
         return None
 
     def _inside(self, quotes: Mask, slashes: Mask) -> Mask:
-        """Which characters stand in a string, its first quote too and its last not.
+        """Mask of the characters that stand in a string, its first quote too and its last not.
 
         A quote turns inside to outside and back. One after an odd number of backslashes does not
         end a string, but begins one where there is none: after it, it is inside.

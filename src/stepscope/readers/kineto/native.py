@@ -37,7 +37,7 @@ from stepscope.readers.trace.columns import COLUMN_DTYPES, Codes, Columns
 OK = 0
 MAX_THREADS = 2
 SPLIT_BYTES = 1 << 20
-"""From this size on, a chunk is scanned in two halves at once, where there are cores for it."""
+"""Size from which a chunk is scanned in two halves at once, where there are cores for it."""
 NUM_PHASES = 128
 COMPLETE, META, INSTANT, SKIPPED = 1, 2, 3, 4
 LABEL_WIDTH = 6
@@ -159,7 +159,7 @@ class Engine:
         self._library.stepscope_scan_take_back(self._handle)
 
     def column(self, name: str) -> NDArray[Any]:
-        """As it stands in the library: until the next scan."""
+        """Column as it stands in the library: until the next scan."""
         return _seen(getattr(self.result, name), self.result.num_rows, DTYPES[name])
 
     def memory(self) -> Int64:
@@ -197,7 +197,7 @@ def _seen(address: int | None, num: int, dtype: Any) -> NDArray[Any]:
 
 @dataclass(slots=True)
 class Numbers:
-    """For each code of a column, as each engine has it: its number in a table of the Scanner."""
+    """Numbers of a column's codes in a table of the Scanner, as each engine has them."""
 
     tables: tuple[int, ...]
     """What the column points into: a code is a number in one of them, times how many they are, and

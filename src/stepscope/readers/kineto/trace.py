@@ -41,8 +41,8 @@ ONE_EVENT = re.compile(rb'\s*\{[^{}\[\]]{0,4096}"ph"\s*:')
 
 
 def is_mine(head: bytes, _name: str) -> bool:
-    """By how torch.profiler begins a trace. Others are known by having a list of events, when
-    nobody else has claimed them."""
+    """Tell a trace by how torch.profiler begins it. Others are known by having a list of events,
+    when nobody else has claimed them."""
     return START.match(head) is not None and OTHER_CHROME.search(head) is None
 
 

@@ -54,7 +54,7 @@ RANK_FILES = (
 NO_REASON = "it does not say why"
 NO_ROOM = "the disk is full; give --out a folder with room"
 MIN_FREE_BYTES = 64 * 1024
-"""On the run's disk; with less not even the reason can be written."""
+"""Bytes free on the run's disk; with less not even the reason can be written."""
 
 
 class RankRecord(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     samples: tuple[dict[str, Any], ...]
     events: tuple[dict[str, Any], ...]
     windows: dict[int, Path]
-    """By the step they begin with."""
+    """Windows by the step they begin with."""
     problem: str | None
 
 

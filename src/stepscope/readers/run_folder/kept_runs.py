@@ -35,7 +35,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 MAX_DIAGNOSIS_BYTES = 16 << 20
 SILENT_NS = 600 * 10**9
-"""After this long without a file written, a run that has no end was broken off."""
+"""Time without a file written after which a run that has no end was broken off."""
 
 
 def resolve(text: str, folder: Path | None = None, otherwise: str | None = None) -> str:
@@ -165,8 +165,8 @@ def _entry(path: Path, kind: RunKind, tags: tuple[str, ...], now_ns: int) -> Run
 
 
 def _ranks_have_ended(run: Path) -> bool:
-    """By their own word: nothing stands beside a job that records itself from its code, and writes
-    the end of the run."""
+    """Whether the ranks ended by their own word: nothing stands beside a job that records itself
+    from its code, and writes the end of the run."""
     ranks = list(run.glob(f"rank-*/{RANK_FILE}"))
     return bool(ranks) and all("ended_ns" in read_json_object(rank) for rank in ranks)
 

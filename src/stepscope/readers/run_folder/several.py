@@ -30,7 +30,7 @@ def one_job(runs: Sequence[RunRecord]) -> RunRecord | None:
 
 
 def _folder_of(paths: Sequence[Path]) -> Path:
-    """That holds them all; as they were named, where they were named alike."""
+    """Folder that holds them all; as they were named, where they were named alike."""
     if any(path.is_absolute() for path in paths):
         paths = [path.absolute() for path in paths]
     return Path(os.path.commonpath(paths))

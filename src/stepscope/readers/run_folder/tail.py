@@ -49,7 +49,7 @@ class RankTail(Struct, frozen=True, kw_only=True):
     stretches: tuple[Row, ...]
     samples: tuple[dict[str, Any], ...]
     new_rows: tuple[Row, ...]
-    """Since the look before; a bounded number, the latest."""
+    """Rows since the look before; a bounded number, the latest."""
     new_samples: tuple[dict[str, Any], ...]
     num_windows: int
     """Recordings that are written."""
@@ -191,7 +191,7 @@ MIN_COLUMNS = 7
 
 
 def _rows(values: Sequence[Any], columns: Sequence[str]) -> list[Row]:
-    """Those of an older version have fewer columns."""
+    """Rows of any version: those of an older one have fewer columns."""
     return [
         dict.fromkeys(columns) | sound_row(columns[: len(value)], value)
         for value in values

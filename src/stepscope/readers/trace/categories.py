@@ -65,7 +65,7 @@ KIND_OF_CATEGORY: dict[str, Kind] = {
     "trace": Kind.OVERHEAD,
     "dynamo_timed": Kind.COMPILE,
 }
-"""By lower-case category. `trace` is the profiler's own span over the whole recording."""
+"""Kinds by lower-case category. `trace` is the profiler's own span over the whole recording."""
 
 UNNAMED = "(no category)"
 
@@ -95,7 +95,7 @@ def phase_label(phase: str) -> str:
 
 
 EXACT_DOUBLE_US = float(2**43)
-"""Below this many microseconds a double still tells nanoseconds apart (its step is at most 2^-10
+"""Microseconds below which a double still tells nanoseconds apart (its step is at most 2^-10
 us)."""
 
 LIMIT_NS = 2**62

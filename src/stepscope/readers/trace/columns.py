@@ -37,7 +37,7 @@ NEVER_NONE = ("kind", "name", "thread")
 BLOCK_ROWS = 1 << 22
 """Rows of the arrays that many chunks are put together in."""
 HUGE_ROWS = 1 << 18
-"""From here on they get huge pages, where the system has them: fewer to be made. One for each
+"""Rows from which they get huge pages, where the system has them: fewer to be made. One for each
 column would be more than a small trace takes."""
 HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 

@@ -170,7 +170,7 @@ class _Tables:
     is_whole: bool
 
     def all(self) -> Iterator[ComparedTable]:
-        """Those that have lines."""
+        """Tables that have lines."""
         accounts = self.comparison.accounts
         yield self._runs()
         if "part" in accounts:
@@ -415,7 +415,7 @@ def _strong(*texts: str) -> tuple[Cell, ...]:
 
 
 def _named(words: str, name: str) -> Cell:
-    """With the whole name, where it is shown short."""
+    """Cell with the whole name as a hint, where it is shown short."""
     return Cell(words, hint="" if name in words else name[:MAX_HINT])
 
 
@@ -464,7 +464,7 @@ def _late(ranks: Sequence[int], is_known: bool) -> str:
 
 
 def _decimals(before_ns: float, after_ns: float) -> int:
-    """As many as the shorter of the two needs."""
+    """Decimals that the shorter of the two needs."""
     if not before_ns or not after_ns:
         return 2
     return digits_after_point(min(abs(before_ns), abs(after_ns)) / 1e6)

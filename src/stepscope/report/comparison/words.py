@@ -40,7 +40,7 @@ NO_TELLING = frozenset(
 )
 """Words of kernels' names that tell nothing of what they do."""
 MIN_TOLD = 0.005
-"""Without an interval, a ratio nearer to 1 than this is not called faster or slower."""
+"""Distance from 1 within which a ratio without an interval is not called faster or slower."""
 MAX_DIGITS = 6
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -109,8 +109,8 @@ def _steps_words(before_ns: float, after_ns: float) -> str:
 
 
 def host_words(comparison: Comparison, name: str) -> str | None:
-    """That the ratio is not that of the steps without a profiler, where a device waits for the
-    host."""
+    """Words that the ratio is not that of the steps without a profiler, where a device waits for
+    the host."""
     runs = {"A": comparison.before, name: comparison.after}
     if comparison.speedup.value is None or any(run.source != "recorded" for run in runs.values()):
         return None

@@ -61,7 +61,7 @@ def _rest(diagnosis: Diagnosis, num_more: int) -> list[str]:
 
 
 def _short(text: str, most_bytes: int) -> str:
-    """On one line, cut at a word."""
+    """Shorten to one line, cut at a word."""
     words = " ".join(clean(text).split())
     data = words.encode("utf-8", "replace")
     if len(data) <= most_bytes:

@@ -19,7 +19,7 @@ MAX_NAMED = 6
 
 
 def to_json(diagnosis: Diagnosis, gate: Gate | None = None) -> str:
-    """As indented text. What was not measured is null, never 0; so is what is not finite."""
+    """Write as indented text. What was not measured is null, never 0; so is what is not finite."""
     values = plain_by_item(_document(diagnosis, gate))
     lost = _lost(values)
     return json_text(_finite(values, lost) if lost else values, indent=2)

@@ -277,7 +277,7 @@ def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Bl
 
 
 def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
-    """That nothing was found, or why nothing could be."""
+    """Section that says that nothing was found, or why nothing could be."""
     unjudged = _unjudged(diagnosis)
     if unjudged:
         blocks: tuple[Block, ...] = unjudged

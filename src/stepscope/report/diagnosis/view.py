@@ -44,7 +44,7 @@ PART_WORDS = {
     "idle_compile": "compiling", "idle_io": "file i/o", "idle_other": "idle, cause not seen",
 }  # fmt: skip
 ON_HOST_WORDS = {"compute": "operators", "idle_other": "outside operators"}
-"""Without a device the host's operators are the work."""
+"""Words where there is no device: the host's operators are the work."""
 UNSPLIT_COMMS = "communication, not hidden"
 """What exposed communication is called when waiting and moving bytes could not be separated."""
 

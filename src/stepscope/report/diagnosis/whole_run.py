@@ -37,7 +37,7 @@ BAR_PARTS: dict[str, Part] = {
 MIN_NAMED = 0.01
 """Share of the run from which a part is named in the line."""
 MIN_SHOWN = 0.0005
-"""And from which it has a row; the JSON has all."""
+"""Share of the run from which a part has a row; the JSON has all."""
 MIN_OF_PART = 0.1
 MAX_LINE = 70
 
@@ -53,13 +53,13 @@ def whole_run_section(run: WholeRun) -> Section:
 
 
 def whole_run_lines(run: WholeRun) -> list[str]:
-    """Its phases, its slow steps, and what to do."""
+    """Lines of its phases, its slow steps, and what to do."""
     phases = [phases_words(run.phases)] if run.phases else []
     return [*phases, *map(stall_words, run.stalls), *map(advice_words, run.advice)]
 
 
 def whole_run_words(run: WholeRun) -> str:
-    """In one line: `22.8 s, 24 % of them in steady steps; slow steps 26 %, start-up 24 %`."""
+    """Words in one line: `22.8 s, 24 % of them in steady steps; slow steps 26 %, start-up 24 %`."""
     steady = percent(run.productive_share)
     others = sorted(
         (part for part in run.parts if part.what != "steady" and part.share >= MIN_NAMED),

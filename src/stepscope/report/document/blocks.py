@@ -28,7 +28,7 @@ class Headline(Struct, frozen=True, kw_only=True):
 
     text: str
     command: str = "stepscope"
-    """Who says it, where a reader may not know."""
+    """Command that says it, where a reader may not know."""
     about: tuple[str, ...] = ()
     """What was looked at."""
     is_tight: bool = False
@@ -91,7 +91,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
     title: str = ""
     right: bool = False
-    """For numbers."""
+    """Whether it is aligned right, as numbers are."""
     fit: Literal["whole", "shorten", "wrap"] = "whole"
     """How it gives way where there is no room: not at all, in the middle of its names, or on more
     lines."""

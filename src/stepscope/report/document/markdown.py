@@ -42,7 +42,8 @@ NO_WIDTH = "&#8203;"
 NO_ROOM = "The rest is left out: there is no room for it here."
 _READ = re.compile(r"[&<>\"'`*_{}\[\]|~\\$#@]")
 _FIRST = re.compile(r"^(?:\d(?=\d*[.)](?:\s|$))|[-+=:](?!\d))")
-"""At the start of a line a number, a sign or a dash may begin a list, a heading or a rule."""
+"""Signs that at the start of a line may begin a list, a heading or a rule: a number, a sign or a
+dash."""
 _LINKED = re.compile(r"&#64;|&#35;(?=\d)|:(?=//)|\bwww(?=\.)|\bGH(?=-\d)", re.IGNORECASE)
 """Mentions and addresses of mail, issues, URLs: GitHub looks for them in the text that it has
 drawn."""
@@ -196,6 +197,6 @@ def _toned(text: str, tone: Tone) -> str:
 
 
 def _folded(title: str, parts: Sequence[str]) -> str:
-    """It opens with a click. The blank lines around it are what makes GitHub read it as
-    Markdown."""
+    """Fold parts so that they open with a click. The blank lines around them are what makes GitHub
+    read it as Markdown."""
     return _lines(f"<details><summary>{title}</summary>", *parts, "</details>")

@@ -173,7 +173,7 @@ class _Lines:
         self._paragraph(self._text(block.text, f"bold {STYLES[block.tone]}".rstrip()), 0)
 
     def _short(self, line: Line, indent: int) -> None:
-        """As much of its text as leaves room for the tail."""
+        """Print as much of its text as leaves room for the tail."""
         lead = self._text(" " * indent + ("->" if line.is_action else ""))
         margin = indent + (3 if line.is_action else 0)
         style = "green" if line.is_action else STYLES[line.tone]

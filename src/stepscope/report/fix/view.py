@@ -31,7 +31,7 @@ from stepscope.report.words import plural, short_time
 
 
 def head_words(fixed: Fixed) -> str:
-    """Before and after in a sentence."""
+    """Sentence with before and after."""
     findings = plural(len(fixed.attempts), "finding")
     if not fixed.attempts:
         return "Nothing was found to fix."

@@ -25,7 +25,7 @@ COLOURS = {
     "activations": "idle_input", "inputs": "transfer", "temporary": "idle_launch",
     "autograd": "idle_launch", "workspace": "idle_io", "cache": "idle_allocator",
 }  # fmt: skip
-"""As the parts of a step have them; the rest is what other time of a step is."""
+"""Colours as the parts of a step have them; the rest is what other time of a step is."""
 
 
 def memory_page(contract: DiagnosisDocument) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ def peak_picture(contract: DiagnosisDocument) -> dict[str, Any] | None:
 
 
 def _bars(waterfall: PeakWaterfall) -> list[dict[str, Any]]:
-    """From the whole down to what was achieved, each bar below the end of the one before."""
+    """Bars from the whole down to what was achieved, each below the end of the one before."""
     bars = [_bar(0, "the peak", 0.0, 1.0, "whole")]
     left = waterfall.total_ns
     for part in waterfall.parts:
@@ -91,7 +91,7 @@ def _colour(part: PeakPart) -> str:
 
 
 def _lines(bars: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """From where a bar ends to the next one."""
+    """Lines from where a bar ends to the next one."""
     return [
         {"x": after["end"], "y1": before["y"] + BAR, "y2": after["y"]}
         for before, after in pairwise(bars)

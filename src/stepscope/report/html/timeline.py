@@ -122,8 +122,8 @@ def _cut(text: str, width: int) -> str:
 
 
 def _texts(what: What, safe: dict[str | None, str]) -> tuple[str, ...]:
-    """In the order of WHAT; no label where it would be the name. A text is cleaned once: it occurs
-    many times."""
+    """Texts in the order of WHAT; no label where it would be the name. A text is cleaned once: it
+    occurs many times."""
     values = (what.name, what.kind, what.category, what.op, what.module, what.line, what.phase)
     name, *others = [
         safe[value] if value in safe else safe.setdefault(value, clean(value or ""))

@@ -22,7 +22,7 @@ COLOURS = {
     "warm_up": "idle_sync", "saves": "idle_io", "evaluation": "transfer", "gc": "idle_allocator",
     "logging": "idle_io", "stalls": "idle_launch", "idle": "idle_other",
 }  # fmt: skip
-"""As the parts of a step have them; the rest is what other time of a step is."""
+"""Colours as the parts of a step have them; the rest is what other time of a step is."""
 
 
 def whole_run_page(run: WholeRun) -> dict[str, Any]:

@@ -325,7 +325,7 @@ class KernelBench:
             switch(is_deterministic, warn_only=is_warn_only)
 
     def _is_broken(self) -> bool:
-        """After an error: whether the device still answers.
+        """Whether the device no longer answers after an error.
 
         An access to memory that is not there ends it for the process.
         """

@@ -34,7 +34,7 @@ def leaves(torch: Any, value: Any) -> list[Any]:
 
 
 def differentiable(tensors: list[Any]) -> list[Any]:
-    """Those that a backward can start from."""
+    """Tensors that a backward can start from."""
     return [tensor for tensor in tensors if tensor.requires_grad and tensor.is_floating_point()]
 
 
@@ -98,7 +98,7 @@ def call_once(
 def gradients_of(
     torch: Any, ends: list[Any], tensors: dict[str, Any], built: Built, seed: int
 ) -> dict[str, Any]:
-    """By the same random direction for everyone.
+    """Gradients by the same random direction for everyone.
 
     Drawn on the host in float32, whatever the precision.
     """

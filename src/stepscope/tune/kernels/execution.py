@@ -83,8 +83,8 @@ class Built(Struct, frozen=True, kw_only=True):
     kernel: Kernel
     parameters: tuple[tuple[str, Any], ...]
     num_calls: int = 1
-    """Until it runs as it will: a graph is recorded by the second call and replayed from the third
-    on."""
+    """Calls until it runs as it will: a graph is recorded by the second call and replayed from the
+    third on."""
 
 
 class ExecutionSettings:

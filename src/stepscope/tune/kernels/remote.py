@@ -26,7 +26,7 @@ from stepscope.tune.kernels.worker import Answer, Described, Opening, Request
 from stepscope.tune.shapes.kernel_tuning import Case, Error
 
 START_S = 180.0
-"""For importing torch, the user's module and taking the device."""
+"""Seconds for importing torch, the user's module and taking the device."""
 TAIL_BYTES = 2000
 COMPILERS_PATH = "TORCH_CUSTOM_PYTHONPATH"
 

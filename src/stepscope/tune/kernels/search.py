@@ -53,7 +53,7 @@ class KernelSearch:
         }
 
     def _distribution(self, values: Sequence[Value]) -> Any:
-        """By place in the list: numbers in order, words without."""
+        """Distribution by place in the list: numbers in order, words without."""
         kinds = self._optuna.distributions
         if is_ordered(values):
             return kinds.IntDistribution(0, len(values) - 1)

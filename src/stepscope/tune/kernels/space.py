@@ -54,7 +54,8 @@ def parse_configs(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 
 
 def declared_configs(declared: object, where: str) -> tuple[Settings, ...]:
-    """From a module: {"BLOCK": [64, 128]} for a product, or a list of configurations."""
+    """Configurations that a module declares: {"BLOCK": [64, 128]} for a product, or a list of
+    configurations."""
     if isinstance(declared, Mapping):
         axes = {}
         for name, values in declared.items():
@@ -135,7 +136,7 @@ def default_options(
 
 
 def process_of(settings: Settings) -> tuple[str, ...]:
-    """Which process a configuration runs in: those of equal answer share one."""
+    """Key of the process a configuration runs in: those of equal answer share one."""
     return tuple(name for name in PROCESS_WIDE if settings.get(name) in (True, "on"))
 
 

@@ -47,7 +47,7 @@ class Target(Struct, frozen=True, kw_only=True):
     parameters: tuple[str, ...]
     """What a call may name."""
     required: tuple[str, ...]
-    """Those of them that have no default and is no setting."""
+    """Parameters that have no default and are no setting."""
     unset: tuple[str, ...]
     """Settings without a default."""
     source: str | None

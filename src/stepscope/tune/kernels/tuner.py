@@ -47,7 +47,7 @@ PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64
 
 
 def datasheet_roofs(key: str | None) -> DeviceRates | None:
-    """By the datasheet, where the device is surely known."""
+    """Rates by the datasheet, where the device is surely known."""
     spec = None if key is None else find_spec_by_key(key)
     return None if spec is None else spec.rates(f"datasheet of {spec.name}")
 
@@ -89,7 +89,8 @@ time those that were checked."""
 QUICK_SAMPLES = 3
 """Samples of a configuration that is one of many, in each case, after one that warms it up."""
 MAX_RACED = 32
-"""Those of many that run the race: the first few samples are no choice between the fastest."""
+"""Configurations of many that run the race: the first few samples are no choice between the
+fastest."""
 NOISY = 0.3
 """Share of the median, between the tenth and the ninetieth percentile of a configuration's samples:
 half of all have more."""
@@ -125,9 +126,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 class SweepPolicy(Struct, frozen=True, kw_only=True):
     budget_s: float = 120.0
-    """For all of it. A configuration under way is not cut short by it."""
+    """Seconds for all of it. A configuration under way is not cut short by it."""
     config_s: float = 60.0
-    """For checking one configuration, compiling included: beyond it hangs."""
+    """Seconds for checking one configuration, compiling included: beyond it hangs."""
     tolerance: float = FACTOR
     """Times the reference's own error."""
     sample_s: float = 1e-3
@@ -154,7 +155,7 @@ class _Sweep:
     tryings: list[Trying] = field(default_factory=list)
     has_gradients: bool = False
     kept: frozenset[int] | None = None
-    """Those of the tryings that run the race; None: all."""
+    """Indices of the tryings that run the race; None: all."""
 
     def run(self) -> KernelTuning:
         start, plan, policy = self.now(), self.plan, self.policy
@@ -357,7 +358,8 @@ def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, ReferenceResult], list[
 
 
 def _allowed(referred: dict[Case, ReferenceResult], factor: float) -> dict[str, Error]:
-    """By precision, the widest over the cases: a small output may be exact by luck."""
+    """Errors allowed by precision, the widest over the cases: a small output may be exact by
+    luck."""
     dtypes = dict.fromkeys(case.dtype for case in referred)
     return {
         dtype: times(

@@ -204,7 +204,7 @@ def answer(bench: KernelBench, request: Request) -> Answer:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
-    """Until the requests end."""
+    """Serve until the requests end."""
     try:
         opening = msgspec.json.decode(requests.readline(), type=Opening)
         if opening.device == "cpu" or not _has_gpu():

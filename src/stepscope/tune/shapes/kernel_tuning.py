@@ -85,7 +85,7 @@ class Trying(Struct, frozen=True, kw_only=True):
     """Empty: as the function runs when nothing is said."""
     outcome: str
     why: str | None = None
-    """For a failure: what was raised, or what ended it."""
+    """Reason of a failure: what was raised, or what ended it."""
     failed_at: Case | None = None
     worst: Deviation | None = None
     """The comparison nearest to, or farthest over, what is allowed."""
@@ -134,7 +134,7 @@ class CaseResult(Struct, frozen=True, kw_only=True, rename={"gain": "speedup"}):
     case: Case
     floor: Floor
     times: tuple[Timed | None, ...]
-    """In the order of the configurations; null where it was not timed."""
+    """Times in the order of the configurations; null where it was not timed."""
     reference: Timed | None
     """The reference's own time, where it is another function."""
     baseline: int | None
@@ -180,7 +180,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
     tolerance: float
     allowed: Mapping[str, Error]
-    """By precision: how far an output may be from the reference."""
+    """Distance from the reference that an output may have, by precision."""
     cases: tuple[Case, ...]
     """All of them, the edges as well."""
     gradients: bool

@@ -21,7 +21,8 @@ PRUNED = "pruned"
 OUT_OF_MEMORY = "out of memory"
 FAILED = "failed"
 UNEQUAL = "not comparable"
-"""It ran, but on other terms than the baseline: another number of samples a step."""
+"""State of a trial that ran, but on other terms than the baseline: another number of samples a
+step."""
 STATES = (MEASURED, PRUNED, OUT_OF_MEMORY, FAILED, UNEQUAL)
 
 BASELINE, DIAGNOSIS, CACHE, SEARCH, AGAIN = "baseline", "diagnosis", "cache", "search", "again"
@@ -83,7 +84,8 @@ class Winner(
     settings: Mapping[str, Value]
     ms: AboveZero | None
     speedup: AboveZero | None
-    """As the trials had it, before / after; the proof's own number stands in `verification`."""
+    """Ratio as the trials had it, before / after; the proof's own number stands in
+    `verification`."""
     is_proven: bool = False
     words: tuple[str, ...] = ()
     """What to put in the code, or on the command line."""
@@ -141,7 +143,7 @@ class Tuning(
     check: NumericsCheck | None = None
     """Whether the best setting computes the same."""
     verified: Verified | None = None
-    """As in stepscope.verification/1."""
+    """Verification, as in stepscope.verification/1."""
     ended: str = ""
     """Why the search ended, in words."""
     wall_s: AtLeastZero = 0.0

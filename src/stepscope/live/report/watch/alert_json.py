@@ -16,7 +16,7 @@ PLAIN = re.compile(r"[a-z][a-z-]{0,40}")
 
 
 def alert_json(alert: Alert, run: str | None = None) -> dict[str, Any]:
-    """With the run folder, as a webhook gets it."""
+    """Alert with the run folder, as a webhook gets it."""
     if run is not None:
         alert = replace(alert, run=run, text=f"stepscope: {alert_line(alert)}")
     return plain(alert)

@@ -95,7 +95,7 @@ def _lines(view: LiveView) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    """As the format has it, which knows NaN and infinities by other names than Python."""
+    """Number as the format has it, which knows NaN and infinities by other names than Python."""
     if math.isnan(value):
         return "NaN"
     return repr(value) if math.isfinite(value) else ("+Inf" if value > 0 else "-Inf")
