@@ -49,6 +49,8 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ncu_printed": ("", ("dram-bound", "elementwise_kernel", "88%")),
     "perf_decode": ("", ("serial-loader", "60%", "libjpeg", "num_workers")),
     "topology": ("", ("slow-link", "6 of 6 pairs", "4 SYS, 2 PHB")),
+    "deepspeed": ("", ("exposed-collectives", "bwd_allreduce_microstep", "37%", "overlap_comm")),
+    "megatron": ("", ("starved-loader", "batch-generator", "31%", "num_workers")),
     "explain": ("", ("graph-breaks", "train.py:11", "train.py:14", "torch.where")),
 }
 """By a row's name, or that of a file in pasted/: the text, and what the answer must mention."""

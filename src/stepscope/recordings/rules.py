@@ -54,7 +54,7 @@ ADVICE = (
     "nsys.launch_overhead",
 )
 """Modules whose `advise` says what recordings show of the core's findings of the same names."""
-ADVISERS = ("job_log.advice", "host.standing")
+ADVISERS = ("frameworks.phase_advice", "job_log.advice", "host.standing")
 """Modules whose `advise` says what recordings show of the faults of several rules."""
 
 
