@@ -35,8 +35,8 @@ class RunningStep:
             self.comms.drop_since(begun)
 
     def waited(self, begun: int, ended: int, own_ns: int | None) -> None:
-        """For a batch: `own_ns` of it on a core, less than 0 where that is not known. None is an
-        epoch's end, which brings no batch."""
+        """Count the wait for a batch: `own_ns` of it on a core, less than 0 where that is not
+        known. None is an epoch's end, which brings no batch."""
         self.wait_ns += ended - begun
         if not self.fetched_ns:
             self.fetched_ns = begun
@@ -46,7 +46,7 @@ class RunningStep:
             self.wait_cpu_ns = None if own_ns < 0 or so_far is None else so_far + own_ns
 
     def row(self, step: int, now: int, last_ns: int, state: int) -> Row:
-        """As it ends; the device's times come later."""
+        """Row of the step as it ends; the device's times come later."""
         wait, backward = (self.wait_ns, self.num_batches), self.passes.fold()
         spent = self.optimizer_ns, self.save_ns, self.gc_ns
         rest = state, self.num_evals, self.wait_cpu_ns, None, self.comms.fold()[0], self.log_ns

@@ -118,7 +118,7 @@ class Session:
         """The most that the first forward and backward pass held on the device."""
         self._made_ns = clocks.perf_counter_ns()
         self._last_stepped = (0, 0)
-        """Whose step was read last, and when it began."""
+        """Optimizer whose step was read last, and when that step began."""
 
     def took_batch(self, batches: Any, batch: Any) -> None:
         self.loader.took(batches, batch)
@@ -345,7 +345,7 @@ class Session:
             self.hurry()
 
     def take_by_hand(self) -> None:
-        """From now on the training code says when a step is over."""
+        """Count steps from now on when the training code says that one is over."""
         self.catch_up()
         self.is_by_hand = True
         self.hurry()

@@ -51,7 +51,7 @@ class _ModelFile:
     families: tuple[_Family, ...]
     unsupported: Mapping[str, str] = field(default_factory=dict)
     unsupported_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By why a `model_type` cannot be planned."""
+    """Reasons why a `model_type` cannot be planned."""
 
 
 def find_model(word: str) -> Model:

@@ -39,13 +39,13 @@ class Cluster:
     num_devices: int
     devices_per_node: int
     tiers: tuple[Tier, ...]
-    """From the nearest (the node) to the farthest (the cluster),
-    even where one node is all there is."""
+    """Tiers from the nearest (the node) to the farthest (the cluster), even where one node is all
+    there is."""
     memory_bytes: float
     """One device's."""
     bandwidth_bytes_per_s: float
     peak_flops: Mapping[str, float]
-    """By precision, as on the datasheet: what MFU is a share of."""
+    """Peaks by precision, as on the datasheet: what MFU is a share of."""
     gemms: Mapping[str, Gemm] = field(default_factory=dict)
     """Measured, by precision; where absent, what is usual on such a device."""
     attention: Mapping[str, float] = field(default_factory=dict)
@@ -54,9 +54,10 @@ class Cluster:
     host_memory_bytes: float = 1.0e12
     """One node's."""
     host_bytes_per_s: float = 25e9
-    """Between a device and its host, one direction."""
+    """Rate between a device and its host, one direction."""
     disk_bytes_per_s: float = 5e9
-    """That a node's disks read or write: one drive on four lanes of PCIe 4, unless it is said."""
+    """Rate that a node's disks read or write: one drive on four lanes of PCIe 4, unless it is
+    said."""
     power_share: float = 1.0
     """Share of the board's rating, where it is held below it: products on newer devices are bound
     by power."""

@@ -111,7 +111,7 @@ class Links(Struct, frozen=True, kw_only=True):
     near_s: float
     far_s: float
     near_bytes_per_s: float
-    """As collectives reach it."""
+    """Rate as collectives reach it."""
     gather_bytes_per_s: float
     """The same of gathers and scatters."""
     far_bytes_per_s: float
@@ -124,7 +124,7 @@ class Links(Struct, frozen=True, kw_only=True):
     keeps_order: bool
     waits_each_step: bool
     line_near_bytes_per_s: float
-    """As NCCL counts them: a share of the datasheet's NVLink, a card's whole rate."""
+    """Rate as NCCL counts it: a share of the datasheet's NVLink, a card's whole rate."""
     line_far_bytes_per_s: float
 
 
@@ -358,7 +358,7 @@ def nccl_s(asked: CollectiveRequest, links: Links, way: Way) -> float:
 
 
 def _crossovers(asked: CollectiveRequest, links: Links, cluster: Cluster) -> Iterator[Crossover]:
-    """Between sizes whose fastest ways differ, by halving."""
+    """Crossovers between sizes whose fastest ways differ, by halving."""
     low, before = MIN_BYTES, _fastest(asked, links, cluster, MIN_BYTES)
     factor = (MAX_BYTES / MIN_BYTES) ** (1 / STEPS)
     for _ in range(STEPS):

@@ -73,7 +73,7 @@ def factored_share(model: Model, rank: int) -> float:
 
 
 def wire_bytes(how: Compression, model: Model, params: Any, size: Any) -> Any:
-    """That each rank sends once, where a ring of fp32 has 4 for each."""
+    """Bytes that each rank sends once, where a ring of fp32 has 4 for each."""
     if how.kind == "powersgd":
         return 4.0 * factored_share(model, how.rank) * params
     if how.kind == "topk":

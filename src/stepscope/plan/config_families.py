@@ -377,4 +377,4 @@ FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
     "llama4_text": _llama4,
     **GPT_FAMILIES,
 }
-"""By `model_type`."""
+"""Readers of models by `model_type`."""

@@ -104,7 +104,7 @@ class Fields:
         return self.values.get(name) is not None
 
     def or_else(self, **defaults: object) -> Fields:
-        """These fields, with what a file may leave out."""
+        """Add what a file may leave out to these fields."""
         fields = Fields(
             {
                 **defaults,

@@ -49,7 +49,7 @@ def _gpt_bigcode(f: Fields) -> Model:
 
 
 def _gpt_neo(f: Fields) -> Model:
-    """Its attention has a bias on the way out alone; every second layer has a window."""
+    """Model whose attention has a bias on the way out alone; every second layer has a window."""
     model = _gpt(
         f, max_positions=f.count("max_position_embeddings", default=2048), has_qkv_bias=False
     )
@@ -185,4 +185,4 @@ GPT_FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
     "roberta": _bert,
     "xlm-roberta": _bert,
 }
-"""By `model_type`."""
+"""Readers of models by `model_type`."""

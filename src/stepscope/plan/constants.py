@@ -78,7 +78,7 @@ class Constants:
     # FlashAttention 2 or older; newer ones for Hopper. H200, heads of 128: 290-317 and 520-580
     # TFLOP/s forward, 260-318 and 445-525 backward.
     flash_share: float = 0.62
-    """Up to Ampere: 190-200 of an A100's 312 TFLOP/s forward (Dao 2023)."""
+    """Share reached up to Ampere: 190-200 of an A100's 312 TFLOP/s forward (Dao 2023)."""
     flash_share_hopper: float = 0.325
     fused_share_hopper: float = 0.59
     fused_share_blackwell: float = 0.52
@@ -101,8 +101,9 @@ class Constants:
     link_share: float = LINK_SHARE
     collective_s: float = COLLECTIVE_S
     gather_s: float = 22 * MICRO
-    """To start a gather or a scatter alone: 45 to 47 us over 8 H100s up to 4 MB, of which hops are
-    24 (nccl-tests' output in SimuMax, nccl_fit.py), and 23 to 26 over B200s (its system file)."""
+    """Seconds to start a gather or a scatter alone: 45 to 47 us over 8 H100s up to 4 MB, of which
+    hops are 24 (nccl-tests' output in SimuMax, nccl_fit.py), and 23 to 26 over B200s (its system
+    file)."""
     network_share: float = NETWORK_SHARE
     exchange_share: float = 0.90
     """Share of a network card that tokens reach on their way to experts, which no ring holds up:
@@ -122,18 +123,18 @@ class Constants:
 
     # The host.
     host_layer_s: float = 1300 * MICRO
-    """To launch one layer's forward. *Fitted*, as is all of the host's."""
+    """Seconds to launch one layer's forward. *Fitted*, as is all of the host's."""
     host_backward: float = 1.3
     """Times that for its backward."""
     host_mixture: float = 2.0
     """A layer with experts has so many times the launches: router, sorting, exchange,
     grouped products."""
     host_collective_s: float = 90 * MICRO
-    """To launch one collective between layers' parts."""
+    """Seconds to launch one collective between layers' parts."""
     host_unfused: float = 4.0
     """Times that where a framework hands tensors to and fro around each collective."""
     host_send_s: float = 500 * MICRO
-    """To hand a micro-batch on to the next stage and get one, each way."""
+    """Seconds to hand a micro-batch on to the next stage and get one, each way."""
     jitter: float = 0.0
     """Ranks wait for the slowest of them: a share of the step for each doubling of nodes."""
 

@@ -43,7 +43,7 @@ def make_cluster(
     *,
     memory_bytes: float | None = None,
 ) -> Cluster:
-    """So many devices of a name, joined as is usual for them."""
+    """Cluster of so many devices of a name, joined as is usual for them."""
     named = find_device(device)
     if memory_bytes is not None:
         named = replace(named, memory_bytes=memory_bytes)
@@ -98,13 +98,13 @@ def _equal_share(num_devices: int, usual: int) -> int:
 
 
 def with_device(cluster: Cluster, word: str) -> Cluster:
-    """As many devices of another kind, in nodes of the same size,
-    with the other kind's usual links."""
+    """Cluster of as many devices of another kind, in nodes of the same size, with the other kind's
+    usual links."""
     return joined(find_device(word), cluster.num_devices, cluster.devices_per_node)
 
 
 def whole_node(cluster: Cluster) -> Cluster:
-    """With nodes as large as is usual, where the one named is only a part of one."""
+    """Cluster with nodes as large as is usual, where the one named is only a part of one."""
     usual = links_of(cluster.device).devices_per_node
     if cluster.num_nodes > 1 or cluster.devices_per_node >= usual or cluster.device.vendor == "own":
         return cluster

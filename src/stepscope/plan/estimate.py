@@ -186,7 +186,7 @@ def _spread(parts: Mapping[str, Floats], num: int) -> dict[str, Floats]:
 
 
 def why(choice: Choice, best: Choice) -> str:
-    """In words, what costs it most against the best: the two parts of the step that grow most."""
+    """Words for what costs it most against the best: the two parts of the step that grow most."""
     gap = choice.step_s - best.step_s
     if choice.layout == best.layout:
         return "the fastest"

@@ -24,8 +24,8 @@ SECONDS_PER_HOUR = 3600.0
 
 
 def checkpoint_s(job: TrainingJob) -> float:
-    """That a checkpoint holds up training: weights and states, written by all nodes at once, and
-    nothing trained meanwhile."""
+    """Seconds that a checkpoint holds up training: weights and states, written by all nodes at
+    once, and nothing trained meanwhile."""
     kept = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.weight_bytes
     return job.model.num_params * kept / (job.cluster.num_nodes * STORAGE_BYTES_PER_S)
 
@@ -56,8 +56,8 @@ def failures(
     restart_s: float | None = None,
     days: float | None = None,
 ) -> Failures:
-    """At a layout's speed, every device as likely to fail at any time; checkpoints fall on whole
-    steps."""
+    """Failures at a layout's speed, every device as likely to fail at any time; checkpoints fall on
+    whole steps."""
     each_h = mtbf_h or PUBLISHED_MTBF_H
     mtbf_s = each_h * SECONDS_PER_HOUR / job.cluster.num_devices
     write_s = checkpoint_s(job) if write_s is None else write_s

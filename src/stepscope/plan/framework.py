@@ -37,8 +37,8 @@ class Framework:
     """Bytes of what the update makes for its own part of the parameters, when activations have
     gone."""
     sharded_bytes: float = 16.0
-    """Under ZeRO-3, all of a parameter together: FSDP keeps weights,
-    gradients and two moments in fp32."""
+    """Bytes of a parameter under ZeRO-3, all together: FSDP keeps weights, gradients and two
+    moments in fp32."""
     sharded_grad_bytes: float = 4.0
     """A gradient's part of these."""
     sharded_copy_bytes: float = 0.0
@@ -47,7 +47,7 @@ class Framework:
     """Whether there is no copy in fp32 under ZeRO-2 and 3: weights, gradients and moments are as
     the weights were loaded, half as wide."""
     comm_grad_bytes: float = 4.0
-    """In which gradients are reduced."""
+    """Bytes in which gradients are reduced."""
     overlaps_data: bool = False
     """Whether gradients are reduced while the last backward runs."""
     overlaps_reduced: bool = False
@@ -136,15 +136,15 @@ class Framework:
     until its backward (FSDP's reshard_after_forward=False); others gather once, after the
     update."""
     logit_bytes: float = 10.0
-    """Per logit at the loss: the product's own, an fp32 copy, and its gradient. PyTorch's own loss
-    on logits in fp32 has 12: backward holds the saved softmax and two gradients."""
+    """Bytes per logit at the loss: the product's own, an fp32 copy, and its gradient. PyTorch's own
+    loss on logits in fp32 has 12: backward holds the saved softmax and two gradients."""
     parallel_logit_bytes: float = 14.0
     """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
     frees_grads: bool = False
     """Whether gradients are let go after the update (set_to_none), so that a step of one
     micro-batch has none while it holds its activations."""
     kept_logit_bytes: float = 0.0
-    """Per logit of the micro-batch before, which the loop still refers to while the next one
+    """Bytes per logit of the micro-batch before, which the loop still refers to while the next one
     runs."""
     keeps_narrow_inputs: bool = False
     """Whether products in 8 bits keep their inputs so until backward (Transformer Engine), and not
@@ -188,7 +188,7 @@ class Framework:
     """Whether gradients leave the device during backward where their states are offloaded; else
     they stay until the update."""
     bucket_bytes: float = 0.0
-    """Per parameter, of buckets that gradients are copied to before they cross."""
+    """Bytes per parameter of buckets that gradients are copied to before they cross."""
     has_late_states: bool = False
     """Whether the optimizer makes its states at the first update (PyTorch's own), in blocks that
     were made for activations and logits (`reserved.py`)."""
@@ -196,8 +196,8 @@ class Framework:
     """Whether sharded gradients are made on a stream of their own (FSDP reduces and widens them
     there): the allocator gives one stream's blocks to no other."""
     idle_logit_bytes: float = 0.0
-    """Per logit, of the copy in half precision: it has gone when the loss makes its gradients in
-    fp32, and none of them fits into its block."""
+    """Bytes per logit of the copy in half precision: it has gone when the loss makes its gradients
+    in fp32, and none of them fits into its block."""
     logged_memory: str = "reserved"
     """What the peak is of that a run writes down, where nobody says (`rows.py: MEMORY_OF`):
     nanotron's rank 0 writes its own (`log_throughput`), and is in the first stage."""
@@ -221,8 +221,8 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
     base: str | None = None
     about: str = ""
     grads: dict[str, tuple[str, dict[str, object]]] = {}
-    """By width: the setting that keeps gradients so, and what it changes. Where FSDP's weights are
-    in 16 bits, its moments are too."""
+    """Setting by width that keeps gradients so, and what it changes. Where FSDP's weights are in 16
+    bits, its moments are too."""
 
 
 def _read(entries: Iterable[_Entry]) -> dict[str, Framework]:
@@ -247,12 +247,12 @@ FRAMEWORKS = tuple(framework for framework in _NAMED.values() if framework is no
 
 
 def find_framework(name: str) -> Framework | None:
-    """By its own name."""
+    """Framework by its own name."""
     return next((framework for framework in FRAMEWORKS if framework.name == name), None)
 
 
 GRADS = ("bf16", "fp32")
-"""That gradients are kept and reduced in; the first is 16 bits, of whatever kind."""
+"""Precisions that gradients are kept and reduced in; the first is 16 bits, of whatever kind."""
 
 
 def grads_setting(framework: Framework, grads: str) -> str | None:

@@ -37,7 +37,7 @@ class MeasuredCollective:
     size_bytes: int
     """0 where it was not recorded."""
     count: float
-    """In a step."""
+    """Number in a step."""
     seconds: float
     """Time of one, from the last arrival to its end."""
     is_data: bool

@@ -76,7 +76,8 @@ class TrainingJob:
     """Whether the model's own weights are frozen and only small adapters beside them are trained
     (LoRA)."""
     grads: str | None = None
-    """That gradients were asked to be kept in, bf16 or fp32; `framework` has it already."""
+    """Precision that gradients were asked to be kept in, bf16 or fp32; `framework` has it
+    already."""
     compression: Compression | None = None
     """How the gradients are compressed that all data ranks keep whole."""
     constants: Constants = DEFAULT

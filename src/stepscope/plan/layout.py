@@ -15,9 +15,10 @@ Ints = npt.NDArray[np.int64]
 
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
-"""With `vpp` over 1, 1f1b is interleaved."""
+"""Schedules; with `vpp` over 1, 1f1b is interleaved."""
 OFFLOAD = ("none", "optimizer", "all", "nvme")
-"""To the host the optimizer's states, with gradients, or weights too; all of it to its disks."""
+"""Ways to offload to the host: the optimizer's states, with gradients, or weights too; all of it to
+its disks."""
 TO_HOST = OFFLOAD[:3]
 FEW = 64
 """Layouts below which nothing is won by computing those once that are alike."""
@@ -50,7 +51,7 @@ class Layout:
     recompute_layers: Count = 0
     """Layers of each stage that `full` recomputes; 0 is all of them."""
     recompute_every: Count = 1
-    """For `full` in all layers: layers from one checkpoint to the next."""
+    """Layers from one checkpoint to the next, for `full` in all layers."""
     schedule: str = "1f1b"
     offload: str = "none"
     is_flash: bool = True

@@ -236,7 +236,7 @@ def layout_of(layout: Layout, job: TrainingJob) -> Layout | None:
 
 
 def _model(name: str, source: str) -> Model:
-    """By its name, else by the config.json that the plan was made of."""
+    """Model by its name, else by the config.json that the plan was made of."""
     try:
         return find_model(name)
     except StepscopeError:
@@ -255,7 +255,7 @@ def as_factors(factors: Mapping[str, float]) -> Factors:
 
 
 def as_mapping(factors: Factors) -> dict[str, float]:
-    """Without those that are not known."""
+    """Mapping without those that are not known."""
     values = {
         COMPUTE: factors.compute,
         COMMS: factors.comms,

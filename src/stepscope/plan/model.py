@@ -79,7 +79,7 @@ class Model:
     extra_layer_params: int = 0
     """Parameters of one more layer after the last that predicts further tokens, all of it."""
     extra_layer_active_params: int = 0
-    """Those of them that one token meets; 0 for all."""
+    """Parameters of these that one token meets; 0 for all."""
     experts: Experts | None = None
     latent: Latent | None = None
     qk_norm_params: int = 0
@@ -190,7 +190,7 @@ class Model:
 
     @property
     def active_params(self) -> int:
-        """Those that one token meets."""
+        """Parameters that one token meets."""
         idle = self.extra_layer_params - (self.extra_layer_active_params or self.extra_layer_params)
         return (
             self._params(experts_of_each=None if self.experts is None else self.experts.top_k)

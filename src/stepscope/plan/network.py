@@ -36,7 +36,7 @@ class Group:
 
 
 def merged(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """Without those that are no faster than the next one.
+    """Tiers without those that are no faster than the next one.
 
     A rack on one switch is one large node.
     """
@@ -166,7 +166,8 @@ class Network:
         )
 
     def send_s(self, stride: Any, num: Any, sent_bytes: Any) -> Floats:
-        """From a rank to the one `stride` further; of so many in a row, the farthest apart."""
+        """Seconds to send from a rank to the one `stride` further; of so many in a row, the
+        farthest apart."""
         stride = np.asarray(stride)
         rate: Any = np.full(stride.shape, self._near_bytes_per_s)
         latency: Any = np.full(stride.shape, self._tiers[0].latency_s)

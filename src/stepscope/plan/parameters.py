@@ -18,18 +18,18 @@ class Parameters:
     """Parameters of one device, of all data ranks' shards together."""
 
     dense: Floats
-    """Those that every data rank has."""
+    """Parameters that every data rank has."""
     routed: Floats
-    """Those of routed experts, which ranks share out."""
+    """Parameters of routed experts, which ranks share out."""
     largest_layer: Floats
-    """Those of one layer, whole over its data ranks."""
+    """Parameters of one layer, whole over its data ranks."""
     outer: Floats
-    """Those of embedding or head, in `dense` too."""
+    """Parameters of embedding or head, in `dense` too."""
     layers: Floats
     """Layers of the stage that has most."""
 
     def take(self, selection: Any) -> Parameters:
-        """Those of some of the layouts, by index or by mask."""
+        """Parameters of some of the layouts, by index or by mask."""
         return Parameters(
             **{field.name: getattr(self, field.name)[selection] for field in fields(self)}
         )

@@ -30,7 +30,7 @@ FEW = {"mi325x": 5, "mi355x": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """From `low` to `high` times what is planned."""
+    """Range from `low` to `high` times what is planned."""
 
     low: float
     high: float
@@ -64,7 +64,7 @@ its batch (Primus, primus_pipeline.md), takes 1.1 to 1.45 times what is planned.
 MEMORY = Span(low=0.96, high=1.16)
 """6 sources, all on NVIDIA's devices; with each left out in turn, 80 %."""
 MEMORY_UNSEEN = Span(low=0.91, high=1.32)
-"""For another maker's devices: what the source came to that the others' range covers least,
+"""Range for another maker's devices: what the source came to that the others' range covers least,
 nanotron's sweep, four fifths of it."""
 
 
@@ -79,12 +79,12 @@ class Ranges:
     is_validated: bool = True
     """Whether enough steps of this device were compared with plans."""
     num_compared: int | None = None
-    """Those that were, where they are too few."""
+    """Number of rows that were compared, where they are too few."""
 
     def of(
         self, *, step_s: float, memory_bytes: float, rates: dict[str, float]
     ) -> dict[str, tuple[float, float]]:
-        """By figure: the lowest and the highest."""
+        """Lowest and highest of each figure."""
         return {
             "step_s": self.step.around(step_s),
             **{name: self.step.of_rate(value) for name, value in rates.items()},

@@ -109,8 +109,8 @@ def _published_in(where: str) -> int | None:
 
 
 def _torchtitan(row: dict[str, Any], name: str, options: str) -> Framework:
-    """With or without a compiler, which takes the loss in from 2025 on: logits stay in half
-    precision, and so does their gradient. Where no year is said, a device that is younger
+    """Framework with or without a compiler, which takes the loss in from 2025 on: logits stay in
+    half precision, and so does their gradient. Where no year is said, a device that is younger
     tells."""
     if "compile" not in options:
         return TORCHTITAN

@@ -54,7 +54,7 @@ class SearchResult:
     best: tuple[Choice, ...]
     """The fastest first."""
     front: tuple[Choice, ...]
-    """Those that nothing beats in both memory and time, the fastest first."""
+    """Choices that nothing beats in both memory and time, the fastest first."""
 
 
 def search(
@@ -336,7 +336,7 @@ def _of_cuts(rows: _Rows) -> _Rows:
 
 
 def _front(rows: _Rows) -> _Rows:
-    """Those that are faster than all with no more memory."""
+    """Rows that are faster than all with no more memory."""
     rows = rows.take(_near_front(rows))
     order = np.lexsort((rows.step_s, rows.memory_bytes))
     step = rows.step_s[order]

@@ -23,7 +23,7 @@ CHUNK_ROWS = 40_000
 UNEVEN_PIECES = (2, 3, 4, 6, 8)
 """Pieces of a stage that are tried where stages may differ, beside those that divide the layers."""
 A_NODE = -1
-"""In a column of shards: as many ranks as a node has, which depends on the tensor width."""
+"""Mark in a column of shards: as many ranks as a node has, which depends on the tensor width."""
 _ONE_F_ONE_B, _GPIPE, _ZB1P, _ZB2P, _ZBV = range(len(SCHEDULES))
 
 
@@ -92,7 +92,7 @@ def open_space(job: TrainingJob) -> Space:
 
 
 def divisors(whole: int) -> list[int]:
-    """In order."""
+    """Divisors in order."""
     small = [divisor for divisor in range(1, math.isqrt(whole) + 1) if whole % divisor == 0]
     return small + [whole // divisor for divisor in reversed(small) if divisor * divisor != whole]
 
@@ -147,7 +147,7 @@ class Grid:
 
     @cached_property
     def _masks(self) -> tuple[Mask, Mask]:
-        """Which pipelines each cut may have, and which shards with which methods."""
+        """Masks of the pipelines that each cut may have, and of the shards with their methods."""
         cuts = {name: column[:, None] for name, column in self.cuts.items()}
         sharded, methods = self._shard_mask(cuts), self._method_mask(cuts)
         allowed = sharded[:, :, None] & methods[:, None, :] & self._offload_mask(cuts)
@@ -293,7 +293,7 @@ class Grid:
             yield "expert ranks without experts", ep == 1
 
     def _pipe_mask(self, cuts: Mapping[str, Any]) -> Mask:
-        """Which schedules a cut may have, in how many pieces a stage."""
+        """Mask of the schedules that a cut may have, in how many pieces a stage."""
         schedule, vpp = self._pipes["schedule"], self._pipes["vpp"]
         pp, num_micro, layers = cuts["pp"], cuts["num_micro"], self.job.model.layers
         interleaved = (
@@ -316,7 +316,7 @@ class Grid:
         return sorted(pieces | set(UNEVEN_PIECES if self.job.framework.balances_stages else ()))
 
     def _shard_mask(self, cuts: Mapping[str, Any]) -> Mask:
-        """Which shards."""
+        """Mask of the shards that a cut may have."""
         stage, shard = self._shards["zero_stage"], self._shards["shard"]
         copies = cuts["dp"] * cuts["cp"]
         width = np.where(shard == A_NODE, self._in_node(cuts["tp"]), shard)

@@ -18,7 +18,7 @@ from stepscope.plan.parameters import Parameters, head_rows, is_even, shared_out
 from stepscope.plan.rates import Floats, Rates
 
 HOST_ADAM_BYTES_PER_S = 60e9
-"""That a node's processor reads and writes while it updates weights."""
+"""Bytes a second that a node's processor reads and writes while it updates weights."""
 BUCKET_BYTES = 200e6
 """Gradients that are reduced at a time: Megatron's are 40 million parameters, FSDP's a layer."""
 UNFUSED_UPDATE = 2.7
@@ -41,7 +41,7 @@ class Times:
     recompute: Floats
     head: Floats
     host: Floats
-    """Beyond the device's own time, where launching takes longer."""
+    """Time beyond the device's own, where launching takes longer."""
     tensor_comms: Floats
     expert_comms: Floats
     context_comms: Floats

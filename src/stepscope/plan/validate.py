@@ -264,7 +264,7 @@ def _host_holds(job: TrainingJob, layout: Layout) -> bool:
 
 
 def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
-    """By what changes least, each on top of the last.
+    """Nearest layout that fits, by what changes least, each on top of the last.
 
     Sequence parallelism, shards, recompute, a smaller micro-batch, offload.
     """
@@ -382,7 +382,7 @@ def _nearest_batches(job: TrainingJob, space: Space) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """By how much a cluster is too small for a job, and what would help."""
+    """Shortfall of a cluster that is too small for a job, and what would help."""
 
     layout: Layout
     """The one with the least memory."""

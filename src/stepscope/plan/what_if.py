@@ -86,8 +86,8 @@ def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
 
 
 def _by_size(job: TrainingJob, most: float) -> Iterator[Model]:
-    """Those that have so many parameters and positions for the job's sequence,
-    the largest first."""
+    """Models that have so many parameters and positions for the job's sequence, the largest
+    first."""
     models = (find_model(name) for name in model_names())
     reach = (
         model for model in models if not model.max_positions or model.max_positions >= job.seq_len

@@ -136,7 +136,7 @@ class RowTraceBuilder:
         return busiest, [owner for owner in work if owner != busiest]
 
     def work(self) -> dict[int, tuple[float, bool]]:
-        """By owner, the nanoseconds of its work on devices, and whether there are kernels in it."""
+        """Nanoseconds of work on devices by owner, and whether there are kernels in it."""
         table = self._table()
         work = table[
             np.isin(table[:, 2], [int(kind) for kind in DEVICE_WORK]) & (table[:, 10] != NONE)

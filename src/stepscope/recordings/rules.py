@@ -64,7 +64,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def advice() -> Mapping[str, Callable[[Auxiliary], Advised]]:
-    """By the finding's code."""
+    """Advice by the finding's code."""
     return {_module(name).CODE: _module(name).advise for name in ADVICE}
 
 

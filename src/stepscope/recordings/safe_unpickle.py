@@ -24,7 +24,7 @@ MAX_INT_BYTES = 16
 MAX_KEY_INT = 1 << 31
 """Larger whole numbers as keys can be chosen so that a dict of them takes forever."""
 MAX_FIELDS = 1 << 20
-"""In one dict; a snapshot's have ten."""
+"""Fields in one dict; a snapshot's have ten."""
 PROTOCOLS = range(2, 6)
 CODES: dict[int, str] = {ord(code.code): code.name for code in pickletools.opcodes}
 REFUSED = {

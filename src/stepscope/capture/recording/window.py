@@ -163,7 +163,7 @@ class Window:
             self.profile.add_metadata_json(MODULES_FIELD, "true")
 
     def step(self) -> None:
-        """At the end of a step of any thread."""
+        """Step the window at the end of a step of any thread."""
         if not self.is_mine:
             self.num_strange += 1
             if self.num_strange > MAX_STRANGE:
@@ -190,7 +190,7 @@ class Window:
             self._marks.append((name if line is None else f"{name} at {line}", begun, ended))
 
     def mark_read(self, name: str, begun: int, ended: int, line: str | None) -> None:
-        """As `mark`, of what was noted in its thread and is read in any."""
+        """Mark as `mark` does, what was noted in its thread and is read in any."""
         if self.is_attached and len(self._marks) < MAX_MARKS:
             self._marks.append((name if line is None else f"{name} at {line}", begun, ended))
 
@@ -281,7 +281,7 @@ class Window:
         self.is_over = True
 
     def make_way(self) -> None:
-        """Before a profiler of the job's own is attached, in any thread."""
+        """Make way before a profiler of the job's own is attached, in any thread."""
         if self.is_mine:
             self.discard()
         elif self.is_attached and not self._is_taken:
@@ -297,8 +297,8 @@ class Window:
         return self._is_taken and self._has_device and self.is_attached and not self.is_mine
 
     def _is_device_lost(self) -> bool:
-        """After a kernel's error CUDA refuses every call, and to end a recording then ends the
-        process with SIGSEGV (torch 2.11)."""
+        """Whether a kernel's error lost the device: CUDA refuses every call then, and to end a
+        recording ends the process with SIGSEGV (torch 2.11)."""
         if not (self.is_attached and self._has_device):
             return False
         cuda = self._torch.cuda

@@ -25,7 +25,7 @@ class Applied:
         self._folder: Path | None = None
 
     def wanted(self, *names: str) -> dict[str, Any]:
-        """Those of these settings that are asked for."""
+        """Settings of these that are asked for."""
         return {name: self.settings[name] for name in names if name in self.settings}
 
     def is_enough(self, name: str, job_value: Any) -> bool:
@@ -40,7 +40,7 @@ class Applied:
         return True
 
     def took(self, name: str, *, before: Any = None) -> None:
-        """It took effect on one more object, which had `before` until then."""
+        """Note that it took effect on one more object, which had `before` until then."""
         is_news = not self._num_changed[name]
         self.counts[name] += 1
         self._num_changed[name] += before != self.settings[name]

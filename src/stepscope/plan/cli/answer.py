@@ -40,7 +40,7 @@ from stepscope.plan.space import Space
 MAX_OF_FRONT = 6
 PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")
 ZERO = "zero"
-"""In place of a layout to explain: every ZeRO stage."""
+"""Word in place of a layout to explain: every ZeRO stage."""
 EVERY_STAGE = 4
 WORTH = 0.01
 """Share of a step: what gains less is not worth a change of the training."""

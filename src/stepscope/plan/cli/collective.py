@@ -54,7 +54,7 @@ def run_collective(options: Options, kind: str) -> int:
 
 
 def _cluster(options: Options) -> tuple[Cluster, tuple[str, ...]]:
-    """By datasheet: what was measured stands beside it, and is not mixed in."""
+    """Cluster by datasheet: what was measured stands beside it, and is not mixed in."""
     if options.cluster is not None:
         return parse_cluster(options.cluster), ()
     if options.collective.ranks is None:
@@ -64,7 +64,7 @@ def _cluster(options: Options) -> tuple[Cluster, tuple[str, ...]]:
 
 
 def _elsewhere(options: Options, cluster: Cluster) -> tuple[str, ...]:
-    """That a file is of another device than the cluster's: its links are another machine's."""
+    """Note that a file is of another device than the cluster's: its links are another machine's."""
     if options.hardware is None:
         return ()
     machine = read_hardware(options.hardware).machine

@@ -121,7 +121,7 @@ def num_data_of(comms: CommsFacts | None, width: int) -> int:
 
 
 def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, ...]:
-    """Those whose number, size and time were measured."""
+    """Collectives whose number, size and time were measured."""
     data = {each.group for each in comms.shape if each.kind == "data"}
     fits = {(fit.op, fit.group, fit.num_ranks): fit for fit in comms.fits if _is_wide(fit)}
     collectives = []
@@ -155,5 +155,5 @@ def _is_wide(fit: LinkFit) -> bool:
 
 
 def _is_data(row: CollectiveRow, data: set[str], is_of_all: bool) -> bool:
-    """By the shape where it is known; else a group of all ranks."""
+    """Whether it is the data group by the shape where it is known; else a group of all ranks."""
     return row.group in data if data else is_of_all

@@ -25,7 +25,7 @@ COLLECTIVES = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv",
 )  # fmt: skip
 ALL = "all"
-"""In place of a framework: the fastest of all of them is answered by."""
+"""Word in place of a framework: the fastest of all of them is answered by."""
 FORMATS = ("terminal", "json", "html")
 _SIZES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -154,7 +154,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """From the plan to the run."""
+    """Path from the plan to the run."""
 
     emit: str | None = declare.option(
         "--emit",

@@ -19,11 +19,11 @@ class Way(Struct, frozen=True, kw_only=True):
     protocol: Protocol
     seconds: AboveZero
     bus_bytes_per_s: AboveZero
-    """As nccl-tests counts it."""
+    """Bus bandwidth as nccl-tests counts it."""
 
 
 class Crossover(Struct, frozen=True, kw_only=True):
-    """From this size on another way is the fastest by estimate."""
+    """Size from which on another way is the fastest by estimate."""
 
     size_bytes: AboveZero = field(name="bytes")
     before: str
@@ -40,7 +40,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     misfit: float
     """Larger over smaller of a fitted and a measured time at worst; 1 is none."""
     group_size: Count = field(name="ranks")
-    """That it was measured over."""
+    """Ranks that it was measured over."""
 
 
 class CollectiveContract(Contract, frozen=True, kw_only=True, tag="stepscope.collective/1"):

@@ -29,13 +29,13 @@ class LaunchContract(Contract, frozen=True, kw_only=True, tag="stepscope.launch/
     model: str
     cluster: str
     framework: str
-    """Whose conventions the plan goes by."""
+    """Framework whose conventions the plan goes by."""
     layout: str
     layout_words: str
     """The name, spelled out."""
     step_s: AtLeastZero
     memory_bytes: AtLeastZero
-    """On the device that holds most."""
+    """Bytes on the device that holds most."""
     fits: bool
     command: str
     """The line that starts it on one node."""

@@ -18,7 +18,7 @@ class Model(Struct, frozen=True, kw_only=True):
     name: str
     params: Count
     active_params: Count
-    """That a token passes through."""
+    """Parameters that a token passes through."""
     layers: Count
     hidden: Count
     heads: Count
@@ -61,7 +61,7 @@ class Account(Struct, frozen=True, kw_only=True):
     """One layout's figures."""
 
     name: str
-    """As --explain takes it."""
+    """Name as --explain takes it."""
     layout: Layout
     step_s: AtLeastZero
     tokens_per_s: AtLeastZero
@@ -70,17 +70,17 @@ class Account(Struct, frozen=True, kw_only=True):
     mfu: AtLeastZero
     hfu: AtLeastZero
     memory_bytes: AtLeastZero
-    """On the device that holds most."""
+    """Bytes on the device that holds most."""
     fits: bool
     memory: Mapping[str, float] = field(name="memory_parts_bytes")
-    """They add up to memory_bytes."""
+    """Parts that add up to memory_bytes."""
     time: Mapping[str, float] = field(name="time_parts_s")
-    """They add up to step_s."""
+    """Parts that add up to step_s."""
     why: str | None = None
     """Why it loses against the best."""
     ranges: Mapping[str, tuple[float, float]] | UnsetType = UNSET
-    """By figure, from where to where 80 % of what others measured lies around such plans; left out
-    where a file of an older version has none."""
+    """Ranges by figure, from where to where 80 % of what others measured lies around such plans;
+    left out where a file of an older version has none."""
 
 
 class Variant(Struct, frozen=True, kw_only=True):
@@ -128,9 +128,9 @@ class Failures(Struct, frozen=True, kw_only=True):
     job_mtbf_hours: AtLeastZero
     """The mean time between failures of all devices together."""
     checkpoint_s: AtLeastZero
-    """That a checkpoint holds up the run."""
+    """Seconds that a checkpoint holds up the run."""
     restart_s: AtLeastZero
-    """From a failure to the next step."""
+    """Seconds from a failure to the next step."""
     every_s: AtLeastZero
     """Time of work between two checkpoints: the best interval, in whole steps."""
     every_steps: Count
@@ -143,7 +143,7 @@ class Failures(Struct, frozen=True, kw_only=True):
 
 
 class JudgedBy(Struct, frozen=True, kw_only=True):
-    """Whose rates the times are of."""
+    """Rates that the times are judged by."""
 
     kind: Annotated[str, one_of("calibrated", "datasheet")]
     hardware: str | None
@@ -157,8 +157,8 @@ class RecordedMemoryRow(Struct, frozen=True, kw_only=True):
     planned_bytes: int | None
     at_peak_bytes: int | None
     most_bytes: int | None
-    """At any time: what a plan's figure is to be compared with, because a plan counts each part
-    when it is whole."""
+    """Most bytes at any time: what a plan's figure is to be compared with, because a plan counts
+    each part when it is whole."""
     ratio: float | None
     """Planned over the most that was measured; null where either is missing, or too much of the
     peak is of unknown use."""
@@ -184,7 +184,7 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     layouts: tuple[Account, ...] = ()
     """The fastest first."""
     pareto: tuple[Account, ...] = ()
-    """Those that no other beats in both memory and time."""
+    """Plans that no other beats in both memory and time."""
     frameworks: tuple[FrameworkRow, ...] = ()
     """The job under each that can write it; empty where one was named."""
     zero_stages: tuple[Variant, ...] = ()
@@ -208,7 +208,7 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     layout_words: str | None = None
     """The explained or the best layout's name, spelled out part by part."""
     recorded_memory: RecordedMemory | UnsetType = UNSET
-    """There only with --recorded-memory."""
+    """Present only with --recorded-memory."""
 
 
 class RecordedRun(Struct, frozen=True, kw_only=True):

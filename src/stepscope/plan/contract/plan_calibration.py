@@ -29,7 +29,7 @@ class PlanCalibration(Contract, frozen=True, kw_only=True, tag="stepscope.plan-c
     AGAIN: ClassVar[str] = "`stepscope compare PLAN.json RUN --recalibrate FILE` makes it"
 
     device: str
-    """As the plan calls it: rates of another device are not taken from it."""
+    """Device as the plan calls it: rates of another device are not taken from it."""
     num_devices: Count
     model: str
     layout: str

@@ -30,7 +30,7 @@ class Candidate:
     space: Space
     """What can be written there."""
     found: SearchResult = NOTHING
-    """With layouts alone that can be written, the fastest first."""
+    """Layouts that can be written, the fastest first."""
     reason: str = ""
     """Why there is none."""
 
@@ -77,7 +77,7 @@ def _candidate(job: TrainingJob, space: Space, target: str, top: int) -> Candida
 
 
 def writable(candidate: Candidate, found: SearchResult, top: int) -> Candidate | None:
-    """With the layouts that can be written; None where none of them can."""
+    """Candidate with the layouts that can be written; None where none of them can."""
     best, front = (
         tuple(each for each in choices if refusal(candidate, each) is None)
         for choices in (found.best, found.front)
@@ -108,8 +108,8 @@ def _step_s(candidate: Candidate) -> float:
 
 
 def nearest(compared: Sequence[Candidate]) -> Candidate | None:
-    """Of those that hold no layout the one that most helps, and of these the one whose least memory
-    is least."""
+    """Candidate that helps most of those that hold no layout, and of these the one whose least
+    memory is least."""
     searched = [each for each in compared if each.found is not NOTHING]
     short = [(shortfall(each.job, each.space), each) for each in searched]
     sized = [(-len(found.helps), found.memory_bytes, each) for found, each in short if found]

@@ -22,7 +22,7 @@ class Target(Struct, frozen=True, kw_only=True):
     """A framework that a layout can be written for."""
 
     framework: str
-    """Whose conventions the plan goes by."""
+    """Framework whose conventions the plan goes by."""
     write: Callable[[TrainingJob, Choice], Launch]
     lacks: Callable[[TrainingJob], list[str]]
     """What of a job cannot be written there, whatever the layout."""

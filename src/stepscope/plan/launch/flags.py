@@ -66,7 +66,7 @@ def _words(text: str, where: str) -> list[str]:
 
 
 def _filled(value: str, variables: Mapping[str, str], depth: int = 4) -> str | None:
-    """With the file's own variables put in; None where one is not set there."""
+    """Value with the file's own variables put in; None where one is not set there."""
     for _ in range(depth):
         match = _VARIABLE.search(value)
         if match is None:

@@ -21,7 +21,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     where: str
     """The file's name."""
     framework: str
-    """Whose conventions hold."""
+    """Framework whose conventions hold."""
     model_word: str | None = None
     """A built-in model that the file names."""
     model: Model | None = None
@@ -44,7 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     overlaps_tensor: bool | None = None
     """Whether gathers between tensor ranks run behind products."""
     grads: str | None = None
-    """That gradients are kept in, where it is not what the framework does by itself."""
+    """Precision that gradients are kept in, where it is not what the framework does by itself."""
     bucket_elements: int | None = None
     """Elements of a bucket of gradients."""
     has_square_buckets: bool = False
@@ -60,7 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """Which fields of a table are whole numbers, and what else may stand there."""
+    """Fields of a table that are whole numbers, and what else may stand there."""
 
     names: tuple[str, ...]
     low: int = 1
@@ -68,7 +68,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     besides: tuple[object, ...] = (None,)
 
     def refused(self, table: Mapping[str, object], dashes: str = "") -> list[str]:
-        """Those that are none."""
+        """Reasons against those fields that are none."""
         words = f"from {self.low} {'on' if self.high == MAX_COUNT else f'to {self.high}'}"
         return [
             f"{dashes}{name} is {str(value)[:40]!a}, and must be a whole number {words}"

@@ -26,7 +26,7 @@ MODELS = {
     "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b", "30B-A3B"),
     "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b", "671B"),
 }
-"""Its own models: module, configuration (0.3), flavor (before)."""
+"""Models of its own: module, configuration (0.3), flavor (before)."""
 SCHEDULES = {
     "1f1b": "1F1B",
     "gpipe": "GPipe",

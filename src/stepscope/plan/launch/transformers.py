@@ -132,8 +132,8 @@ def _shared(job: TrainingJob, layout: Layout) -> Iterator[LaunchFile]:
 
 
 def _deepspeed_config(job: TrainingJob, layout: Layout) -> dict[str, Any]:
-    """As DeepSpeed's own, with what the flags say left to them: the Trainer stops where the two
-    differ."""
+    """Configuration as DeepSpeed's own, with what the flags say left to them: the Trainer stops
+    where the two differ."""
     config = deepspeed.config_of(job, layout)
     for name in (*deepspeed.KEYS[:3], "gradient_clipping"):
         config[name] = AUTO

@@ -222,7 +222,7 @@ def _polyline(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _ticks(values: Sequence[float], at: Any, apart: float) -> list[dict[str, str]]:
-    """Those that do not touch the one before."""
+    """Ticks that do not touch the one before."""
     ticks: list[tuple[float, str]] = []
     for value in sorted(values):
         position = at(value)

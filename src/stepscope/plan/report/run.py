@@ -154,7 +154,7 @@ def _widths_table(plan: RunPlan) -> Table:
 
 
 def run_plan_json(plan: RunPlan) -> str:
-    """As indented text."""
+    """Write as indented text."""
     made = plan.made
     document = PlanRunContract(
         run=RecordedRun(

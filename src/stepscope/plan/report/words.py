@@ -91,7 +91,7 @@ def verdict_words(plan: Plan) -> str:
 
 
 def range_words(account: Account) -> str:
-    """From where to where a step of such a plan lies in four cases of five."""
+    """Words for the range in which a step of such a plan lies in four cases of five."""
     if not account.ranges or "step_s" not in account.ranges:
         return ""
     low, high = account.ranges["step_s"]

@@ -119,8 +119,8 @@ class GraphBuilder:
             self.work[node.id] = (work.flops, name)
 
     def _charge(self) -> None:
-        """To the innermost alone: the operator around it has the same FLOPs. A node is written
-        after those that it called."""
+        """Charge FLOPs to the innermost alone: the operator around it has the same FLOPs. A node is
+        written after those that it called."""
         around: set[int] = set()
         for ident in self.work:
             caller, depth = self.callers.get(ident), 0

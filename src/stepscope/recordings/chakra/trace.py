@@ -31,7 +31,7 @@ NEXT = re.compile(rb"\}\s{0,64},\s{0,64}(?=\{\s{0,64}\"id\"\s{0,64}:)")
 END = re.compile(
     rb"\}\s{0,64}\]\s{0,64}(?:,\s{0,64}\"\w{1,40}\"\s{0,64}:\s{0,64}[\w.\"-]{1,64}\s{0,64}){0,16}\}\s{0,64}$"
 )
-"""After the last node stand a few plain values."""
+"""End of the list of nodes, after which stand a few plain values."""
 LOOK_BACK = 512
 """Bytes of a text that may hold the beginning of a mark."""
 PROTOBUF = re.compile(rb"[\x05-\x20]\x0a[\x03-\x1e]\d{1,3}\.\d{1,3}\.\d")

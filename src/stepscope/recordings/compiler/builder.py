@@ -46,7 +46,7 @@ class ReportBuilder:
     breaks: dict[tuple[object, ...], Break] = field(default_factory=dict)
     hints: Counter[str] = field(default_factory=Counter)
     caches: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """By file, cache, and hit, miss or bypass."""
+    """Caches by file, cache, and hit, miss or bypass."""
     left_out: Counter[str] = field(default_factory=Counter)
     num_guards: int = 0
     num_lines: int = 0

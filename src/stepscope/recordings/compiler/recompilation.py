@@ -59,7 +59,7 @@ ACTIONS = {
         "calls"
     ),
 }
-"""By the kind of guard."""
+"""Actions by the kind of guard."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):

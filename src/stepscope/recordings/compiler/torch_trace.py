@@ -89,8 +89,8 @@ def read(sources: Sequence[Source]) -> CompilerReport:
 
 
 def _fullest(sources: Sequence[Source]) -> list[Source]:
-    """Without raw.jsonl and compile_directory.json where raw.log lies in the same folder: they
-    have the same, and less."""
+    """Sources without raw.jsonl and compile_directory.json where raw.log lies in the same folder:
+    they have the same, and less."""
     order = ("raw.log", "raw.jsonl", "compile_directory.json")
     best: dict[str, int] = {}
     for source in sources:

@@ -321,7 +321,7 @@ def _time(value: Any) -> int | None:
 
 
 def complete(auxiliary: Auxiliary) -> Auxiliary:
-    """With why the job stands still, where the ranks' dumps show it."""
+    """Add why the job stands still, where the ranks' dumps show it."""
     if auxiliary.training is None:
         return auxiliary
     from stepscope.recordings.flight.hang import find_hang

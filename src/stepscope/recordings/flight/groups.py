@@ -16,17 +16,18 @@ from msgspec import Struct, field
 from stepscope.core.recordings.nccl import COMPLETED, FlightCall, FlightDump, FlightGroup
 
 UNEVEN = ("all_to_all", "gather", "scatter", "split", "new_window")
-"""In these the ranks' sizes may differ by right: a root has what the others have not, and parts may
-be uneven."""
+"""Collectives in which the ranks' sizes may differ by right: a root has what the others have not,
+and parts may be uneven."""
 EVEN = ("all_gather", "allgather", "reduce_scatter")
-"""These have no root: uneven tensors are sent by broadcasts in their place."""
+"""Collectives without a root: uneven tensors are sent by broadcasts in their place."""
 RAGGED, COALESCED = "_v", "coalesced"
-"""In a name: sizes are each rank's own; or there are several in one, which are not told apart."""
+"""Parts of a name: sizes are each rank's own; or there are several in one, which are not told
+apart."""
 
 SEND, RECEIVE = "send", "recv"
 OTHER = {SEND: RECEIVE, RECEIVE: SEND}
 OpenEnds: TypeAlias = "dict[tuple[int, int, str], list[tuple[int, str, FlightCall]]]"
-"""By sender, receiver and which of the two it is: the ranks, their groups and calls."""
+"""Calls by sender, receiver and which of the two it is: the ranks, their groups and calls."""
 
 
 class GroupCalls(Struct, kw_only=True):
@@ -120,8 +121,8 @@ def _all_alike(group: GroupCalls, call: FlightCall) -> bool:
 
 
 def difference(call: FlightCall, other: FlightCall) -> str | None:
-    """In what two ranks' calls of one number differ: different, sizes, types; None where they go
-    together."""
+    """Kind of difference between two ranks' calls of one number: different, sizes, types; None
+    where they go together."""
     if _family(call.op) != _family(other.op):
         return "different"
     if _may_differ(call.op):
@@ -132,7 +133,7 @@ def difference(call: FlightCall, other: FlightCall) -> str | None:
 
 
 def _may_differ(op: str) -> bool:
-    """In their sizes, from rank to rank."""
+    """Whether sizes may differ from rank to rank."""
     if COALESCED in op or op.endswith(RAGGED):
         return True
     return any(word in op for word in UNEVEN) and not op.lstrip("_").startswith(EVEN)

@@ -54,7 +54,7 @@ def find_hang(dumps: Sequence[FlightDump]) -> Hang | None:
 
 
 def _waited_s(dump: FlightDump, hang: Hang) -> float | None:
-    """From when the rank issued it to the last that its dump knows of."""
+    """Seconds from when the rank issued it to the last that its dump knows of."""
     began = [
         call.created_ns
         for call in dump.calls

@@ -21,7 +21,7 @@ from stepscope.recordings.flight.groups import Disagreement, Wait, calls_at, num
 
 MAX_DETAILS = 8
 MIN_WAITED_S = 0.1
-"""Below it a dump has no later moment to compare with."""
+"""Seconds below which a dump has no later moment to compare with."""
 LOOK = "py-spy dump, its own output"
 BRANCH = (
     "a branch on the rank or on its data (if, continue, break, an exception that was caught), or "
@@ -295,7 +295,7 @@ def _types(call: FlightCall) -> str:
 
 
 def _verb(ranks: Sequence[int], verb: str) -> str:
-    """For one rank; for several."""
+    """Form of a verb for one rank or for several."""
     if len(ranks) == 1:
         return verb
     return {"has": "have", "waits": "wait", "does": "do"}[verb]

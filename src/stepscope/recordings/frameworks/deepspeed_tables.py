@@ -61,7 +61,7 @@ class CommsTable:
     table: list[LoggedCollective] = field(default_factory=list)
     """Two sizes of an operation may be written alike: they are rounded."""
     counted: dict[tuple[str, str], LoggedCollective] = field(default_factory=dict)
-    """From single lines, where the logger is verbose."""
+    """Counts from single lines, where the logger is verbose."""
     mode: str | None = None
     op: str | None = None
     gap: int = 0

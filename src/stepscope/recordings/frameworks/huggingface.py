@@ -53,7 +53,7 @@ class HuggingFaceParser(FrameworkParser):
         self.num_evaluations = 0
         self.summary: dict[str, float] = {}
         self.first_shown: dict[int, int] = {}
-        """By the bar's total: the first step above 0 that it showed."""
+        """First step above 0 that each bar showed, by the bar's total."""
 
     def take(self, line: str) -> None:
         if "%|" in line:

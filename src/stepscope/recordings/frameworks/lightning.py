@@ -61,7 +61,7 @@ class LightningParser(FrameworkParser):
         self.is_table = False
         self.is_advanced = False
         self.action: str | None = None
-        """Whose seconds follow, in the advanced profiler's report."""
+        """Action whose seconds follow, in the advanced profiler's report."""
         self.total_s: float | None = None
         self.is_named = False
         """A bar has the number of Lightning's logger in it: other loops draw such bars too."""
@@ -123,8 +123,8 @@ class LightningParser(FrameworkParser):
         return actions[0].num_calls if len(actions) == 1 else None
 
     def step_time(self) -> tuple[int | None, int, str | None]:
-        """Over the whole run: what the epochs took, or without that what batches and the loader
-        took, by optimizer step."""
+        """Step time over the whole run: what the epochs took, or without that what batches and the
+        loader took, by optimizer step."""
         num, batch = self._calls("optimizer_step"), self.actions.get("run_training_batch")
         if (
             num is None

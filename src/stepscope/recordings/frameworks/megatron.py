@@ -70,7 +70,7 @@ class MegatronParser(FrameworkParser):
         super().__init__()
         self._lists_ranks = False
         self._timer: str | None = None
-        """Whose ranks' times follow, one in a line."""
+        """Timer whose ranks' times follow, one in a line."""
         self._rank_times: list[int] = []
         """The least and the most of them so far."""
 

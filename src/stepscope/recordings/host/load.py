@@ -82,7 +82,7 @@ def _under(
 
 
 def _later(rows: list[Row]) -> list[Row]:
-    """Without the first, which is of all the time before, where there are others."""
+    """Rows without the first, which is of all the time before, where there are others."""
     return rows[1:] or rows
 
 
@@ -189,7 +189,7 @@ def _free(source: Source, lines: Rows) -> Iterator[HostLoad]:
 
 
 def _size(text: str) -> float | None:
-    """In the file's own unit: only shares are made of it."""
+    """Size in the file's own unit: only shares are made of it."""
     match = SIZE.fullmatch(text)
     number = None if match is None else finite_text(match[1], 0, 1e18)
     return None if match is None or number is None else number * 1024.0 ** STEPS[match[2]]

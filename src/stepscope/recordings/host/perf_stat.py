@@ -128,7 +128,7 @@ class _Intervals:
     num: int = 0
     num_still: int = 0
     missing: Counter[str] = field(default_factory=Counter)
-    """In how many intervals a counter was not counted, with others counted."""
+    """Number of intervals in which a counter was not counted, with others counted."""
     _before_s: float = 0.0
     """Seconds of the runs before this one in the same file."""
     _time: str = ""
@@ -145,7 +145,7 @@ class _Intervals:
 
     @property
     def elapsed_s(self) -> float | None:
-        """To the end of the last one."""
+        """Seconds to the end of the last one."""
         return self._before_s + float(self._time) if self._time else None
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ VIZTRACER = re.compile(rb'"cat"\s*:\s*"(?:fee|FEE)"|"viztracer_metadata"')
 """How viztracer marks its functions; it writes its own name at the file's end alone."""
 SNIFFED_LINES = 20
 DUMP_LINES = 100
-"""In which the first thread of a dump begins."""
+"""Lines in which the first thread of a dump begins."""
 MAX_LINES = 2_000_000
 """Lines of collapsed stacks at most: each is a stack of its own, and equal ones were put together
 by the tool."""

@@ -26,7 +26,7 @@ POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
-    """By stacks with native frames: only these tell Python's own work from the operators it
+    """Advise by stacks with native frames: only these tell Python's own work from the operators it
     calls."""
     if auxiliary.system is None:
         return []

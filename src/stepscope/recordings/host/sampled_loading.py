@@ -109,7 +109,7 @@ class TabledLoading(Struct, frozen=True, kw_only=True):
     num: int
     total_ns: float
     share: float
-    """Of the host's own time in all ranges and operators."""
+    """Share of the host's own time in all ranges and operators."""
 
 
 def tabled_loading(auxiliary: Auxiliary, iterator: str) -> TabledLoading | None:

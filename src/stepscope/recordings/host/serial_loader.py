@@ -24,7 +24,7 @@ ACTION = (
 
 
 def advise(auxiliary: Auxiliary) -> list[Advice] | Abstention:
-    """By the host's stacks alone: whether the device waits meanwhile, they do not tell."""
+    """Advise by the host's stacks alone: whether the device waits meanwhile, they do not tell."""
     found = [
         _advice(loading, loading.makes)
         for loading in sampled_loading(auxiliary)

@@ -22,7 +22,7 @@ ACTION = (
 
 
 def advise(auxiliary: Auxiliary) -> list[Advice]:
-    """By the host's stacks alone."""
+    """Advise by the host's stacks alone."""
     tabled = tabled_loading(auxiliary, MULTI)
     waits = "waits for its loader's workers"
     found = [] if tabled is None else [tabled_advice(CODE, tabled, waits, ACTION)]

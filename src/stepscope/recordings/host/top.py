@@ -26,7 +26,7 @@ SCREEN = re.compile(r"top - (\d\d):(\d\d):(\d\d) up ")
 START = re.compile(rb"(?:^|\n)top - \d\d:\d\d:\d\d up [^\n]{0,200}\n(?:Tasks|Threads):")
 CPU = re.compile(r"%?Cpu\(s\):.{0,200}?([\d.]{1,6})[ %]id,\s{0,9}([\d.]{1,6})[ %]wa")
 ROLES = {"pt_main_thread": RANK, "pt_data_worker": WORKER}
-"""By the names that torch 2.6 and later gives them; top cuts a long one off with a +."""
+"""Roles by the names that torch 2.6 and later gives processes; top cuts a long one off with a +."""
 MAX_PROCESSES = 4096
 MAX_SCREENS = 100_000
 MIN_CORES = 0.02
@@ -44,7 +44,7 @@ class _Screen:
     columns: list[str] = field(default_factory=list)
     wait_share: float | None = None
     rows: dict[int, tuple[str, str, float]] = field(default_factory=dict)
-    """By number: name, state, cores."""
+    """Rows by number: name, state, cores."""
 
     def take(self, line: str) -> bool:
         """Whether a row of processes could be read, where it is one."""

@@ -82,7 +82,8 @@ def _lines(path: str, warning: Said) -> Iterator[str]:
 
 
 def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
-    """In pieces, or not enough: by the failure with the largest request of each."""
+    """Advise on memory that is in pieces, or not enough: by the failure with the largest request of
+    each."""
     failures = [(output.path, failure) for output in outputs for failure in output.failures]
     in_pieces = [pair for pair in failures if pair[1].is_in_pieces]
     too_much = [pair for pair in failures if not pair[1].is_in_pieces]

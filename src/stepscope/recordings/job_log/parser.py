@@ -75,11 +75,10 @@ class JobLogParser:
         self._reasons: dict[str, None] = {}
         self._failures: dict[tuple[tuple[str, int | None], ...], _Seen] = {}
         self._traced: dict[int | None, list[tuple[str, str, str]]] = {}
-        """By rank: the frames of the traceback that is being written, file, line and function."""
+        """Frames of the traceback that is being written, by rank: file, line and function."""
         self._hung: dict[tuple[int, str, int, int | None], _Seen] = {}
         self._enqueued: dict[tuple[str, int], tuple[int | None, int]] = {}
-        """By group and rank: the work that timed out there, where one did; and the last that was
-        enqueued."""
+        """Work that timed out, by group and rank, where one did; and the last that was enqueued."""
 
     def take(self, number: int, line: str) -> None:
         self.num_lines += 1

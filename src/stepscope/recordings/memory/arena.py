@@ -17,8 +17,8 @@ from msgspec import Struct
 
 ROUND_BYTES = 512
 SMALL_BYTES = 1 << 20
-"""Up to here from the small pool, where a piece is cut whenever 512 bytes are left; above only if
-more than this is left."""
+"""Bytes up to which a block is from the small pool, where a piece is cut whenever 512 bytes are
+left; above only if more than this is left."""
 SUMMED = 512
 """Addresses of which the sizes are summed up together."""
 
@@ -240,7 +240,7 @@ class Marked:
         self._sums[at // SUMMED] += size
 
     def unmark(self, addr: int) -> int | None:
-        """Its size; None where it is not marked."""
+        """Unmark an address and return its size; None where it is not marked."""
         at = self._at.get(addr)
         return None if at is None or not self._is_on[at] else self._off(at)
 

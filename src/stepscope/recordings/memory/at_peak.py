@@ -34,7 +34,7 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 
 def failed(replay: Replay, passes: Passes, events: list[Event]) -> Failed:
-    """Who asked in vain, in which phase, and what tensors were held for."""
+    """Failure: who asked in vain, in which phase, and what tensors were held for."""
     index = next(
         (number for number in reversed(range(len(events))) if events[number].action == OOM), None
     )
@@ -69,7 +69,7 @@ def at_peak(
 
 
 class _Phases:
-    """By the last event that shows one."""
+    """Phases by the last event that shows one."""
 
     def __init__(self, passes: Passes) -> None:
         marks = [

@@ -62,7 +62,7 @@ class Segment:
     size: int
     expandable: bool
     blocks: list[Block] = field(default_factory=list)
-    """Those in use."""
+    """Blocks in use."""
     has_own_pool: bool = False
     """Whether it is of a CUDA graph, or of a torch.cuda.MemPool: nothing else is served from it."""
 
@@ -125,7 +125,7 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
 
 
 class _Once:
-    """Which objects of a snapshot were met. It outlives this, and with it every identity."""
+    """Objects of a snapshot that were met. It outlives this, and with it every identity."""
 
     def __init__(self) -> None:
         self._met: set[int] = set()
@@ -199,7 +199,7 @@ def _events(history: DeviceHistory, trace: list[Any], once: _Once) -> Iterator[E
 
 
 def _optimizer_ends(annotations: Any, once: _Once) -> dict[int | None, list[int]]:
-    """By device; None where an annotation tells none."""
+    """Ends by device; None where an annotation tells none."""
     ends: dict[int | None, list[int]] = {}
     for each in _list(annotations):
         annotation = as_object(each)

@@ -84,7 +84,8 @@ EMPTY = Origin(None, False, None, True)
 
 
 def origin(frames: list[Any]) -> Origin:
-    """By the innermost frame that says something; a library's workspace before everything."""
+    """Origin by the innermost frame that says something; a library's workspace before
+    everything."""
     part: str | None = None
     user: str | None = None
     node: str | None = None

@@ -134,7 +134,7 @@ def boundaries(history: DeviceHistory, events: list[Event], passes: Passes) -> l
 
 
 def _annotated_ends(history: DeviceHistory, events: list[Event]) -> list[int]:
-    """By the profiler's own annotation of the optimizer, with the clock of the events."""
+    """Ends by the profiler's own annotation of the optimizer, with the clock of the events."""
     times = [event.time_us for event in events]
     if not times or not history.optimizer_ends or any(time is None for time in times):
         return []

@@ -50,7 +50,7 @@ class Allocation:
 
 @dataclass(slots=True)
 class Replay:
-    """After each event; the first entry is the state before all."""
+    """State after each event; the first entry is the state before all."""
 
     allocations: list[Allocation]
     held: list[int]

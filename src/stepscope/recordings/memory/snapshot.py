@@ -144,7 +144,7 @@ def _most(replay: Replay) -> dict[str, int]:
 
 
 def _holders(alive: Iterable[Allocation], most: int) -> tuple[Holder, ...]:
-    """By frame, the most bytes first."""
+    """Holders by frame, the most bytes first."""
     by_frame: dict[str, list[Allocation]] = {}
     for allocation in alive:
         by_frame.setdefault(allocation.label or NOWHERE, []).append(allocation)

@@ -33,7 +33,7 @@ MAX_DEVICES = 1024
 MAX_COUNT = 1 << 62
 MAX_LOOKS = 100_000
 MIN_LOOKS = 3
-"""From which a list is taken for looks at one device."""
+"""Looks from which a list is taken for looks at one device."""
 RISING = ("allocated_bytes.all.allocated", "allocation.all.allocated", "allocated_bytes.all.peak")
 """Counters that never fall in a process, the ones first that rise with every allocation."""
 MARK = re.compile(

@@ -82,7 +82,7 @@ def read(sources: Sequence[Source]) -> MemoryReport:
 
 
 def _tables(lines: TextLines) -> Iterator[SummaryTable]:
-    """Those that say what tensors hold."""
+    """Tables that say what tensors hold."""
     table: SummaryTable | None = None
     num = 0
     for line in lines:

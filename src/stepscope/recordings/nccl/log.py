@@ -40,7 +40,7 @@ MAX_LINE_BYTES = 8192
 """NCCL's own lines are below 2 KiB."""
 MAX_PREFIX_WORDS = 8
 MAX_MESSAGES = 16
-"""In one line: more are no accident of processes that share a file."""
+"""Messages in one line: more are no accident of processes that share a file."""
 MAX_FILES_NAMED = 1000
 
 MARK = re.compile(r"NCCL (INFO|WARN) ?")
@@ -121,7 +121,7 @@ def _take_error(tables: NcclTables, line: str) -> None:
 
 
 def _writer(line: str, end: int) -> tuple[Writer, int]:
-    """Who wrote what stands at `end`, and where that is said."""
+    """Writer of what stands at `end`, and where that is said."""
     start = end
     for word in reversed(line[max(0, end - 1024) : end].split(" ")[-MAX_PREFIX_WORDS:]):
         match = WRITER.fullmatch(word) if word else None
@@ -193,7 +193,7 @@ def _communicator(comm: PartialCommunicator) -> NcclCommunicator:
 
 
 def _connections(tables: NcclTables) -> tuple[NcclConnections, ...]:
-    """By rank, peer and channel; channels that go the same way are counted."""
+    """Connections by rank, peer and channel; channels that go the same way are counted."""
     ordered = sorted(
         tables.vias.items(),
         key=lambda via: (

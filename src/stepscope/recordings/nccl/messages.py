@@ -16,7 +16,7 @@ MAX_RING_RANKS = 256
 MAX_TOPOLOGY_LINES = 256
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
-"""In the order of their numbers, which versions before 2.24 write instead."""
+"""Protocols in the order of their numbers, which versions before 2.24 write instead."""
 PATTERNS = {
     1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "NVLS", 6: "CollNet direct",
 }  # fmt: skip

@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 class Writer(Struct, frozen=True):
-    """Who wrote a line."""
+    """Writer of a line."""
 
     host: str
     pid: int
@@ -58,7 +58,7 @@ class NcclTables:
         self.hosts: dict[str, None] = {}
         self.comms: dict[tuple[str | None, int], PartialCommunicator] = {}
         self.vias: dict[tuple[str | None, int, int | None, int, str], dict[str, str]] = {}
-        """For each connection, what its sender and its receiver say."""
+        """Words of the sender and of the receiver of each connection."""
         self.graphs: dict[NcclGraph, None] = {}
         self.system: tuple[float, float] | None = None
         self.system_lines: list[str] = []

@@ -75,7 +75,7 @@ class Section:
     kind: str | None = None
     iters: int = USUAL_ITERS
     hosts: dict[int, str] = field(default_factory=dict)
-    """By rank, of the first group."""
+    """Hosts by rank, of the first group."""
     device: str | None = None
     rows: list[tuple[int, float | None, float | None, float | None]] = field(default_factory=list)
     """Size, microseconds out of place, in place, and bus over algorithm bandwidth."""
@@ -195,7 +195,7 @@ def _points(section: Section, name: str) -> list[CollectivePoint]:
 
 
 def kind_of(section: Section, name: str) -> str:
-    """Which test it is. FormatError where nothing tells, or the ranks are not named."""
+    """Kind of the test. FormatError where nothing tells, or the ranks are not named."""
     if len(section.hosts) < 2:
         raise FormatError(
             f"{name} does not name its ranks (lines with `# Rank 0 ... on HOST device 0`): keep "

@@ -57,8 +57,8 @@ LABELS = {
     "Theoretical Occupancy": "sm__maximum_warps_per_active_cycle_pct",
     "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-"""By what the details page calls it, in Nsight Compute 2020 to 2025; older words stand beside the
-newer ones. A label that has two meanings is distinguished by its unit."""
+"""Metrics by what the details page calls them, in Nsight Compute 2020 to 2025; older words stand
+beside the newer ones. A label that has two meanings is distinguished by its unit."""
 PERCENT_ONLY = {label for label, metric in LABELS.items() if "pct" in metric}
 STALL = re.compile(r"(?:Stall )?(Selected|(?<=Stall )[A-Z][\w ]{1,40})")
 
@@ -82,7 +82,7 @@ MAX_METRICS = 512
 """Metrics of one launch that are kept; those that fields are made of are some 150."""
 MAX_NAME_CHARS = 4096
 MAX_PRINTED_CHARS = 8192
-"""Of a line of what is printed for people."""
+"""Characters of a line of what is printed for people."""
 MAX_REMARKS = 200
 MAX_ERRORS = 5
 
@@ -105,8 +105,8 @@ EXPORT = "export it with: ncu --import FILE.ncu-rep --csv --page raw > ncu.csv"
 
 
 def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
-    """By the header of its table; or by its own messages, where a program's output fills the
-    head."""
+    """Tell a file by the header of its table; or by its own messages, where a program's output
+    fills the head."""
     return any(sign.search(head) is not None for sign in (HEADER, LOG, SIGN))
 
 

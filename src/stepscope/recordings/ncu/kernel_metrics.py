@@ -156,7 +156,7 @@ class Weights:
         self.whole = "the step" if self._is_traced else "the kernels that were measured"
 
     def names(self, name: str) -> tuple[str, ...]:
-        """As the trace has it; as it stands where no trace has it."""
+        """Names as the trace has them; as it stands where no trace has it."""
         return tuple(self._traced.get(plain_name(name), ())) or (name,)
 
     def of(self, faults: Iterable[Fault]) -> float | None:
@@ -207,7 +207,7 @@ def plain_name(name: str) -> str:
 
 
 def _without_parameters(text: str) -> str:
-    """Without parentheses and what is in them: a demangler writes T1 where another writes the
+    """Text without parentheses and what is in them: a demangler writes T1 where another writes the
     type."""
     depth, kept = 0, []
     for letter in text:
@@ -219,6 +219,6 @@ def _without_parameters(text: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """For a line of text: without the namespaces that every kernel of torch has."""
+    """Name for a line of text: without the namespaces that every kernel of torch has."""
     text = name.removeprefix("void ").removeprefix("at::native::").removeprefix("at::")
     return text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}..."

@@ -94,7 +94,7 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:
-    """By what keeps more warps away; nothing where a unit is busy all the same."""
+    """Judge by what keeps more warps away; nothing where a unit is busy all the same."""
     occupancy, allowed = kernel.occupancy, kernel.theoretical_occupancy
     if occupancy is None or allowed is None or not is_waiting(kernel):
         return None

@@ -105,7 +105,7 @@ TENSOR_PARTS = re.compile(
     r"sm__(?:inst_executed_pipe_tensor_op_\w{1,20}|pipe_tensor_op_\w{1,20}?_cycles_active)"
     r"\.avg\.pct_of_peak_sustained_(?:active|elapsed)"
 )
-"""By type of operation."""
+"""Metrics of the tensor pipe by type of operation."""
 TENSOR_5 = tuple(
     f"sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_{of}" for of in ("elapsed", "active")
 )
@@ -260,8 +260,8 @@ def _limiters(limits: Values, theoretical: float | None) -> tuple[str, ...]:
 
 
 def _sectors(values: Values, op: str) -> tuple[float | None, float | None]:
-    """That one warp's access touches, and that its data would fill; None where there were no such
-    accesses."""
+    """Sectors that one warp's access touches, and that its data would fill; None where there were
+    no such accesses."""
     touched = _ratio(
         values.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum"),
         values.get(REQUESTS.format(op)),

@@ -45,7 +45,7 @@ text (its number would be 0)."""
 
 
 def is_mine(head: bytes, name: str) -> bool:
-    """By its first bytes; by its name where these are not text."""
+    """Tell a file by its first bytes; by its name where these are not text."""
     return head.startswith(MAGIC) or (name.lower().endswith(NAMES) and b"\x00" in head)
 
 
@@ -150,8 +150,8 @@ def _kernel(action: Any, label: str) -> KernelMetrics | None:
 
 
 def _value(metric: Any) -> float | None:
-    """In base units; None for what was not collected, and for text. Older modules do not tell the
-    first."""
+    """Value in base units; None for what was not collected, and for text. Older modules do not tell
+    the first."""
     if (
         metric is None
         or (hasattr(metric, "has_value") and not metric.has_value())

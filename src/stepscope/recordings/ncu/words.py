@@ -82,7 +82,7 @@ def _launch_row(kernel: KernelMetrics) -> tuple[str, ...]:
 
 
 def _short(name: str) -> str:
-    """Without what every name of a C++ kernel begins with."""
+    """Name without what every name of a C++ kernel begins with."""
     return name.removeprefix("void ").removeprefix("at::native::").removeprefix("at::")[:NAME_CHARS]
 
 

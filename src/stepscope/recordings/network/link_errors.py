@@ -39,7 +39,7 @@ BOUND = "comms"
 
 class Policy(Struct, frozen=True, kw_only=True):
     bit_error_rate: float = 1e-12
-    """That InfiniBand allows a link (IBTA specification, volume 2)."""
+    """Bit error rate that InfiniBand allows a link (IBTA specification, volume 2)."""
     unknown_rate: float = 12.5e9
     """Bytes a second of a port whose rate is not known, for that."""
     least_lost_per_s: float = 0.1
@@ -91,7 +91,7 @@ def _of_wrong(tests: Sequence[LinkTest]) -> Advice:
 
 
 def advise_run(run: RunFacts) -> Advice | None:
-    """By what the run itself sampled."""
+    """Advise by what the run itself sampled."""
     return judge_ports(run.ports)
 
 

@@ -60,7 +60,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
 
 
 def advise_run(run: RunFacts) -> Advice | None:
-    """By what the run itself sampled."""
+    """Advise by what the run itself sampled."""
     return judge_ports(run.ports)
 
 

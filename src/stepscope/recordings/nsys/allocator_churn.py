@@ -18,7 +18,8 @@ ALLOCATES = re.compile(
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_calls: int = 100
-    """By totals alone: the blocks that a run takes once are fewer."""
+    """Calls from which the driver is asked too often: the blocks that a run takes once are
+    fewer."""
     least_call_share: float = 0.05
     """Share of the host's time in CUDA's calls; chosen without recordings."""
 
@@ -27,8 +28,8 @@ POLICY = Policy()
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:
-    """By totals of calls alone: PyTorch asks the driver a few times in its first steps, and then
-    keeps what it has."""
+    """Advise by totals of calls alone: PyTorch asks the driver a few times in its first steps, and
+    then keeps what it has."""
     rows = call_totals(auxiliary)
     total_ns = sum(row.total_ns for row in rows)
     num, spent_ns = calls_named(rows, ALLOCATES)

@@ -116,7 +116,7 @@ class Database:
                 yield rows
 
     def strings(self, ids: Int64) -> dict[int, str]:
-        """Those of StringIds with these numbers; those that are not there are left out."""
+        """Texts of StringIds with these numbers; those that are not there are left out."""
         columns = self.tables.get("StringIds", {})
         wanted = {int(i) for i in np.unique(ids[ids != NONE]).tolist()}
         if "id" not in columns or "value" not in columns or not wanted:

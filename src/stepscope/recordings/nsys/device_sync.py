@@ -13,7 +13,7 @@ MIN_CALL_SHARE = 0.3
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:
-    """By totals of calls alone: whether the device waits too, they do not tell."""
+    """Advise by totals of calls alone: whether the device waits too, they do not tell."""
     rows = call_totals(auxiliary)
     total_ns = sum(row.total_ns for row in rows)
     num, wait_ns = calls_named(rows, WAITS_FOR_DEVICE)

@@ -42,15 +42,15 @@ COPY_WORDS = (
     "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD",
     "DtoH", "DtoD",
 )  # fmt: skip
-"""By ENUM_CUDA_MEMCPY_OPER; the last three are pages of unified memory."""
+"""Words by ENUM_CUDA_MEMCPY_OPER; the last three are pages of unified memory."""
 FIRST_UNIFIED = 11
 MEMORY_WORDS = (
     "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static",
     "Unknown",
 )  # fmt: skip
-"""By ENUM_CUDA_MEM_KIND."""
+"""Words by ENUM_CUDA_MEM_KIND."""
 WAIT_WORDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
-"""By ENUM_CUPTI_SYNC_TYPE."""
+"""Words by ENUM_CUPTI_SYNC_TYPE."""
 WORTH_TELLING_NS = 1_000_000
 GEOMETRY = (
     "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
@@ -64,7 +64,7 @@ class ProcessTraceBuilder:
 
     database: Database
     process: int
-    """Its global identifier; NONE where the file has no such column."""
+    """Global identifier of the process; NONE where the file has no such column."""
     is_unowned: bool = False
     """Devices worked, and the file does not say whose work it was."""
     scanner: Scanner = field(default_factory=Scanner)

@@ -14,7 +14,8 @@ MIN_TOTAL_SHARE = 0.05
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:
-    """By totals of kernels alone, from the names of products that no tensor core computes."""
+    """Advise by totals of kernels alone, from the names of products that no tensor core
+    computes."""
     rows = kernel_totals(auxiliary)
     total_ns = sum(row.total_ns for row in rows)
     slow = [

@@ -40,7 +40,7 @@ def _most(auxiliary: Auxiliary) -> str:
 
 
 def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
-    """By totals alone: most launches are of kernels that are over before the host makes the
+    """Advise by totals alone: most launches are of kernels that are over before the host makes the
     next."""
     if has_only_operators(auxiliary):
         return Abstention(

@@ -27,7 +27,7 @@ COUNTERS = re.compile(
 )
 MAX_COUNTERS = 8
 MAX_SAMPLES = 10_000_000
-"""That are looked at: six counters of one device at 10 kHz for more than two minutes."""
+"""Samples that are looked at: six counters of one device at 10 kHz for more than two minutes."""
 MAX_NAMED = 64
 """Counters that are asked for: six of each of some eight devices."""
 Key = tuple[int, int]

@@ -38,7 +38,7 @@ MAX_PAYLOAD_BYTES = 4096
 USUAL = re.compile(
     r"([^,]{1,256})(?=, )(?:, seq = (\d{1,18}))?, op_id = \d{1,18}(?:, sizes = (\[[\d, \[\]]*\]))?$"
 )
-"""As PyTorch 2 writes it; the rest is for what older releases wrote."""
+"""Range as PyTorch 2 writes it; the rest is for what older releases wrote."""
 NUMBERED = re.compile(
     r", (?:stashed )?seq ?= ?(\d{1,18})|, op_id ?= ?(\d{1,18})|, sizes ?= ?(?=\[)"
 )
@@ -54,7 +54,7 @@ BACKWARD_NODE = re.compile(
 )
 """What autograd runs: its number is that of the forward operator which made it."""
 FORWARD_THREAD = 1
-"""There was one; nsys does not record which."""
+"""Mark that there was a forward thread; nsys does not record which."""
 
 NCCL = re.compile(r"^[NR]CCL$", re.IGNORECASE)
 COMMUNICATOR = re.compile(r"communicator ID", re.IGNORECASE)

@@ -52,7 +52,7 @@ LEAF_PAGE = 13
 NAMED = re.compile(
     r"\.sqlite(?:\.(?:gz|zst|zstd))?$|\.(?:tar|tgz)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE
 )
-"""As Nsight names it; or an archive, of whose members the names are not told."""
+"""Name that Nsight gives; or an archive, of whose members the names are not told."""
 READ = (*DEVICE_TABLES, CALLS, RANGES, OS_CALLS)
 RECORD = (
     "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node -o run python train.py; nsys export "

@@ -102,7 +102,7 @@ class ParsedReports:
 
 
 def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
-    """By the names of a table's first columns."""
+    """Tell a file by the names of a table's first columns."""
     return HEADER.search(head) is not None
 
 

@@ -20,7 +20,7 @@ from stepscope.recordings.nsys.events import (
 from stepscope.recordings.nsys.nvtx import RANGES
 
 MAX_PROCESSES = 64
-"""That are distinguished. A machine has some eight devices, and as many ranks."""
+"""Processes that are distinguished. A machine has some eight devices, and as many ranks."""
 MIN_SHARE = 0.01
 """Share of the busiest process' device time that a rank has at least: ranks of one job work alike,
 and a helper hardly at all."""
@@ -35,13 +35,14 @@ class Processes:
     """The processes of a file with work on a device; where no device worked, those with ranges."""
 
     work: dict[int, float] = field(default_factory=dict)
-    """By global identifier, most first: nanoseconds of device work, or the number of ranges."""
+    """Work by global identifier, most first: nanoseconds of device work, or the number of
+    ranges."""
     with_kernels: set[int] = field(default_factory=set)
     is_unowned: bool = False
     """Devices worked, and no process is told: everything is read as one."""
 
     def ranks(self) -> list[int]:
-        """Those that are ranks of a job, in the order of their numbers."""
+        """Processes that are ranks of a job, in the order of their numbers."""
         least = MIN_SHARE * max(self.work.values(), default=0.0)
         able = [
             process
@@ -150,7 +151,7 @@ def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]
 
 
 def cuda_numbers(database: Database, process: int) -> dict[int, int]:
-    """By the machine's number of a device, the number that this process has for it."""
+    """Number that this process has for each device, by the machine's number of it."""
     table = "TARGET_INFO_CUDA_DEVICE"
     if not database.has(table, "gpuId", "cudaId", "pid"):
         return {}

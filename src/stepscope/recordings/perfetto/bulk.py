@@ -44,18 +44,17 @@ class Fields:
     value: Int64
     size: Int64
     bad: Bool
-    """For each message: it cannot be read, and has no fields here."""
+    """Mask of the messages that cannot be read, and have no fields here."""
 
     def numbers(self, *wanted: int, default: int = NONE) -> list[int]:
-        """For each message the number in one of these fields, the last one where there are
-        several."""
+        """Number of each message in one of these fields, the last one where there are several."""
         mine = np.isin(self.number, wanted) & (self.size == NONE)
         numbers = np.full(self.num, default, np.int64)
         numbers[self.owner[mine]] = self.value[mine]
         return numbers.tolist()  # type: ignore[no-any-return]
 
     def spans(self, wanted: int) -> tuple[Int64, Int64]:
-        """For each message where the bytes of a field begin and end, the last one's where there are
+        """Begin and end of the bytes of a field in each message, the last one's where there are
         several; else NONE."""
         mine = (self.number == wanted) & (self.size != NONE)
         start, end = np.full(self.num, NONE, np.int64), np.full(self.num, NONE, np.int64)
@@ -119,8 +118,8 @@ def decode(data: UInt8, start: Int64, end: Int64) -> Fields:
 
 
 def first_numbers(data: UInt8, fields: Fields, wanted: int) -> list[int]:
-    """As `numbers`, of a field that may also be written as many numbers together: then the first of
-    them."""
+    """Numbers of a field that may also be written as many numbers together, as `numbers` has them:
+    then the first of them."""
     together = (fields.number == wanted) & (fields.size > 0)
     value = fields.value.copy()
     value[together] = _varints(data, fields.value[together])[0]

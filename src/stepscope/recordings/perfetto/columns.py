@@ -58,7 +58,7 @@ class Events:
     category_iid: list[int]
     category: list[str | None]
     first_arg: list[int]
-    """And one entry more: where the last one's end."""
+    """First argument of each event, and one entry more: where the last one's end."""
     args: Args
     is_bad: list[bool]
 
@@ -74,7 +74,7 @@ class Columns:
     clock: list[int]
     has_state: list[bool]
     event: list[int]
-    """Its place among the events; NONE where it has none."""
+    """Index among the events; NONE where it has none."""
     events: Events
 
     def rows(self) -> Iterator[tuple[bool, int, int, bool, int, int, int]]:
@@ -139,8 +139,7 @@ def _events(data: UInt8, text: bytes, start: Int64, end: Int64) -> Events:
 
 
 def _texts(text: bytes, fields: Fields, number: int) -> list[str | None]:
-    """For each message the text of a field; None where it has none. The same bytes are decoded
-    once."""
+    """Text of a field in each message; None where it has none. The same bytes are decoded once."""
     start, end = fields.spans(number)
     texts: list[str | None] = [None] * fields.num
     decoded: dict[bytes, str] = {}

@@ -46,7 +46,7 @@ class Owners:
     with this number it is."""
 
     tracks: dict[int, list[int]] = field(default_factory=dict)
-    """By the system's number, the tracks of processes that have it, in the order they were met."""
+    """Tracks of processes by the system's number, in the order they were met."""
     names: dict[int, str] = field(default_factory=dict)
 
     def of(self, pid: int, track: int, name: str) -> int:

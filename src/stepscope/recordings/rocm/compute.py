@@ -101,7 +101,7 @@ class _RecordingBuilder:
     kind: str | None = None
     kernels: list[KernelMetrics] = field(default_factory=list)
     counted: dict[tuple[int | None, int | None], _Counted] = field(default_factory=dict)
-    """By process and launch."""
+    """Counts by process and launch."""
     totals: list[KernelTotal] = field(default_factory=list)
     panel: list[tuple[str, ...]] = field(default_factory=list)
     num_beyond: int = 0

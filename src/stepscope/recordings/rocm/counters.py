@@ -169,7 +169,8 @@ def _plus(left: float | None, right: float | None) -> float | None:
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
-    """Between 0 and 1: counters of one launch are taken in several runs, which differ a little."""
+    """Share between 0 and 1: counters of one launch are taken in several runs, which differ a
+    little."""
     return None if part is None or not whole else min(max(part / whole, 0.0), 1.0)
 
 

@@ -63,11 +63,11 @@ class Walk:
     _dropped: int = 0
     """Bytes before `_text`."""
     _uncut: int = 0
-    """Up to which byte of the whole it is known that no cut helps."""
+    """Byte of the whole up to which it is known that no cut helps."""
     _is_over: bool = False
 
     def run(self) -> None:
-        """To the end of the text, or of what can be read of it."""
+        """Walk to the end of the text, or of what can be read of it."""
         self._more()
         self._skip_space()
         if self._peek() != b"{":

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from stepscope.protocol.untrusted import finite, finite_text
 
 Columns: TypeAlias = Mapping[str, tuple[str, float]]
-"""By the tool's name: the field of DeviceSeries, and what one of the column's unit is in the
-field's."""
+"""Columns by the tool's name: the field of DeviceSeries, and what one of the column's unit is in
+the field's."""
 AS_IT_IS, PERCENT, MIB, MB_PER_S = 1.0, 0.01, 1024.0**2, 1e6
 VALUE = re.compile(r"\(?\s*(-?\d{1,15}(?:\.\d{1,9})?)\s*([%A-Za-z/]{0,8})\s*\)?")
 UNITS = {
@@ -118,7 +118,7 @@ def values_of(
     columns: Columns,
     number: Callable[[Any], float | None] = number_of,
 ) -> dict[str, float]:
-    """By our field, what a sample has; the first column with a number counts."""
+    """Values of a sample by our field; the first column with a number counts."""
     values: dict[str, float] = {}
     for name, (field, scale) in columns.items():
         if name in sample and field not in values and (value := number(sample[name])) is not None:

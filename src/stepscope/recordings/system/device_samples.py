@@ -98,7 +98,7 @@ class DeviceSamples:
         )
 
     def _working(self) -> list[int] | None:
-        """Which samples are of the device at work; None where nothing shows it."""
+        """Indices of the samples of the device at work; None where nothing shows it."""
         for name in WORK_FIELDS:
             column = self.columns[name]
             if any(not math.isnan(value) for value in column):
