@@ -129,12 +129,12 @@ def without_recording(graph: Graph, trace: Trace) -> Graph:
     return replace(graph, task_ns=left_ns)
 
 
-def without_hold_ups(graph: Graph, name: Int64, share: float) -> Graph:
+def without_hold_ups(graph: Graph, name: Int64, share: float, *, sleeps: bool) -> Graph:
     """Graph of what recurs in a busy machine's steps: whoever takes the core away does so anywhere.
     Each operator, and the host's work after it, takes what it does in all steps, at its place among
     those of its name. An operator that is longer than a thread keeps its core was held up in all of
-    them, for `share` of the time; what is no operator may as well have slept. `name`: of each
-    task."""
+    them, for `share` of the time; so was what is no operator, where the host never `sleeps`.
+    `name`: of each task."""
     step = graph.task_step
     both = name * (int(name.max(initial=0)) + 2) + np.append(name[1:], NONE)
     work = graph.call_parts["work"].copy()
@@ -149,7 +149,7 @@ def without_hold_ups(graph: Graph, name: Int64, share: float) -> Graph:
     return replace(
         graph,
         task_ns=_own(_recurring(graph.task_ns, name, step), share),
-        call_parts=graph.call_parts | {"work": work},
+        call_parts=graph.call_parts | {"work": work if sleeps else _own(work, share)},
     )
 
 

@@ -53,6 +53,9 @@ processes do not keep up."""
 MAX_HELD_UP = 0.9
 """Largest share of the time by which what a host without a device did in one piece is taken to be
 shorter."""
+MAX_UNKNOWN = 0.05
+"""Of the time, in which the process is on no core and its main thread waits for none: where there
+is less, the main thread is the one that computes, and does not sleep."""
 SLOWED = 0.9
 """Largest share of the recorded step that an unprofiled step may take for its waits to be other
 ones."""
@@ -226,7 +229,9 @@ def case_of(
         usual = graph if step_ns is None else without_recording(graph, context.trace)
         if held_up >= RANGES.least_held_up:
             names = context.trace.name[graph.task_event].astype(np.int64)
-            usual = without_hold_ups(usual, names, min(held_up, MAX_HELD_UP))
+            used = None if metadata is None else metadata.cores_used
+            sleeps = used is None or abs(used + held_up - 1.0) > MAX_UNKNOWN
+            usual = without_hold_ups(usual, names, min(held_up, MAX_HELD_UP), sleeps=sleeps)
         fitted = fit_on_host(usual, step_ns, measured)
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns

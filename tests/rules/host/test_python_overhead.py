@@ -95,7 +95,12 @@ def test_one_long_pause_a_step_is_named_however_busy_the_host_is() -> None:
 
 
 def held_up(
-    *, recurring_ms: float, taken_ms: float, inside_ms: float = 0.0, before_ms: float = 0.0
+    *,
+    recurring_ms: float,
+    taken_ms: float,
+    inside_ms: float = 0.0,
+    before_ms: float = 0.0,
+    cores_used: float | None = None,
 ) -> Case:
     """Steps of 20 operators on a host that had no core for half of the time: it stands still before
     one operator in each step, and in each step before another one as well, or inside one; or before
@@ -115,7 +120,7 @@ def held_up(
             now += took + 5_000
         events.append(mark(f"ProfilerStep#{step}", began, now))
         now += 1_000
-    busy = RankMetadata(rank=0, queued_share=0.5)
+    busy = RankMetadata(rank=0, queued_share=0.5, cores_used=cores_used)
     return case_of(build_context(trace_of(*events), None), 0, None, busy)
 
 
@@ -136,3 +141,12 @@ def test_an_operator_that_stood_still_in_one_step_is_no_part_of_all() -> None:
 def test_what_comes_before_each_steps_first_operator_recurs_on_a_busy_machine() -> None:
     case = held_up(recurring_ms=0, taken_ms=8, before_ms=20)
     assert gain(case, python_overhead.propose(case)) == pytest.approx(30 / 10, rel=0.1)
+
+
+def test_a_host_that_never_sleeps_is_held_up_outside_operators_too() -> None:
+    """Half of the time on a core and half in wait for one: of 20 ms it works 10. With less on a
+    core it may have slept."""
+    awake = held_up(recurring_ms=20, taken_ms=0, cores_used=0.5)
+    assert gain(awake, python_overhead.propose(awake)) == pytest.approx(20 / 10, rel=0.1)
+    asleep = held_up(recurring_ms=20, taken_ms=0, cores_used=0.2)
+    assert gain(asleep, python_overhead.propose(asleep)) == pytest.approx(30 / 10, rel=0.1)
