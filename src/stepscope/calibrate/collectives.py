@@ -163,7 +163,7 @@ def _call(world: World, group: Group, kind: str, size: int) -> Callable[[], obje
 
 
 def _rotating_broadcast(world: World, group: Group, whole: Any) -> Callable[[], object]:
-    """From another rank each time.
+    """Broadcast from another rank each time.
 
     A root that stays the same runs ahead, and several are under way at once.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT = Path("stepscope-hardware.json")
 PICTURES = (".svg", ".png", ".pdf")
 QUIET = "STEPSCOPE_CALIBRATE_QUIET"
-"""In the environment of ranks that we started: we report what they measured."""
+"""Name in the environment of ranks that we started: we report what they measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

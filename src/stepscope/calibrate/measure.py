@@ -175,8 +175,8 @@ def joined(device: Calibrated, links: Calibrated) -> Calibrated:
 
 
 def measure_copies(device: Device, sweep: Sweep, note: Callable[[str], None]) -> list[CopyPoint]:
-    """By size: within the device's memory, and between device and host from pinned and from
-    pageable memory."""
+    """Measure copies by size: within the device's memory, and between device and host from pinned
+    and from pageable memory."""
     points: list[CopyPoint] = []
     for kind in COPIES:
         sizes = _sizes(sweep, kind)
@@ -213,7 +213,7 @@ def _copy(device: Device, kind: str, size: int) -> Callable[[], object]:
 
 
 NUM_LAUNCHES = 500
-"""Under the thousand or so that a GPU queues: past that the host waits for the device."""
+"""Launches under the thousand or so that a GPU queues: past that the host waits for the device."""
 NUM_ROUNDS = 20_000
 REPEATS = 9
 

@@ -20,7 +20,7 @@ from stepscope.core.trace import Float64
 
 MAX_REGIONS = 3
 MIN_POINTS = 3
-"""In a region: two make any line fit."""
+"""Points in a region: two make any line fit."""
 NOISE = 0.02
 """Misfit that is not worth a further line: links are not steadier than this."""
 

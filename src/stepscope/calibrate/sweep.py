@@ -27,19 +27,19 @@ class Sweep(Struct, frozen=True, kw_only=True):
     host_copies: tuple[int, ...]
     collectives: tuple[int, ...]
     point_s: float
-    """For the repeats of one point, about."""
+    """Seconds for the repeats of one point, about."""
     longest_call_s: float
     collective_s: float
-    """For all sizes of one collective in one group, about."""
+    """Seconds for all sizes of one collective in one group, about."""
     warm_s: float
     """How long a product runs before its sustained rate is measured:
     until clocks and power have settled."""
     sustained_s: float
-    """For how long it is then repeated."""
+    """Seconds for which it is then repeated."""
 
     @property
     def sustained_points(self) -> int:
-        """As many points of a burst take as long as a sustained one."""
+        """Number of points of a burst that take as long as a sustained one."""
         point_s = max(self.point_s, MIN_REPEATS * MIN_SAMPLE_S)
         return round((self.warm_s + self.sustained_s) / point_s)
 

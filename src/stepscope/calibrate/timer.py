@@ -64,7 +64,7 @@ def calls_of_a_sample(call_s: float) -> int:
 
 
 class HostTimer:
-    """For work that is done when the call returns."""
+    """Timer for work that is done when the call returns."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now

@@ -28,7 +28,7 @@ class Command(NamedTuple):
     """A subcommand. Its module is imported when it is asked for."""
 
     name: str
-    """As a user writes it."""
+    """Name as a user writes it."""
     about: str
     """The first line of its module's docstring."""
     module: str

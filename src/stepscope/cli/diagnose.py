@@ -32,7 +32,7 @@ MAX_COMMAND = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """Who reads the files."""
+    """Options for who reads the files."""
 
     jobs: int | None = declare.jobs()
     cluster: str | None = declare.option(

@@ -449,7 +449,7 @@ def _refuse_failing(verified: Verified) -> None:
 
 
 def _loader(diagnosis: Diagnosis) -> LoaderKnobs | None:
-    """That feeds the job."""
+    """Loader that feeds the job."""
     run_facts = diagnosis.facts.run
     ranks = () if run_facts is None else run_facts.ranks
     return next((rank.loader for rank in ranks if rank.loader is not None), None)

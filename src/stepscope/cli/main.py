@@ -89,8 +89,9 @@ def _drop_output() -> None:
 
 
 def _import_numpy() -> None:
-    """Without threads for matrix products, which are few and small here: starting them takes half
-    as much CPU as the rest of numpy. Processes that we start find the environment as it was."""
+    """Import numpy without threads for matrix products, which are few and small here: starting them
+    takes half as much CPU as the rest of numpy. Processes that we start find the environment as it
+    was."""
     if "numpy" in sys.modules or BLAS_THREADS in os.environ:
         return
     os.environ[BLAS_THREADS] = "1"

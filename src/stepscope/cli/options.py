@@ -236,8 +236,8 @@ def _by_name(options: Any) -> dict[str, Any]:
 
 
 def run_name(text: str) -> str:
-    """As an option's type: a path as it is, or a run's name (`last`, `last~1`, a tag) as the path
-    of its folder. An empty one, as a variable that is not set leaves it, would be this folder."""
+    """Parse an option's path as it is, or a run's name (`last`, `last~1`, a tag) as the path of its
+    folder. An empty one, as a variable that is not set leaves it, would be this folder."""
     if not text.strip():
         raise argparse.ArgumentTypeError("the path is empty; give . for this folder")
     if os.path.lexists(text):

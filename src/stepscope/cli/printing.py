@@ -67,7 +67,7 @@ def ask(question: str) -> bool:
 
 
 def print_document(document: Document, style: str = "text") -> None:
-    """As Markdown where that is the style; else drawn on a terminal, and plain text anywhere
+    """Print as Markdown where that is the style; else drawn on a terminal, and plain text anywhere
     else."""
     if style == "markdown":
         from stepscope.report.document.markdown import to_markdown
@@ -89,7 +89,7 @@ def print_document(document: Document, style: str = "text") -> None:
 def print_answer(
     answer: T, style: str, to_json: Callable[[T], str], to_document: Callable[[T], Document]
 ) -> None:
-    """As JSON where that is the style; else as a document."""
+    """Print as JSON where that is the style; else as a document."""
     if style == "json":
         put(to_json(answer) + "\n")
     else:

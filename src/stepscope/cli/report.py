@@ -88,7 +88,7 @@ def keep(text: str, path: Path) -> None:
 
 
 def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> None:
-    """To the file where one is named, and its name to stderr; else to standard output."""
+    """Write to the file where one is named, and its name to stderr; else to standard output."""
     if path is None:
         put(text, errors=errors)
         return

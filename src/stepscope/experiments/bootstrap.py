@@ -25,8 +25,8 @@ DRAWS = 2000
 POWER = 0.8
 """How often the smallest change that a sample could have shown would have been shown."""
 TRIMMED = 0.05
-"""At each end of the sorted steps, as in a run's pace: one hiccup in twenty is not its
-pace, every fourth wait is."""
+"""Share left out at each end of the sorted steps, as in a run's pace: one hiccup in twenty is not
+its pace, every fourth wait is."""
 MIN_STEPS = 3
 MIN_BLOCKS = 4
 MAX_CELLS = 4_000_000

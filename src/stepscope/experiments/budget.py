@@ -14,12 +14,12 @@ LONGER = "Give a longer --budget, or shorter trials by --steps"
 MIN_RUN_S = 1.0
 """No training starts and times steps in less: with so little left, no run is begun."""
 END_S, END_SHARE = 2.0, 0.05
-"""So many of a command's seconds, and no larger share, end its last run and print what came of
-it."""
+"""Seconds and share of a command's time, the smaller of which ends its last run and prints what
+came of it."""
 
 
 class SpentError(Exception):
-    """There is no time for another run; says what of the budget is gone, and for what there is
+    """No time is left for another run; says what of the budget is gone, and for what there is
     none."""
 
 
@@ -51,12 +51,12 @@ class Budget:
         return self.left_s is not None and self.left_s <= MIN_RUN_S
 
     def ask(self, what: str) -> None:
-        """Before each run. Raises where the time is gone."""
+        """Ask before each run. Raises where the time is gone."""
         if self.is_spent:
             raise SpentError(f"the budget was spent before {what}. {LONGER}")
 
     def ask_for_a_proof(self, num_before: int, run_s: float, what: str = "a proof takes") -> None:
-        """Before the first run of a check or a proof. Raises where not even a first round fits:
+        """Ask before the first run of a check or a proof. Raises where not even a first round fits:
         half a round tells nothing."""
         num = num_before + RUNS_A_ROUND
         if self.left_s is not None and num * run_s > self.left_s:

@@ -61,14 +61,14 @@ def unable(
     environment: Mapping[str, str],
     root: Path = Path("/"),
 ) -> dict[str, str]:
-    """Those of these settings that cannot take effect, and why."""
+    """Settings of these that cannot take effect, and why."""
     needing = [name for name in names if name in NEEDS_GPU]
     why = why_no_gpu(command, environment, root) if needing else None
     return {} if why is None else {name: f"{NEEDS_GPU[name]}, and {why}" for name in needing}
 
 
 def unable_with(loader: LoaderKnobs | None, knobs: Mapping[str, Value]) -> dict[str, str]:
-    """Those of these settings that the recorded job's own loader cannot take, and why."""
+    """Settings of these that the recorded job's own loader cannot take, and why."""
     if loader is None:
         return {}
     why, num = None, knobs.get("num_workers")

@@ -36,12 +36,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Share of what the link usually gives below which it is slow: the same links differ by a fifth
     from one machine to the next, and a fallback is a tenth."""
     still_rising: float = 1.15
-    """From one size to one twice as large or more, at the end of a test: the link's rate was not
-    reached yet."""
+    """Ratio from one size to one twice as large or more, at the end of a test, from which the
+    link's rate was not reached yet."""
     dip: float = 0.75
     """Share of a smaller size's bus bandwidth below which a larger one has fallen."""
     least_dip_bytes: int = 1 << 16
-    """Below, the start decides, and a microsecond is a third of it."""
+    """Bytes below which the start decides, and a microsecond is a third of it."""
     slow_start: float = 2.0
     """Times the usual, from which a start is slow."""
 
@@ -62,11 +62,11 @@ class LinkJudgement(Struct, frozen=True, kw_only=True):
     tier: Tier | None
     """None where the device is not known."""
     expected_bytes_per_s: float | None
-    """As bus bandwidth."""
+    """Rate expected, as bus bandwidth."""
     link_words: str
     """What that is: "NVLink, 300 GB/s"."""
     usual_start_s: float | None
-    """At most: of NCCL's slowest protocol, hop by hop."""
+    """Seconds of a start at most: of NCCL's slowest protocol, hop by hop."""
     seen_words: str
     """What link is no faster than what was reached, where it is below the expected."""
     dips: tuple[tuple[LinkRow, LinkRow], ...]
@@ -132,7 +132,7 @@ def reached_words(judgement: LinkJudgement) -> str:
 
 
 def spec_named(device: str | None) -> DeviceSpec | None:
-    """By its name alone: the tests print no more."""
+    """Device by its name alone: the tests print no more."""
     if device is None:
         return None
     return find_spec(
@@ -164,8 +164,8 @@ def _per_node(test: LinkTest) -> float:
 
 
 def _expected(tier: Tier, test: LinkTest) -> float:
-    """As bus bandwidth. A ring leaves a node once, and its bytes share that node's cards; each pair
-    of an all-to-all or a send crosses by its own."""
+    """Rate expected, as bus bandwidth. A ring leaves a node once, and its bytes share that node's
+    cards; each pair of an all-to-all or a send crosses by its own."""
     if test.num_nodes == 1:
         return tier.bytes_per_s * LINK_SHARE
     cards = _per_node(test) if test.kind in ("all_reduce", "all_gather", "reduce_scatter") else 1.0

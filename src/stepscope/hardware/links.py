@@ -60,7 +60,7 @@ class Tier(Struct, frozen=True, kw_only=True):
         return not (self.keeps_order or self.is_measured)
 
     def bus_bytes_per_s(self, usual_share: float, *, is_gather: bool = False) -> float:
-        """As collectives reach it."""
+        """Bus bandwidth as collectives reach it."""
         if self.is_measured:
             return self.bytes_per_s * usual_share
         own = self.share * (self.gather_share if is_gather else 1.0)

@@ -169,7 +169,7 @@ class _Scripts:
         self._started_in, self._started_ns = Path(started_in), started_ns
 
     def shown(self, path: Path) -> str:
-        """As it is seen from the folder that the run was started in."""
+        """Path as it is seen from the folder that the run was started in."""
         absolute = os.path.normpath(self._started_in / path)
         base = str(self._started_in)
         inside = os.path.commonpath([absolute, base]) == base

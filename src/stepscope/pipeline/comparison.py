@@ -22,7 +22,7 @@ from stepscope.readers.format import Source
 from stepscope.readers.run_folder.folder import RunRecord
 
 MAX_RANKS = 8
-"""Whose work is compared piece by piece."""
+"""Ranks whose work is compared piece by piece."""
 
 
 def read_side(recording: Recording, label: str) -> CompareSide:
@@ -51,8 +51,8 @@ def read_side(recording: Recording, label: str) -> CompareSide:
 
 
 def _failure(run: RunRecord) -> str | None:
-    """That the job failed, in words;
-    None for one that ended well, or was ended by us after the steps that were asked for."""
+    """Words that the job failed; None for one that ended well, or was ended by us after the steps
+    that were asked for."""
     code = run.metadata.get("exit_code")
     if (
         not isinstance(code, int)
@@ -86,7 +86,7 @@ def _pieces(
 
 
 def _spread(rows: Sequence[tuple[Source, RankFacts]]) -> Sequence[tuple[Source, RankFacts]]:
-    """At most MAX_RANKS of them, evenly over all, the first and the last among them."""
+    """Rows of at most MAX_RANKS ranks, evenly over all, the first and the last among them."""
     if len(rows) <= MAX_RANKS:
         return rows
     return [rows[round(i * (len(rows) - 1) / (MAX_RANKS - 1))] for i in range(MAX_RANKS)]

@@ -32,8 +32,8 @@ columns on the disk."""
 def context_of(
     trace: Trace, hardware: Calibrated | None, probed: ProbedOf | None = None
 ) -> RankContext:
-    """By what was measured on the machine,
-    where the trace is of its device; else by the datasheet."""
+    """Context by what was measured on the machine, where the trace is of its device; else by the
+    datasheet."""
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
     is_same = hardware is not None and device is not None and hardware.is_of(device.name)

@@ -232,7 +232,7 @@ class _Exchanged(Struct, frozen=True, kw_only=True):
     """What the ranks' collectives show together; the facts alone where they cannot be compared."""
 
     facts: tuple[RankFacts, ...]
-    """With waiting split from moving bytes."""
+    """Facts with waiting split from moving bytes."""
     rank_records: tuple[CollectiveRecords, ...] = ()
     matched: Matched | None = None
     lateness: tuple[Lateness, ...] = ()
@@ -299,7 +299,8 @@ def _step_time(
     sources: Sequence[Source],
     contexts: RankContexts,
 ) -> _StepTime:
-    """As it was given, else as the run's own clock measured it, else as a log reports it."""
+    """Step time as it was given, else as the run's own clock measured it, else as a log reports
+    it."""
     if given_ns is not None:
         return _StepTime(ns=given_ns)
     if run is not None and run.step_ns is not None:

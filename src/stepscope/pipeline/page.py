@@ -27,7 +27,7 @@ from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import assign_ranks
 
 MAX_RANKS_MATCHED = 8
-"""To draw when one of them waited for the others."""
+"""Ranks that are matched to draw when one of them waited for the others."""
 MORE_SLICES = 4_000
 """Slices of each timeline beside the first, so that the page stays small."""
 MAX_OTHER_RANKS = 3
@@ -45,7 +45,7 @@ class Page(Struct, frozen=True, kw_only=True):
     """Host stacks of the median rank, where stacks were recorded."""
     curves: Mapping[str, Curve] = field(default_factory=dict)
     peak_memory_bytes: Mapping[int, float] = field(default_factory=dict)
-    """By rank."""
+    """Peak memory by rank."""
     views: ProfilerViews | None = None
     """Views of the median rank."""
     roofs: DeviceRates | None = None

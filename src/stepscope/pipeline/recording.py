@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MIN_KEPT_BYTES = 32 << 20
 """Bytes of the traces' text from which a diagnosis is kept: less is judged within a second."""
 HARDWARE_VARIABLE = "STEPSCOPE_HARDWARE"
-"""In the environment: the hardware file that every command judges by."""
+"""Name in the environment of the hardware file that every command judges by."""
 
 
 def hardware_file(given: Path | None) -> Path | None:
@@ -177,7 +177,7 @@ class Recording:
         )
 
     def _of_traces(self) -> Diagnosis:
-        """As it was kept, else judged now."""
+        """Diagnosis as it was kept, else judged now."""
         options = self.options
         is_kept = options.use_cache and options.cluster is None and "job" not in self.__dict__
         if not is_kept or text_bytes(self.inputs.sources) < MIN_KEPT_BYTES:

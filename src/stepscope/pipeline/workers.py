@@ -32,7 +32,7 @@ MAX_DEATHS = 3
 can be to blame."""
 OUT_OF_MEMORY = "most likely for lack of memory"
 POLL_S = 1.0
-"""Between two looks at whether the workers are still there."""
+"""Seconds between two looks at whether the workers are still there."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -143,13 +143,13 @@ class _Queue:
 
 
 CONNECT_S = 15
-"""To reach a scheduler."""
+"""Seconds to reach a scheduler."""
 IDLE_S = 60.0
 """A cluster that has had no worker, or no scheduler, for this long is not waited for:
 one that grows on demand takes less."""
 MIN_TEXT_BYTES = 64 << 20
-"""Below it one process is done before others have started:
-these take a second or two, and read 20 to 40 MB in it."""
+"""Bytes of text below which one process is done before others have started: these take a second or
+two, and read 20 to 40 MB in it."""
 EXPANSION, COMPRESSED = 12, (".gz", ".zst", ".zstd", ".tgz")
 """A trace's text over its compressed size, about."""
 MIN_WIDTH = 64
@@ -321,7 +321,7 @@ def text_bytes(sources: Sequence[Source]) -> int:
 
 
 def num_cores() -> int:
-    """Those that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -23,7 +23,7 @@ class Judged(Struct, frozen=True, kw_only=True):
     device: str
     cases: tuple[ProbeCase, ...]
     asked: tuple[ProbeCase, ...]
-    """Those that were timed before, too; the most weighty first."""
+    """Cases asked for, those that were timed before, too; the most weighty first."""
 
     @property
     def num_known(self) -> int:

@@ -27,10 +27,10 @@ CODE = (
     "import os, sys; sys.path += sys.argv[1].split(os.pathsep); del sys.argv[1]; "
     f"import runpy; runpy.run_module({WORKER!r}, run_name='__main__', alter_sys=True)"
 )
-"""In another Python: where modules are looked for comes after the library's own folders, and never
-is the working folder."""
+"""Code for another Python: where modules are looked for comes after the library's own folders, and
+never is the working folder."""
 START_S = 60.0
-"""Beyond the budget, for Python, torch and the device to start."""
+"""Seconds beyond the budget, for Python, torch and the device to start."""
 RESERVED = 0.4
 """Share of the budget that is kept for chains and what else is compiled, where some of that is
 asked for."""
@@ -148,7 +148,7 @@ def _start(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With what it started itself to compile."""
+    """End the process with what it started itself to compile."""
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -170,7 +170,7 @@ def _compilers(num_chains: int) -> int:
 
 
 def _lines(out: Path) -> list[dict[str, dict[str, str]]]:
-    """As far as they were written."""
+    """Lines as far as they were written."""
     lines = []
     try:
         text = out.read_text(encoding="utf-8")

@@ -48,7 +48,7 @@ def probe_document(judged: Judged, probed: Probed | None, after: Diagnosis) -> I
 
 
 def _line(call: OperatorCall, rows: list[ProbeRow]) -> tuple[str, ...]:
-    """As it ran, and each other way with how many times as fast it is."""
+    """Line of a call as it ran, and each other way with how many times as fast it is."""
     rows = sorted(rows, key=lambda row: (len(row.way), BASES.index(row.way.split("+")[0])))
     now, *others = rows
     assert now.time is not None

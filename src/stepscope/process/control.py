@@ -18,8 +18,8 @@ from stepscope.protocol.untrusted import open_regular, parse_json_object, whole
 
 TAIL_BYTES = 16_384
 AHEAD_S = 3.0
-"""Between the request and the step it begins with: every rank looks once a second,
-and all must begin with the same step."""
+"""Seconds between the request and the step it begins with: every rank looks once a second, and all
+must begin with the same step."""
 RECORD_NOW = "record-now"
 """A file of this name in the run folder asks for a recording too."""
 

@@ -91,7 +91,7 @@ def _is_same(folder: str, here: str) -> bool:
 
 
 def _working_folder() -> str:
-    """Its real path; empty where it was removed."""
+    """Real path of the working folder; empty where it was removed."""
     try:
         return os.path.realpath(os.getcwd())
     except OSError:

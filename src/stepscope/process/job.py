@@ -19,7 +19,7 @@ MARK = "STEPSCOPE_JOB"
 their own, and a process whose parent has gone has another one. A job inside a job has both
 marks."""
 LOOK_S = 0.1
-"""Between two looks at a job."""
+"""Seconds between two looks at a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from stepscope.protocol.secrets import masked_words
 
 PACKAGE = Path(__file__).absolute().parents[1] / "__init__.py"
 LOOK_S = 0.5
-"""Between two looks at the run folder."""
+"""Seconds between two looks at the run folder."""
 SITE = PACKAGE.parent / "capture" / "site.py"
 """What every Python of a job starts with, but for its last lines."""
 

@@ -18,7 +18,7 @@ from stepscope.process.table import (
 )
 
 GRACE_S = 5.0
-"""Between asking a process to end and ending it."""
+"""Seconds between asking a process to end and ending it."""
 LOOK_S = 0.05
 CONTINUE = getattr(signal, "SIGCONT", None)
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
@@ -53,8 +53,8 @@ def members(first: FirstProcess | None, mark: bytes) -> set[int]:
 
 
 def hang_up(first: FirstProcess | None, mark: bytes) -> None:
-    """As the kernel does when a terminal closes. SIGHUP, because nohup makes a job ignore it; what
-    has left the session, as by setsid, is not asked."""
+    """Hang up as the kernel does when a terminal closes. SIGHUP, because nohup makes a job ignore
+    it; what has left the session, as by setsid, is not asked."""
     session, asked = os.getsid(0), set[int]()
     # A process may start another while we look.
     while pids := {pid for pid in members(first, mark) if _session(pid) == session} - asked:

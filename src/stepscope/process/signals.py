@@ -122,7 +122,7 @@ class Relay:
         return True
 
     def _stop(self) -> None:
-        """As the signal does where nobody takes it: a shell waits for this."""
+        """Stop as the signal does where nobody takes it: a shell waits for this."""
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._take)

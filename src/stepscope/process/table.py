@@ -28,8 +28,8 @@ class Process(NamedTuple):
     """R runs, S sleeps, D waits for a device, T is stopped, Z has ended."""
     cpu_s: float
     started_ticks: int
-    """Since the machine started: with the number it tells a process from a later one of the same
-    number."""
+    """Ticks since the machine started: with the number it tells a process from a later one of the
+    same number."""
     command: tuple[str, ...]
     environment: dict[str, str]
     """Empty where we may not look."""
@@ -43,7 +43,7 @@ class Process(NamedTuple):
 
 
 def rank_of(process: Process) -> int | None:
-    """Its number in its job, where its environment has one."""
+    """Rank of a process in its job, where its environment has one."""
     for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"):
         if process.environment.get(name, "").isdecimal():
             return int(process.environment[name])
@@ -83,12 +83,13 @@ def processes(*, with_words: bool = True) -> dict[int, Process]:
 
 
 def read_environment(pid: int) -> bytes:
-    """As the system has it; empty where we may not look."""
+    """Environment as the system has it; empty where we may not look."""
     return _read(f"{PROC}/{pid}/environ")
 
 
 def descendants(pids: Iterable[int], running: dict[int, Process]) -> list[Process]:
-    """Those it started, those they started, and so on; parents before their children."""
+    """Processes that these started, those they started, and so on; parents before their
+    children."""
     children: dict[int, list[Process]] = {}
     for process in running.values():
         children.setdefault(process.parent, []).append(process)

@@ -18,7 +18,7 @@ CODE = "import sys; sys.path.append(sys.argv[1])\n"
 CODE += "from stepscope.process.watchdog_process import main; main(*sys.argv[2:])"
 SOURCES = Path(__file__).absolute().parents[2]
 ANSWER_S = 5.0
-"""On a busy machine a Python that has just been started takes a while to answer."""
+"""Seconds to answer: on a busy machine a Python that has just been started takes a while."""
 
 
 class Watchdog:

@@ -20,7 +20,7 @@ from typing import Any
 from stepscope.protocol.json_text import json_text
 
 MARK, STARTED_IN = "mark", "started_in"
-"""In RUN/run.json."""
+"""Fields of RUN/run.json."""
 KEY_BYTES = 32
 KEY_NAME = "run-key-{machine}"
 MACHINE_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
@@ -79,7 +79,7 @@ def _digest(key: bytes, run: Path, command: Sequence[object], started_in: str) -
 
 
 def _key(*, is_made: bool) -> bytes | None:
-    """This user's on this machine; None where there is none, or where others may read it."""
+    """Key of this user on this machine; None where there is none, or where others may read it."""
     path = state_folder() / KEY_NAME.format(machine=_machine())
     key = _read_key(path)
     if key is not None or not is_made or path.exists():

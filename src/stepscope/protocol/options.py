@@ -24,13 +24,13 @@ class Options:
     """Steps before a recording may begin by itself: the first ones compile,
     allocate and fill caches."""
     warm_up_s: float = 1.0
-    """And seconds."""
+    """Seconds of warm-up, beside its steps."""
     num_steps: int = 3
     """Steps in a recording."""
     num_windows: int = 1
     """Recordings a job makes by itself."""
     every_steps: int = 1000
-    """Between two of them."""
+    """Steps between two recordings."""
     stacks: bool = False
     """Whether recordings have Python's stacks: source locations,
     for a larger file and a slower window."""
@@ -40,7 +40,7 @@ class Options:
     memory: bool = False
     """Whether recordings have allocations."""
     sample_s: float = 1.0
-    """Between two samples of the counters."""
+    """Seconds between two samples of the counters."""
     max_steps: int | None = None
     """The number of the last step, after which every rank ends itself;
     the step that made the rank's folder is number 0."""
@@ -59,7 +59,7 @@ class Options:
 
     @property
     def values(self) -> dict[str, Any]:
-        """As RUN/run.json has it."""
+        """Values as RUN/run.json has them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

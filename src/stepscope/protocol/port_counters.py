@@ -28,7 +28,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     RX: ("rx_bytes_phy",),
     TX: ("tx_bytes_phy",),
 }
-"""By our name: the other names, in small letters."""
+"""Other names of each counter, in small letters, by our name."""
 NAMES: dict[str, str] = {word: name for name, words in ALIASES.items() for word in (name, *words)}
 WORDS_OF_FOUR: dict[str, str] = {
     "port_rcv_data": RX,

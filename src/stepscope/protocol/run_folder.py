@@ -43,7 +43,7 @@ SCHEMA = "stepscope.run/1"
 RUNS = "stepscope-runs"
 """Where runs are kept, seen from where the job was started."""
 TAGS_FILE = "tags.json"
-"""In RUNS: names that a person gave to runs."""
+"""File in RUNS with names that a person gave to runs."""
 RUN_FILE = "run.json"
 RANK_FILE = "rank.json"
 STEPS_FILE = "steps.jsonl"
@@ -72,10 +72,10 @@ RUN_FILES = (
 """What a run has beside its traces."""
 SITE_FOLDER = "site"
 ENTERED_FILE = "entered"
-"""In the site folder, from when the capture first got into a process that imports torch."""
+"""File in the site folder, from when the capture first got into a process that imports torch."""
 ASIDE_FILE = "aside"
-"""In the site folder, where another `stepscope run` inside of the job, or around it, records what
-it starts: that one's folder."""
+"""File in the site folder, where another `stepscope run` inside of the job, or around it, records
+what it starts: that one's folder."""
 RANK_FOLDER = re.compile(r"^rank-(\d{1,7})(?:\.(\d{1,10}))?$")
 """The number of the rank, and of the process where another one of the same rank was there before
 it."""

@@ -146,12 +146,12 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}
 
 
 def raised_by(code: str, names: Iterable[str]) -> frozenset[str]:
-    """Those of these settings that the fix of a finding only ever raises."""
+    """Settings of these that the fix of a finding only ever raises."""
     return (RAISED - LOWERED.get(code, frozenset())) & frozenset(names)
 
 
 def checked(knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """These settings, each of its kind and within its bounds.
+    """Check that each of these settings is of its kind and within its bounds.
 
     A ValueError says what is wrong with one that is not.
     """

@@ -126,7 +126,7 @@ def _tag(folder: Path, name: str, text: str) -> int:
 
 
 def _seen_from(path: Path, folder: Path) -> str:
-    """Its name where it lies in the folder, so that the folder may be moved; else all of its
+    """Name of a run where it lies in the folder, so that the folder may be moved; else all of its
     path."""
     whole = path.resolve()
     return whole.name if whole.parent == folder.resolve() else str(whole)
@@ -171,7 +171,7 @@ def _prune(options: Options, asked: Prune) -> int:
 def prunable(
     entries: Sequence[RunEntry], keep: int | None, older_ns: int | None, now_ns: int
 ) -> list[RunEntry]:
-    """Those that both limits allow to go. A tag keeps a run, and so does a job that still writes to
+    """Runs that both limits allow to go. A tag keeps a run, and so does a job that still writes to
     it."""
     chosen = []
     for number, entry in enumerate(entries):

@@ -88,7 +88,7 @@ def pruned_document(
 
 
 def runs_json(folder: str, entries: Sequence[RunEntry], pruned: Sequence[str] | None = None) -> str:
-    """As stepscope.runs/1."""
+    """Write as stepscope.runs/1."""
     names = None if pruned is None else tuple(pruned)
     return encode(RunsContract(folder=folder, runs=tuple(entries), pruned=names))
 

@@ -42,7 +42,7 @@ def run_scaling(
 
 
 def quantities_of(scaling: Scaling) -> Quantities:
-    """Those of the widest run that could be compared."""
+    """Quantities of the widest run that could be compared."""
     from stepscope.core.gate import Quantities
 
     gains = [gain for gain in scaling.gains if gain is not None]

@@ -183,7 +183,7 @@ def _scaled(ns: int, over: int, under: int) -> int:
 
 
 def fit_amdahl(runs: Sequence[WidthRun]) -> Amdahl | None:
-    """By the step times of strong scaling."""
+    """Fit by the step times of strong scaling."""
     return fit_times([(run.width, float(run.step.ns)) for run in runs if run.step.ns])
 
 

@@ -19,7 +19,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     lost_ns: int
     """The step less the ideal; negative where the run is better than that."""
     parts_ns: Mapping[str, int | None] | None
-    """By SCALING_PARTS, summing to `lost_ns`."""
+    """Time by SCALING_PARTS, summing to `lost_ns`."""
     worst: str | None
     """The part that lost most; None where nothing is lost or the parts are not known."""
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PROTO = (".pftrace", ".perfetto-trace", ".pftrace.gz")
 JSON = (".json", ".json.gz")
 ROOM_NS = 60_000_000_000
-"""Before the first event, where a run's counters may begin before its recording does."""
+"""Room before the first event, where a run's counters may begin before its recording does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class _Job:
     recording: Recording
 
     def over(self) -> dict[int, tuple[int, int]]:
-        """By rank, from its first step to its last, or all that was recorded, in the file's
-        time."""
+        """Time of each rank from its first step to its last, or all that was recorded, in the
+        file's time."""
         spans = {}
         for head, facts, shift in zip(self.heads, self.facts, self.aligned.shift_ns, strict=True):
             windows = facts.steps.windows if facts is not None else ()

@@ -223,7 +223,7 @@ class Run:
         return lambda: self._build([name])[name]
 
     def _build(self, names: Iterable[str]) -> Mapping[str, ArrowTable]:
-        """These tables, those that are not there yet in one pass over the traces."""
+        """Build these tables, those that are not there yet in one pass over the traces."""
         wanted = list(names)
         missing = [name for name in wanted if name not in self._built]
         if missing:

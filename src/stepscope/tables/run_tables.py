@@ -65,7 +65,7 @@ class RunTables:
         self.notes = list(recording.inputs.notes)
 
     def build(self, names: Iterable[str]) -> dict[str, ArrowTable]:
-        """These tables, of all ranks."""
+        """Build these tables, of all ranks."""
         wanted = list(dict.fromkeys(names))
         built: dict[str, ArrowTable] = {}
         if "findings" in wanted:

@@ -105,7 +105,7 @@ class Table:
         return int(self.to_arrow().num_rows)
 
     def __repr__(self) -> str:
-        """Its rows, where they are there already: looking at a name builds nothing."""
+        """Show its rows, where they are there already: looking at a name builds nothing."""
         if self._rows is None:
             return f"<stepscope table {self.name}: not built yet, {len(self.columns)} columns>"
         return str(self)

@@ -300,7 +300,7 @@ def _integral(end: float, ceiling: int) -> float:
 
 
 def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
-    """Which keys a query sees; `None` when the record does not say whether it is causal."""
+    """Band of keys that a query sees; `None` when the record does not say whether it is causal."""
     if spec.mask_type:
         return _masked_band(spec, inputs)
     flags = (flag_at(inputs, index) for index in spec.causal)

@@ -73,7 +73,7 @@ BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 
 
 def category(dtype: str) -> int:
-    """Which of bool < integer < float < complex this is."""
+    """Category of a type: bool < integer < float < complex."""
     if dtype == "bool":
         return BOOL
     if dtype.startswith("complex"):

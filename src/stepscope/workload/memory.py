@@ -260,8 +260,8 @@ class Stream(Struct, frozen=True, kw_only=True):
 
     kind: str
     flops: int
-    """Per element of the input at `like[0]`,
-    or at `reads[0]` when nothing of its size is written."""
+    """FLOPs per element of the input at `like[0]`, or at `reads[0]` when nothing of its size is
+    written."""
     reads: tuple[int, ...]
     like: tuple[int, ...] = ()
     """An output has the dims and type of the input at each of these."""

@@ -61,7 +61,7 @@ class Pointwise(Struct, frozen=True, kw_only=True):
     num_args: int
     """Arguments that can be tensors; a tensor after them is `out=`."""
     flops: int = 1
-    """Per element of the output."""
+    """FLOPs per element of the output."""
     kind: str = "pointwise"
     in_place: bool = False
     out_dtype: str = ""
@@ -224,7 +224,7 @@ _LISTS = {
 
 
 def list_work(inputs: ParsedInputs, *, flops: int, kind: str) -> Work | None:
-    """So many FLOPs for each element of the first list."""
+    """Work of so many FLOPs for each element of the first list."""
     shapes = shapes_at(inputs, 0)
     if shapes is None:
         return None
@@ -259,11 +259,11 @@ OPTIMIZERS: Mapping[str, Model] = {
 
 class Reduction(Struct, frozen=True, kw_only=True):
     flops: int = 1
-    """Per element of the input."""
+    """FLOPs per element of the input."""
     one_dim: bool = False
     """An overload takes a single dimension, followed by keepdim."""
     has_indices: bool = False
-    """That overload gives the indices too."""
+    """Whether that overload gives the indices too."""
     has_dtype: bool = False
     """The output's type can be named:
     after keepdim, or right after the input when all is reduced."""

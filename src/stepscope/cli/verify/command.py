@@ -42,7 +42,8 @@ __all__ = ["Options", "run"]
 RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
 MIN_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
-"""For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
+"""Limits for a run that nobody gave one: so many seconds at least, and so many times the longest
+before it."""
 
 
 def run(options: Options) -> int:
@@ -105,8 +106,8 @@ def check_commands(sides: Sides) -> None:
 
 
 def applied_words(codes: Sequence[str], command: Sequence[str] = ()) -> list[str]:
-    """Which values a finding's code stands for here, and why these: what the last run of this
-    command proposed, else what is known of the machine alone."""
+    """Words for the values that a finding's code stands for here, and why these: what the last run
+    of this command proposed, else what is known of the machine alone."""
     from stepscope.cli.verify.recorded import recorded_fixes
     from stepscope.core.experiments.trials import Change
     from stepscope.experiments.fix_values import fix_reasons
@@ -298,7 +299,7 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
 
 
 WORTH_TELLING_S = 120.0
-"""That all runs of an experiment may take."""
+"""Seconds from which the time that all runs of an experiment may take is told beforehand."""
 
 
 class Progress:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def read_prediction(given: Judged, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
-    """From --predicted, or the finding in --from that these codes name or one of these settings is
-    for."""
+    """Prediction from --predicted, or the finding in --from that these codes name or one of these
+    settings is for."""
     finding = given.finding
     if given.predicted is not None and given.predicted_by is not None:
         raise UsageError(

@@ -178,7 +178,7 @@ def verification_answer(document: Mapping[str, Any]) -> str:
 
 
 def short(text: str) -> str:
-    """On one line, at most MAX_TEXT letters."""
+    """Shorten to one line, at most MAX_TEXT letters."""
     words = " ".join(text.split())
     return words if len(words) <= MAX_TEXT else f"{words[: MAX_TEXT - 3]}..."
 

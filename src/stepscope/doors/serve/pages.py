@@ -38,7 +38,7 @@ class Answer:
     status: int = 200
     kind: str = "text/html"
     has_ended: bool | None = None
-    """For a frame: whether the job has."""
+    """Whether the job has ended, for a frame."""
 
 
 class Pages:

@@ -23,7 +23,7 @@ from stepscope.runs.view import age_words, size_words, verdict_words
 STYLES = ("page.css", "serve.css")
 MAX_COMMAND = 120
 MAX_COMMANDS = 200
-"""To choose from, the most frequent."""
+"""Commands to choose from, the most frequent."""
 MIN_PART = 0.005
 """Share of a step from which a part has a place in its bar."""
 PICTURES = (

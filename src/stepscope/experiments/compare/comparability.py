@@ -20,7 +20,7 @@ class Term(Struct, frozen=True, kw_only=True):
     """One thing that must be the same."""
 
     name: str
-    """As in --allow."""
+    """Name as in --allow."""
     words: str
     read: Read
     varies: bool = False
@@ -73,7 +73,7 @@ def widened(allowed: Collection[str]) -> frozenset[str]:
 def differences(
     baseline: Sequence[Setup], candidate: Sequence[Setup], allowed: Collection[str] = ()
 ) -> tuple[Difference, ...]:
-    """In what the sides differ. What was not measured on one of them differs in nothing."""
+    """Differences of the sides. What was not measured on one of them differs in nothing."""
     may = widened(allowed)
     differing = []
     for term in TERMS:
@@ -138,8 +138,8 @@ WHY_UNTAKEN = {
 
 
 def causes(refused: Sequence[Difference]) -> tuple[Difference, ...]:
-    """Those that follow from none of the others: another seed makes other data, and is what is to
-    be fixed."""
+    """Differences that follow from none of the others: another seed makes other data, and is what
+    is to be fixed."""
     following = {name for difference in refused for name in IMPLIED.get(difference.what, ())}
     return tuple(difference for difference in refused if difference.what not in following)
 
@@ -182,7 +182,7 @@ differs; on both sides, it is another model's."""
 
 
 def _flops_change(before: WorkDone, after: WorkDone) -> float | None:
-    """By which share the FLOPs differ; None where those of one are not known."""
+    """Share by which the FLOPs differ; None where those of one are not known."""
     if not before.all_flops or not after.all_flops:
         return None
     return abs(after.all_flops / before.all_flops - 1)

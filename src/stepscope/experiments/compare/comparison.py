@@ -130,7 +130,7 @@ def _waits_as_transfers(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _used(parts: dict[str, float], other: dict[str, float]) -> dict[str, float]:
-    """Without the parts that neither has."""
+    """Parts without those that neither has."""
     return {part: ns for part, ns in parts.items() if ns or other[part]}
 
 

@@ -152,7 +152,7 @@ def device_change(before: Pieces, after: Pieces) -> tuple[DeviceChange, tuple[Ch
 
 
 def _alike(made: Iterable[Changed]) -> Iterable[Changed]:
-    """Those that changed, one entry for an operator whose shapes all changed in the same way."""
+    """Operators that changed, one entry where all shapes of one changed in the same way."""
     groups: dict[tuple[object, ...], list[Changed]] = defaultdict(list)
     for changed in made:
         if changed.how:

@@ -19,7 +19,7 @@ OWN = re.compile(
     r"^environment\.(MASTER_PORT|TORCHELASTIC_RUN_ID|SLURM_JOB_ID|PYTHONPATH|TORCHELASTIC_\w*(ERROR_FILE|RUN_ID|RESTART)\w*)$"
     r"|(^|\.)(pid|perf_ns|wall_ns|uuid|num_objects\w*|tasks_outstanding|free_bytes|load\w*|\w*_free\w*|\w*available\w*)$"
 )
-"""They differ from run to run by themselves."""
+"""Settings that differ from run to run by themselves."""
 MAX_CHARS = 200
 MAX_DEPTH = 4
 
@@ -88,7 +88,7 @@ def knobs_of_facts(run: RunFacts) -> dict[str, str]:
 def changed_knobs(
     before: Mapping[str, str] | None, after: Mapping[str, str] | None
 ) -> tuple[Knob, ...]:
-    """Those that differ. Nothing is said of a run whose settings were not recorded."""
+    """Settings that differ. Nothing is said of a run whose settings were not recorded."""
     if before is None or after is None:
         return ()
     names = sorted(set(before) | set(after), key=lambda name: (_order(name), name))

@@ -27,7 +27,7 @@ steps may be in or out."""
 OPTIMIZER = "optimizer"
 
 FUSED = re.compile(r"triton|compiled|fused|inductor", re.IGNORECASE)
-"""In the names of what a compiler, or a person, made of several operators."""
+"""Parts of the names of what a compiler, or a person, made of several operators."""
 
 Shares = dict[int, Share]
 Landmark = int | str | None

@@ -25,8 +25,8 @@ from stepscope.core.trace import NONE, Int64, Kind, OpInputs
 from stepscope.protocol.untrusted import parse_json
 
 PHASES = ("forward", "backward", "optimizer", "recompute")
-"""In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER; recompute is of backward: forward
-operators run again."""
+"""Phases in the order of core.comms' FORWARD, BACKWARD, OPTIMIZER; recompute is of backward:
+forward operators run again."""
 RECOMPUTE = 3
 _NUMBERED = re.compile(
     r"^(?:triton_\w*?|(?:CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph).*)$"
@@ -81,14 +81,14 @@ class Pieces(Struct, frozen=True, kw_only=True):
     where: str
     sorts: tuple[WorkKey, ...]
     details: tuple[dict[str, Detail], ...]
-    """For each sort its kernels by name; empty on the host."""
+    """Kernels of each sort by name; empty on the host."""
     calls: tuple[tuple[int, float], ...]
-    """In order: the sort of each call and its time, in a step's nanoseconds. Empty where the order
+    """Calls in order: the sort of each and its time, in a step's nanoseconds. Empty where the order
     is not known."""
     each: float
     """Calls a step that one of `calls` stands for."""
     shares: tuple[Share, ...]
-    """For each sort all of it."""
+    """Shares of each sort, all of it."""
     busy_ns: float
     ranks: tuple[int, ...]
 

@@ -33,7 +33,7 @@ class WorkDone(Struct, frozen=True, kw_only=True):
     world_size: int | None = None
     batch_size: int | None = None
     num_batches: float | None = None
-    """On one rank."""
+    """Batches on one rank."""
     flops: float | None = None
     """The model's, on all ranks read; None where less than most of the work is known."""
     num_read: int | None = None
@@ -43,7 +43,7 @@ class WorkDone(Struct, frozen=True, kw_only=True):
 
     @property
     def all_flops(self) -> float | None:
-        """On all ranks: those that were not read are taken to do what the others do."""
+        """FLOPs on all ranks: those that were not read are taken to do what the others do."""
         if self.flops is None or not self.num_read or self.world_size is None:
             return self.flops
         return self.flops * max(1.0, self.world_size / self.num_read)
@@ -62,7 +62,7 @@ class CompareSide(Struct, frozen=True, kw_only=True):
     kind: str
     """run, traces or diagnosis."""
     step_ns: float | None
-    """As the diagnosis has it."""
+    """Step time as the diagnosis has it."""
     step_source: str
     """given, measured, log or trace."""
     unprofiled: tuple[int, ...] = ()
@@ -108,7 +108,7 @@ def side_of(
     knobs: Mapping[str, str] | None = None,
     peaks: Mapping[int, float] | None = None,
 ) -> CompareSide:
-    """From a diagnosis with all its facts. `steps` are the unprofiled ones of a run folder."""
+    """Side from a diagnosis with all its facts. `steps` are the unprofiled ones of a run folder."""
     facts = diagnosis.facts
     rank = facts.median_rank if facts.ranks else None
     # What the diagnosis does not take for a step is none here either.

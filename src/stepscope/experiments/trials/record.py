@@ -204,7 +204,7 @@ def _ends_with(rows: Sequence[unprofiled.Row]) -> str | None:
 
 
 def _taken(run: RunRecord, change: Change) -> tuple[dict[str, int], list[str]]:
-    """On how many objects of the first rank each knob was set, and why one was not."""
+    """Number of objects of the first rank that each knob was set on, and why one was not."""
     # By the names of settings stand counts and words here, not the settings' own values.
     applied = read_json_object(run.ranks[0].folder / APPLIED_FILE) if run.ranks else {}
     counts, reasons = as_object(applied.get("counts")), as_object(applied.get("reasons"))

@@ -35,7 +35,7 @@ def last_line(tail: str) -> str:
 
 
 CALL_S = 0.5
-"""Between two calls of on_steps, and two writes of the job while somebody listens."""
+"""Seconds between two calls of on_steps, and two writes of the job while somebody listens."""
 WINDOW_STEPS = 3
 MAX_OUTPUT_BYTES = 64 << 20
 """Kept of what a job writes to one of its streams: many trials must not fill the disk."""

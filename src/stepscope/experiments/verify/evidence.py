@@ -147,7 +147,7 @@ class Evidence:
         return self._scaled(run, trimmed_mean(steps[-max(len(steps) // 3, 1) :]))
 
     def _scaled(self, run: Measured, step_ns: float) -> float:
-        """In the unit of `time`."""
+        """Step time in the unit of `time`."""
         return step_ns * self.time(run) / (run.step_ns or 1.0)
 
     def summary(self, side: Side, *, is_by_mean: bool = False) -> SideSummary:

@@ -220,7 +220,7 @@ class _Experiment:
         return reason_for(self.verdict, self.interval, self.evidence)
 
     def _go_through(self) -> None:
-        """Until there is a verdict, or the time is over."""
+        """Run until there is a verdict, or the time is over."""
         policy = self.policy
         most = 2 * policy.num_rehearsals + RUNS_A_ROUND * policy.max_rounds
         try:
@@ -276,7 +276,7 @@ class _Experiment:
         self._look(is_last=number + 1 >= self.policy.max_rounds or self._is_spent())
 
     def _look(self, *, is_last: bool) -> None:
-        """At the whole rounds, where it is time for it."""
+        """Look at the evidence at the whole rounds, where it is time for it."""
         evidence = self.evidence
         errors = share_of_errors(self.policy, evidence.num_rounds, is_last=is_last)
         if errors is None:

@@ -30,8 +30,8 @@ NOISE_FACTOR = 3.0
 """Times the baseline's distance from itself: one pair of runs tells it only roughly."""
 
 MAX_NOISE = 0.01
-"""Beyond this the baseline's distance from itself is not rounding that grew, but another run: no
-seed."""
+"""Distance of the baseline from itself beyond which it is not rounding that grew, but another run:
+no seed."""
 
 Rows = Sequence[NumericRow]
 Read = Callable[[NumericRow], "float | None"]
@@ -153,7 +153,7 @@ def _apart(gap: Gap) -> str:
 
 
 def _gap(first: Rows, second: Rows, read: Read, tolerance: float) -> Gap:
-    """Over the steps that both have."""
+    """Gap over the steps that both have."""
     others = {row.step: value for row in second if (value := read(row)) is not None}
     pairs = [
         (row.step, value, others[row.step])
@@ -187,7 +187,7 @@ def _relative(a: float, b: float, least: float) -> float:
 
 
 def _digests(first: Rows, second: Rows) -> tuple[int, int]:
-    """After how many steps the parameters had the same bits, and how many were compared."""
+    """Number of steps after which the parameters had the same bits, and how many were compared."""
     others = {row.step: row.parameters for row in second if row.parameters is not None}
     pairs = [
         (row.parameters, others[row.step])

@@ -136,7 +136,7 @@ def paired_interval(
 
 
 def half_width(interval: Interval) -> float:
-    """As a share of the value: 0.02 is two per cent either way."""
+    """Half width as a share of the value: 0.02 is two per cent either way."""
     if interval.low is None or interval.high is None:
         return math.inf
     return math.sqrt(interval.high / interval.low) - 1

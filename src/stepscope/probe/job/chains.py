@@ -128,7 +128,7 @@ class Chain:
         return self.torch.empty_strided(dims, strides, dtype=kind, device=self._maker.device)
 
     def _result(self, part: int, size: int, kind: Any) -> int | None:
-        """Which of a part's results has this size and type; None where none has."""
+        """Index of a part's result that has this size and type; None where none has."""
         made = self._made[part]
         results = made if isinstance(made, (tuple, list)) else (made,)
         for place, each in enumerate(results):

@@ -223,7 +223,7 @@ def _optimizer(maker: Maker, call: dict[str, Any], way: Way) -> Call:
 
 
 def _copy(maker: Maker, call: dict[str, Any], way: Way) -> Call:
-    """So many bytes to the device."""
+    """Copy of so many bytes to the device."""
     torch, (size,) = maker.torch, call["dims"][0]
     source = torch.zeros(size, dtype=torch.uint8, pin_memory=way.pinned)
     target = torch.empty(size, dtype=torch.uint8, device=maker.device)
@@ -231,7 +231,7 @@ def _copy(maker: Maker, call: dict[str, Any], way: Way) -> Call:
 
 
 def _cast(maker: Maker, call: dict[str, Any], way: Way) -> Call:
-    """To the way's type."""
+    """Cast to the way's type."""
     torch = maker.torch
     tensor = maker.tensor(call["dims"][0], [], call["types"][0])
     to = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(way.precision, torch.float32)

@@ -50,7 +50,7 @@ def _goes_on(num: int, once: float, spent_s: float, case_s: float) -> bool:
 
 
 class DeviceTimer:
-    """For calls that are queued on a GPU."""
+    """Timer for calls that are queued on a GPU."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -101,7 +101,7 @@ class DeviceTimer:
 
 
 class HostTimer:
-    """For calls whose work is done when they return."""
+    """Timer for calls whose work is done when they return."""
 
     def time(self, calls: Sequence[Call], case_s: float = CASE_S) -> dict[str, Any]:
         """One call's time, from rounds over all of them."""

@@ -31,7 +31,7 @@ from stepscope.probe.job.timing import DeviceTimer, HostTimer, warm_up
 from stepscope.protocol.json_text import json_text
 
 GRACE_S = 10.0
-"""After the budget, for the case that runs then; what takes longer is cut off."""
+"""Seconds after the budget, for the case that runs then; what takes longer is cut off."""
 WARM_S = 0.5
 ROOM = 0.7
 """Share of the free memory that a case may take."""
@@ -111,7 +111,7 @@ class Worker:
         return 0
 
     def _time_until(self, cases: list[dict[str, Any]], end: float) -> list[dict[str, Any]]:
-        """Those for which there was no time."""
+        """Time cases until the end and return those for which there was no time."""
         left = []
         for case in cases:
             needed_s = COMPILE_S if compiles(case) else 0.0

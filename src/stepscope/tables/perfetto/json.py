@@ -165,7 +165,7 @@ class JsonWriter:
 
 
 def _device(device: DeviceProperties) -> dict[str, str | int | None]:
-    """In the words of PyTorch's profiler."""
+    """Device in the words of PyTorch's profiler."""
     major, minor = device.compute_capability or (None, None)
     known: dict[str, str | int | None] = {
         "id": device.index,

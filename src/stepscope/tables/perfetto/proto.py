@@ -86,7 +86,7 @@ class ProtoWriter:
     def __init__(self, file: BinaryIO, origin_wall_ns: int) -> None:
         self._file = file
         self._interned: dict[tuple[int, int], dict[str, int]] = {}
-        """By process and kind of text."""
+        """Texts by process and kind of text."""
         self._begun: set[int] = set()
         # So that the viewer can tell the time of day. Its own clock, BOOTTIME, begins at the file's
         # origin.
@@ -230,7 +230,7 @@ class ProtoWriter:
         self._packet(number(SEQUENCE, ABOUT) + data(DESCRIPTOR, number(UUID, uuid) + fields))
 
     def _codes(self, process: int, kind: int, table: Sequence[str], code: Int64) -> Int64:
-        """For each code, the number under which its text is interned; what is below 0 stays so."""
+        """Number under which the text of each code is interned; what is below 0 stays so."""
         used = np.unique(code[code >= 0])
         iids = np.full(len(table) + 1, NONE, np.int64)
         iids[used] = self._intern(process, kind, [table[index] for index in used.tolist()])

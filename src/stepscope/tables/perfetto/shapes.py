@@ -13,7 +13,7 @@ MAX_CHARS = 2000
 """Characters of one name: a stranger's file may hold one of a megabyte."""
 Value = str | int | float
 SHAPES = "Input Dims"
-"""As PyTorch's profiler calls them."""
+"""Name that PyTorch's profiler gives to shapes."""
 
 
 class Arg(Struct, frozen=True, kw_only=True):

@@ -239,7 +239,7 @@ class Timeline:
         return track, np.concatenate(orders) if orders else np.empty(0, np.int64)
 
     def _arrows(self, trace: Trace, links: Links, drawn: Bool) -> tuple[Int64, tuple[Int64, Int64]]:
-        """From each launch to what it launched, numbered in the whole file."""
+        """Arrows from each launch to what it launched, numbered in the whole file."""
         launch = np.where(trace.device_work, links.launch, NONE)
         ends = np.flatnonzero((launch != NONE) & drawn & drawn[np.maximum(launch, 0)])
         number = np.arange(len(ends), dtype=np.int64) + self._num_arrows + 1

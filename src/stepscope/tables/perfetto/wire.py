@@ -74,7 +74,7 @@ def reals(field: int, values: Float64) -> list[Piece]:
 
 
 def inside(field: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """These pieces as one message inside another."""
+    """Write these pieces as one message inside another."""
     return [tag(field, BYTES) + varint(sum(map(_width, pieces))), *pieces]
 
 

@@ -37,7 +37,8 @@ TABLES = {
     table.name: table
     for table in decode(Path(__file__).with_suffix(".json").read_bytes(), type=list[TableSpec])
 }
-"""By name, in the order they are shown. docs/query.md has the same, and a test compares them."""
+"""Tables by name, in the order they are shown. docs/query.md has the same, and a test compares
+them."""
 
 
 class Values(Struct, frozen=True, kw_only=True):

@@ -83,7 +83,7 @@ def _of_kind(records: CollectiveRecords, values: Values) -> Values:
 
 
 def window_rows(context: RankContext) -> Rows:
-    """Which step each measured window is of, and how long the host was in it."""
+    """Rows of the measured windows: which step each is of, and how long the host was in it."""
     step = window_steps(context)
     host: Int64 = np.append(context.cut.host_end - context.cut.host_start, 0)
     return {

@@ -16,11 +16,11 @@ from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.tables.timeline.tracks import Spans
 
 BACKLOG = -2
-"""It waited for work from before the recording."""
+"""Mark of a task that waited for work from before the recording."""
 
 
 class CriticalPath(Struct, frozen=True, kw_only=True):
-    """From the first link of the chain to the last."""
+    """Chain of links, from the first to the last."""
 
     task: Int64
     """The graph's task; NONE where the host is what everything waits for."""
@@ -39,12 +39,12 @@ class _Timing(Struct, frozen=True, kw_only=True):
 
     end: list[float]
     by: list[int]
-    """Per task: the task it waited for, NONE for its launch, or BACKLOG."""
+    """Task that each task waited for, NONE for its launch, or BACKLOG."""
     launched_in: list[int]
     call_at: list[float]
     """When the host came to each call, and to the end of the last."""
     waited: list[bool]
-    """Per call: whether the host left it when the task ended that it waits for."""
+    """Whether the host left each call when the task ended that it waits for."""
 
 
 def critical_path(graph: Graph, *, backlog_ns: float = 0.0) -> CriticalPath:
@@ -81,7 +81,8 @@ def critical_path(graph: Graph, *, backlog_ns: float = 0.0) -> CriticalPath:
 
 
 def call_part(graph: Graph) -> Int64:
-    """Per call, which of HOST_PARTS took most of the host's time from it to the next."""
+    """Index of the part of HOST_PARTS that took most of the host's time from each call to the
+    next."""
     most: Int64 = np.argmax(np.stack([graph.call_parts[part] for part in HOST_PARTS]), axis=0)
     return most
 

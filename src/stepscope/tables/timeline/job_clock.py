@@ -25,7 +25,7 @@ class Aligned(Struct, frozen=True, kw_only=True):
     """Where each rank stands on the one clock."""
 
     shift_ns: tuple[int, ...]
-    """Per head: added to its times gives nanoseconds from the file's origin."""
+    """Nanoseconds that added to each head's times give nanoseconds from the file's origin."""
     origin_wall_ns: int
     """The wall clock of the reference rank at the origin."""
     matched: Matched | None
@@ -33,8 +33,8 @@ class Aligned(Struct, frozen=True, kw_only=True):
 
 
 def align(heads: Sequence[RankClock], room_ns: int = 0) -> Aligned:
-    """By the ends of the collectives that ranks share, else by their wall clocks.
-    The origin lies `room_ns` before all events."""
+    """Align by the ends of the collectives that ranks share, else by their wall clocks. The origin
+    lies `room_ns` before all events."""
     assert heads
     reference = min(heads, key=lambda head: head.rank)
     # Without a base on both sides two recordings' times say nothing about each other,

@@ -21,7 +21,7 @@ UNITS = (
     ("_bytes_s", "bytes/s"), ("_bytes", "bytes"), ("_percent", "%"), ("_mhz", "MHz"), ("_w", "W"),
     ("_c", "degrees C"), ("_cores", "cores"), ("_s_per_s", "s/s"), ("_per_s", "1/s"), ("_s", "s"),
 )  # fmt: skip
-"""By how a counter's name ends."""
+"""Units by how a counter's name ends."""
 
 
 def sampled_series(record: RankRecord, low_ns: int, high_ns: int) -> list[Series]:
