@@ -51,6 +51,8 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "topology": ("", ("slow-link", "6 of 6 pairs", "4 SYS, 2 PHB")),
     "deepspeed": ("", ("exposed-collectives", "bwd_allreduce_microstep", "37%", "overlap_comm")),
     "megatron": ("", ("starved-loader", "batch-generator", "31%", "num_workers")),
+    "top": ("", ("Not judged", "python (4410)", "one core", "nvidia-smi dmon")),
+    "part_of_nvidia_smi": ("", ("idle-device", "only look", "22%", "48 of 52 GB")),
     "explain": ("", ("graph-breaks", "train.py:11", "train.py:14", "torch.where")),
 }
 """By a row's name, or that of a file in pasted/: the text, and what the answer must mention."""

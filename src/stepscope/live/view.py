@@ -114,7 +114,7 @@ def _rank(tail: RankTail, run: RunTail, parts: dict[str, float] | None) -> RankL
         step=last_step(tail),
         step_ns=step_ns,
         step_deviation=pstdev(lengths) / fmean(lengths)
-        if len(lengths) >= MIN_FOR_DEVIATION and sum(lengths)
+        if len(lengths) >= MIN_FOR_DEVIATION and any(lengths)
         else None,
         baseline_ns=median(baseline) if baseline else None,
         wait_share=share,

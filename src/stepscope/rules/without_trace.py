@@ -262,7 +262,8 @@ def diagnose_auxiliary(
     if codes:
         shows = f"It shows: {codes}."
     elif missing:
-        shows = f"Not judged: {'; '.join(each.reason for each in missing)}."
+        reasons = "; ".join(f"{each.reason} (it takes {each.needs})" for each in missing)
+        shows = f"Not judged: {reasons}."
     waterfall = log_waterfall(training or TrainingLog(), step_ns, work)
     lines = [*_peak_achieved(waterfall), *_links_reached(auxiliary)]
     reached = "".join(f"{line}. " for line in lines)

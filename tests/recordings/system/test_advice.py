@@ -230,7 +230,7 @@ def test_one_core_busy_and_the_device_not() -> None:
 
     advice = one_busy_core.advise(beside(waiting, counted))
 
-    assert advice is not None
+    assert isinstance(advice, Advice)
     assert advice.weight == pytest.approx(0.65)
     assert one_busy_core.advise(beside(device(), counted)) is None
     assert one_busy_core.advise(beside(waiting, replace(counted, busy_cores=6.0))) is None
@@ -250,7 +250,7 @@ def test_samples_before_and_after_the_run_are_not_the_runs() -> None:
     told = one_busy_core.advise(
         beside(device(busy_share=flat(0.0), busy_run_share=flat(0.3)), counted)
     )
-    assert told is not None
+    assert isinstance(told, Advice)
     assert told.weight == pytest.approx(0.7)
 
 
@@ -407,7 +407,9 @@ def test_totals_of_a_healthy_run_tell_nothing() -> None:
 
 def test_sampled_stacks_tell_where_the_input_is_made() -> None:
     makes = HotSpot(name="__getitem__", file="train.py", line=9, self_share=0.1, total_share=0.91)
-    (serial,) = serial_loader.advise(beside(stacks(functions=(makes,))))
+    said = serial_loader.advise(beside(stacks(functions=(makes,))))
+    assert isinstance(said, list)
+    (serial,) = said
     assert mentions(serial.summary, "__getitem__ (train.py:9)", "91%")
     worker = HotSpot(name="_worker_loop", self_share=0.0, total_share=0.9)
     assert not serial_loader.advise(beside(stacks(functions=(makes, worker)))), "in workers"

@@ -31,8 +31,10 @@ HINT = (
 
 
 def is_mine(head: bytes, _name: str) -> bool:
+    """By its title and a device's line; or, of a part of it, by both lines of a device."""
     text = head[:MAX_HEAD_CHARS].decode("utf-8", "replace")
-    return TITLE in text and any(DEVICE.match(line[:MAX_LINE_CHARS]) for line in text.splitlines())
+    lines = [line[:MAX_LINE_CHARS] for line in text.splitlines()]
+    return any(map(DEVICE.match, lines)) and (TITLE in text or any(map(FIGURES.match, lines)))
 
 
 def read_file(source: Source) -> SystemRecording:

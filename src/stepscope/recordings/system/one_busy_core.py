@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stepscope.api import Advice, Auxiliary, Rule
+from stepscope.api import Abstention, Advice, Auxiliary, Rule
 from stepscope.core.recordings.system import DeviceSeries, SystemReport
 
 CODE = "one-busy-core"
@@ -42,10 +42,12 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-def advise(auxiliary: Auxiliary) -> Advice | None:
+def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
     """Nothing where one of the two recordings is missing, or a device is busy."""
     if auxiliary.system is None:
         return None
+    if not auxiliary.system.devices:
+        return _process_alone(auxiliary.system)
     busy = [
         share
         for device in auxiliary.system.devices
@@ -67,6 +69,20 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         ),
         weight=1 - max(busy),
         weight_of="the device's time",
+    )
+
+
+def _process_alone(system: SystemReport) -> Abstention | None:
+    """A process that keeps one core busy, where nothing says what the device does meanwhile."""
+    processes = [process for host in system.hosts for process in host.processes]
+    busy = [each for each in processes if POLICY.least_cores <= (each.cores or 0.0)]
+    if len(busy) != 1 or (busy[0].cores or 0.0) > POLICY.most_cores:
+        return None
+    return Abstention(
+        code=CODE,
+        reason=f"{busy[0].name} ({busy[0].pid}) keeps one core busy all the time: Python, "
+        "launching or the input may hold the device up, and nothing here says whether it waits",
+        needs="nvidia-smi dmon of the same time, or stepscope run -- COMMAND",
     )
 
 
