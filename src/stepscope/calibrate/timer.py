@@ -95,7 +95,7 @@ class HostTimer:
 
 
 class DeviceTimer:
-    """For work that is queued on a GPU.
+    """Timer for work that is queued on a GPU.
 
     The device is held by a kernel that only waits while the calls are queued, so that the events
     time the calls one after another on the device, and not the host that starts them.

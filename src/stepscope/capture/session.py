@@ -127,7 +127,8 @@ class Session:
             window.between(clocks.perf_counter_ns())
 
     def before_backward(self) -> None:
-        """In a step that is looked at: on the device too, this is where its last pass begins."""
+        """Mark where the last backward pass begins, on the device too, in a step that is looked
+        at."""
         clock = self.device_clock
         if clock is not None and self.marks.holds(self.step) and not self.is_in_backward():
             clock.begin_backward()
@@ -338,7 +339,7 @@ class Session:
             self.hurry()
 
     def notice_device(self) -> None:
-        """In the writer's thread: where a job has begun to use a GPU, the next step is looked
+        """Notice in the writer's thread that a job has begun to use a GPU: the next step is looked
         at. Loggers that were imported since are hooked."""
         self.notice()
         if self.device_clock is None and device_clock(sys.modules["torch"]) is not None:

@@ -131,7 +131,7 @@ class Writer:
         self._events.append({"kind": kind, "at_ns": at_ns, **fields})
 
     def before_window(self) -> None:
-        """Before a recording, in the training thread.
+        """Prepare, before a recording, in the training thread.
 
         The job's objects are looked at, and the last steps written one by one.
         """

@@ -54,8 +54,8 @@ MAX_HELD_UP = 0.9
 """Largest share of the time by which what a host without a device did in one piece is taken to be
 shorter."""
 MAX_UNKNOWN = 0.05
-"""Of the time, in which the process is on no core and its main thread waits for none: where there
-is less, the main thread is the one that computes, and does not sleep."""
+"""Share of the time in which the process is on no core and its main thread waits for none: where
+there is less, the main thread is the one that computes, and does not sleep."""
 SLOWED = 0.9
 """Largest share of the recorded step that an unprofiled step may take for its waits to be other
 ones."""

@@ -37,17 +37,17 @@ class Table:
         self._frame: Any = None
 
     def to_arrow(self) -> ArrowTable:
-        """As a pyarrow.Table; text is dictionary-encoded."""
+        """Rows as a pyarrow.Table; text is dictionary-encoded."""
         if self._rows is None:
             self._rows = self._build()
         return self._rows
 
     def to_json(self) -> str:
-        """As `query --format json` prints it."""
+        """Rows as `query --format json` prints them."""
         return to_json(self.to_arrow())
 
     def to_pandas(self) -> Any:
-        """As a pandas.DataFrame. A column of whole numbers with gaps is Int64, not a float."""
+        """Rows as a pandas.DataFrame. A column of whole numbers with gaps is Int64, not a float."""
         pandas, pa = need("pandas", "notebook", "to_pandas()"), arrow()
         gaps = {
             pa.int64(): pandas.Int64Dtype(),
@@ -62,7 +62,7 @@ class Table:
         return pandas.DataFrame(columns, columns=rows.column_names)
 
     def to_polars(self) -> Any:
-        """As a polars.DataFrame."""
+        """Rows as a polars.DataFrame."""
         return need("polars", "notebook", "to_polars()").from_arrow(self.to_arrow())
 
     def head(self, n: int = 5) -> Table:

@@ -127,16 +127,16 @@ def to_json(rows: ArrowTable) -> str:
 
 
 def write_csv(rows: ArrowTable, file: TextIO) -> None:
-    """With a line of names; what was not measured is empty, an empty name `""`. A text that a
-    spreadsheet would run as a formula has an apostrophe before it; JSON and parquet have every
-    text as it is."""
+    """Write with a line of names; what was not measured is empty, an empty name `""`. A text that a
+    spreadsheet would run as a formula has an apostrophe before it; JSON and parquet have every text
+    as it is."""
     file.write(",".join(map(_field, rows.column_names)) + "\n")
     # A line with nothing on it would be no row.
     file.writelines((",".join(map(_field, row)) or '""') + "\n" for row in _rows(rows))
 
 
 def _field(value: object) -> str:
-    """By RFC 4180.
+    """Write a field by RFC 4180.
 
     Python's own writer may leave a lone carriage return bare, and readers end the row there.
     """

@@ -82,7 +82,7 @@ def _period(steps: Sequence[float]) -> float | None:
 
 
 def saves_of(events: Sequence[Mapping[str, Any]]) -> Saves | None:
-    """Those of one step are one: a model's, its optimizer's."""
+    """Saves of the run; those of one step are one: a model's, its optimizer's."""
     saves = [each for each in events if each.get("kind") == "save"]
     steps = {whole(each.get("step")) for each in saves}
     totals = Counter[str]()

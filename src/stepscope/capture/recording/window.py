@@ -259,7 +259,8 @@ class Window:
         return was_attached
 
     def _take_kineto_back(self) -> None:
-        """To end a recording that Kineto does not know any more ends the process (torch 2.13)."""
+        """Take Kineto's profiler back: to end a recording that Kineto does not know any more ends
+        the process (torch 2.13)."""
         profiler = self.profile.profiler
         self._torch.autograd._prepare_profiler(profiler.config(), profiler.kineto_activities)  # noqa: SLF001
 
@@ -273,7 +274,7 @@ class Window:
         self.close()
 
     def give_up(self, problem: str) -> None:
-        """In another thread.
+        """Give up in another thread.
 
         Nothing more is recorded, and the window's thread takes the profiler off when it comes by.
         """

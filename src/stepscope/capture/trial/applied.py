@@ -57,13 +57,13 @@ class Applied:
             self.took(name, before=before)
 
     def failed(self, name: str, why: str) -> None:
-        """It could not be applied on top of an object."""
+        """Note that it could not be applied on top of an object."""
         if name in self.counts and not self._num_changed[name]:
             self.reasons[name] = why[:MAX_CHARS]
             self._write_news()
 
     def lost(self, name: str, why: str) -> None:
-        """It took effect, and was undone."""
+        """Note that it took effect, and was undone."""
         self.counts[name] = self._num_changed[name] = 0
         self.failed(name, why)
 

@@ -54,7 +54,7 @@ class Flags:
             replace(guard, torch.cuda, "empty_cache", self._instead_of_emptying)
 
     def settle(self) -> None:
-        """After the first step.
+        """Settle after the first step.
 
         What the job has set otherwise is set again, and what holds is counted.
         """

@@ -213,7 +213,7 @@ class Models:
 
 
 def check_compiled(applied: Applied) -> None:
-    """After the first step: whether the compiler has made anything of what it was given."""
+    """Check after the first step whether the compiler has made anything of what it was given."""
     if applied.settings.get("compile_mode", "off") == "off" or not applied.counts["compile_mode"]:
         return
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None) or {}

@@ -64,7 +64,7 @@ class _Optimizers:
         self.applied_options: OptimizerOptions = WeakKeyDictionary()
         self._applied = applied
         self._making: list[Any] = []
-        """Those whose __init__ runs just now: one class's calls another's."""
+        """Optimizers whose __init__ runs just now: one class's calls another's."""
 
     def around(self, signature: inspect.Signature, original: Any) -> Any:
         @functools.wraps(original)

@@ -22,13 +22,13 @@ from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import ENDED_FILE, RANK_FOLDER, stock_steps, write_json
 
 LONGEST_WAIT_S = 10.0
-"""For the other ranks to end their last step:
-one that leaves before takes its connections with it."""
+"""Seconds for the other ranks to end their last step: one that leaves before takes its connections
+with it."""
 LOOK_S = 0.02
 STOCK_KNOWN = 3
 """The step from which the loader that feeds the job is known."""
 WORKER_S = 2.0
-"""For a loader's worker to end when it is asked to."""
+"""Seconds for a loader's worker to end when it is asked to."""
 
 
 class Listener(Protocol):

@@ -84,8 +84,8 @@ class _Ladder:
         self._sides = (before, after)
         self._rest: tuple[Shares, Shares] = (_all(before), _all(after))
         self._anchors: tuple[dict[int, int], dict[int, int]] = ({}, {})
-        """For sorts that are whole in a pair by name, the pair: calls of theirs are landmarks.
-        Where shapes differ too, work between them may be another model's."""
+        """Pair of the sorts that are whole in a pair by name: calls of theirs are landmarks. Where
+        shapes differ too, work between them may be another model's."""
         self._kernels: tuple[dict[int, frozenset[str]], dict[int, frozenset[str]]] = ({}, {})
         self.pairs: list[Pair] = []
 

@@ -14,7 +14,7 @@ LOWER = 0.08
 """Share of the clock: kernels bound by arithmetic are slower by as much. The driver's own steps up
 and down under a steady load are 1 to 3 %."""
 AT_WORK = 50
-"""Per cent of the time with a kernel running: the clock of an idle device says nothing."""
+"""Percent of the time with a kernel running: the clock of an idle device says nothing."""
 NUM_SLOWED = 3
 """Samples in a row in which the driver says that it slows the device down: shorter is a spike."""
 

@@ -24,7 +24,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     what: str
     action: str
     least_share: float
-    """Of the step, from which it is said; chosen without recordings."""
+    """Share of the step from which it is said; chosen without recordings."""
 
 
 KINDS = (
@@ -53,7 +53,7 @@ KINDS = (
 
 
 def advise(auxiliary: Auxiliary) -> list[Advice]:
-    """By each log's timers."""
+    """Advise by each log's timers."""
     logs = () if auxiliary.training is None else auxiliary.training.logs
     return [advice for log in logs for advice in _of_log(log)]
 

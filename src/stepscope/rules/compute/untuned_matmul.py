@@ -43,7 +43,8 @@ PRECISIONS = ("bf16", "fp16")
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_lost: float = 0.05
-    """Of the step, above what well-made kernels take: less is within what these are known to."""
+    """Share of the step above what well-made kernels take: less is within what these are known
+    to."""
     least_slower: float = 1.25
     """Times as long as a well-made kernel: half of the products that were measured lie closer."""
 
@@ -81,7 +82,7 @@ def _is_searched(case: Case, products: Bool) -> bool:
 
 
 def _reach_ns(table: TaskTable, roofs: DevicePeaks, products: Bool) -> Float64:
-    """Per task how long a well-made product takes; infinite where it is not known."""
+    """Time that a well-made product takes, by task; infinite where it is not known."""
     reach = np.full(len(table.op), np.inf)
     for task in np.flatnonzero(products).tolist():
         precision = table.precision[task]

@@ -44,7 +44,7 @@ NO_PASS = re.compile(
 )
 """Zeros of gradients, which are as large as the weights; and what moves no bytes."""
 MIN_BYTES = 4096
-"""Of a weight that counts: other tensors are as large as small ones too."""
+"""Bytes of a weight that counts: other tensors are as large as small ones too."""
 MIN_PASSES = 0.5
 """Over all weights, a step."""
 EVERY = 50
@@ -92,8 +92,8 @@ def propose(case: Case) -> Proposal | None:
 
 
 def _read_of_weights(case: Case, graph: Graph, sizes: frozenset[int]) -> tuple[Int64, Int64]:
-    """Per task the bytes that it reads of a tensor as large as a weight after an update, 0 of
-    others; and which update that is. By size, for a copied storage has no shape."""
+    """Bytes that each task reads of a tensor as large as a weight after an update, 0 of others; and
+    which update that is. By size, for a copied storage has no shape."""
     trace, events = case.context.trace, graph.task_event
     optimizer, home = in_optimizer(case, graph), home_of(case, graph)
     training = trace.fwd_thread[events] > 0
@@ -115,7 +115,7 @@ def _read_of_weights(case: Case, graph: Graph, sizes: frozenset[int]) -> tuple[I
 
 
 def _stretches(chosen: Bool, segment: Int64) -> Bool:
-    """From the first to the last after each update: what lies between is of the same work."""
+    """Mask from the first to the last after each update: what lies between is of the same work."""
     mask = np.zeros(len(chosen), np.bool_)
     for each in distinct(segment[chosen]).tolist():
         inside = np.flatnonzero(chosen & (segment == each))

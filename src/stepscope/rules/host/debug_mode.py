@@ -108,7 +108,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _left_on(case: Case, compared: Intervals) -> Proposal:
-    """Without gradcheck's calls, and what they compute."""
+    """Propose to drop gradcheck's calls, and what they compute."""
     graph, steps = case.graph, max(case.graph.num_steps, 1)
     tasks = tasks_of(graph, calls_inside(graph, compared))
     taken_ms = float((compared.end - compared.start).sum()) / steps / 1e6

@@ -146,7 +146,7 @@ def _print_or_write(answer: Table, options: Options) -> None:
 
 
 def _print_csv(answer: Table) -> None:
-    """On a terminal without what it would obey; into a pipe every text as it is, but for half
+    """Print on a terminal without what it would obey; into a pipe every text as it is, but for half
     characters."""
     from stepscope.tables.text import write_csv
 

@@ -28,7 +28,8 @@ class CriticalPath(Struct, frozen=True, kw_only=True):
     """The host's call, from whose start to the next the chain runs; NONE for a task."""
     start_ns: Float64
     end_ns: Float64
-    """As played, the pause before a task counted to it; each begins where the one before ends."""
+    """End as played, the pause before a task counted to it; each begins where the one before
+    ends."""
 
     def __len__(self) -> int:
         return len(self.task)
