@@ -82,6 +82,11 @@ def test_an_older_free_has_its_caches_apart(tmp_path: Path) -> None:
     assert mentions(advice.summary, "3.8%")
 
 
+def test_a_cut_line_of_the_sum_is_no_call(tmp_path: Path) -> None:
+    (whole,), (cut,) = loads_of(tmp_path, STRACE), loads_of(tmp_path, STRACE.rstrip()[:-3])
+    assert cut == whole
+
+
 def test_waits_between_threads_are_no_storage(tmp_path: Path) -> None:
     (found,) = loads_of(tmp_path, STRACE)
     assert [(call.name, call.num, call.share) for call in found.calls] == [

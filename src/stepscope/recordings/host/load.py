@@ -201,6 +201,8 @@ def _strace(source: Source, lines: Rows) -> Iterator[HostLoad]:
     for line in lines:
         if line[:3] == ["%", "time", "seconds"]:
             is_below = True
+        elif line[:1] == ["100.00"] and "total".startswith(line[-1]):
+            is_below = False  # The sum, of which a cut text may have the first letters alone.
         elif is_below and len(line) >= 5 and line[-1] != "total" and len(calls) < MAX_CALLS:
             seconds, num = finite_text(line[1], 0, 1e9), finite_text(line[3], 0, 1e15)
             if seconds is not None and num is not None and finite_text(line[0], 0, 100) is not None:
