@@ -30,6 +30,10 @@ ROWS = {
         "GPU  POWER  GPU_TEMP  MEM_TEMP  GFX_UTIL  GFX_CLOCK\n  0  180 W     45 C     40 C  14 %\n",
         ("amd-smi monitor", "--csv"),
     ),
+    "a line that begins with a rank": (
+        "[rank0]: step 3 of 500, 12.1 s\n[rank0]: step 4 of 500, 12.0 s\n",
+        ("own output", "stepscope run"),
+    ),
     "throughputs": ("world size 1: 812 img/s\nworld size 2: 1500 img/s\n", ("--scaling 1=100",)),
     "a loop's own lines": (
         "epoch 1 step 100 loss 2.31 time/step 0.412s\nepoch 1 step 200 loss 2.11\n",

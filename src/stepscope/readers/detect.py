@@ -38,6 +38,7 @@ TRACE_NAME = re.compile(r"\.(?:json|trace)(?:\.(?:gz|zst|zstd))?$", re.IGNORECAS
 LOG_NAME = re.compile(r"\.(?:log|txt|out|err)(?:\.(?:gz|zst|zstd))?$|[nr]ccl", re.IGNORECASE)
 """What in a folder or an archive may be a log of NCCL; its first lines decide."""
 ARCHIVE_NAME = re.compile(r"\.(?:tar(?:\.(?:gz|zst|zstd))?|tgz)$", re.IGNORECASE)
+BRACKETED = re.compile(rb"\[\s*(?:[A-Z]|[a-z]{2}[\w. -]{0,60}\]|[\d.:T /-]{1,40}\][ :])")
 SPACE = b"\xef\xbb\xbf \t\r\n"
 
 UTF32 = (
@@ -310,7 +311,7 @@ def refuse_unknown(source: Source) -> None:
     what, instead = _what_is(head[:SIGN_BYTES], source.label)
     if what:
         raise FormatError(f"{source.label} is no trace: it looks like {what}. {instead}")
-    if head and not head.lstrip(SPACE).startswith((b"{", b"[")):
+    if head and not _may_be_json(head):
         raise FormatError(
             f"{source.label} is not a trace, nor another format that stepscope reads. {WANTED}"
         )
@@ -349,7 +350,7 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
             "a log of NCCL",
             "Name it .log or .txt, and give it alone or beside the traces of the run.",
         )
-    is_json = head.lstrip(SPACE).startswith((b"{", b"["))
+    is_json = _may_be_json(head)
     if is_json and b'"traceEvents"' in head:
         return "", ""
     if head.lstrip(SPACE).startswith(b"{'"):
@@ -361,6 +362,12 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
     return next(
         ((what, instead) for pattern, what, instead in texts if pattern.search(head)), ("", "")
     )
+
+
+def _may_be_json(head: bytes) -> bool:
+    """Not a line that begins with a rank, a time or a level in brackets."""
+    text = head.lstrip(SPACE)
+    return text.startswith((b"{", b"[")) and not BRACKETED.match(text)
 
 
 @cache

@@ -62,6 +62,12 @@ def test_the_first_look_of_vmstat_is_of_the_past(tmp_path: Path) -> None:
     assert not list(short_host_memory.advise(beside(found)))
 
 
+def test_a_time_behind_the_numbers_is_passed_over(tmp_path: Path) -> None:
+    title, header, *rows = VMSTAT.splitlines()
+    stamped = [title, f"{header} UTC", *(f"{row} 2026-05-01 10:00:01" for row in rows)]
+    assert loads_of(tmp_path, "\n".join(stamped)) == loads_of(tmp_path, VMSTAT)
+
+
 def test_an_older_iostat_is_read_and_idle_disks_are_no_fault(tmp_path: Path) -> None:
     (found,) = loads_of(tmp_path, IOSTAT)
     (disk,) = found.disks

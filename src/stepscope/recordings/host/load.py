@@ -70,7 +70,8 @@ def _under(
             header = line[num_text:]
             continue
         numbers = [finite_text(cell.rstrip("%"), 0, 1e18) for cell in line[num_text:]]
-        if not header or len(numbers) < len(header) or None in numbers[: len(header)]:
+        # What stands behind the numbers, a time of the day, is two words.
+        if not header or len(numbers) < len(header) or None in numbers[: len(header) - 1]:
             header = header if header and not line and num_text == 0 else ()
             continue
         row = {

@@ -46,7 +46,8 @@ def advise(auxiliary: Auxiliary) -> Advice | Abstention | None:
         return Abstention(
             code=CODE,
             reason=f"the table has no time on a device{_most(auxiliary)}",
-            needs="activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] for the profiler",
+            needs="a trace of the device's work: activities=[ProfilerActivity.CPU, "
+            "ProfilerActivity.CUDA], or nsys stats --report cuda_gpu_kern_sum",
         )
     rows = [row for row in kernel_totals(auxiliary) if row.count]
     short = [row for row in rows if row.total_ns / row.count < POLICY.quick_launch_ns]
