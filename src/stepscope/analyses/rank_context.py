@@ -22,10 +22,10 @@ from stepscope.analyses.steps.clocks import (
     lost_work_note,
     number_note,
     unlike_note,
-    without_stretches,
 )
 from stepscope.analyses.steps.partition import part_intervals
 from stepscope.analyses.steps.projection import Charges, charge
+from stepscope.analyses.steps.silences import without_stretches
 from stepscope.analyses.steps.windows import StepCut, cut_steps
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.hardware import DeviceSpec, ProbedTimes

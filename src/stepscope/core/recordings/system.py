@@ -1,12 +1,9 @@
 """The machine under a run, as its tools recorded it: devices over time, where the host's threads
-stood, counters of its cores.
+stood, counters of its cores; and what the processes of a job did for some seconds, as the system
+counts it from outside.
 
-None is "not recorded"; shares are of 1. Nothing here is a vendor's: readers of nvidia-smi, DCGM,
-rocm-smi and amd-smi fill the same fields.
-
-What the processes of a job did for some seconds, as the system counts it from outside.
-
-None is "not measured"; cores are of time on a core, a second.
+None is "not recorded"; shares are of 1, cores of time on a core, a second. Nothing here is a
+vendor's: readers of nvidia-smi, DCGM, rocm-smi and amd-smi fill the same fields.
 """
 
 from __future__ import annotations
