@@ -14,11 +14,11 @@ from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.known_bugs import bug_notes
 from stepscope.analyses.links import Links, library_collectives
-from stepscope.analyses.marks import host_mark_rows, with_steps_joined
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition
 from stepscope.analyses.steps.projection import (
     Charges,
+    host_mark_rows,
     host_op_rows,
     inclusive,
     inclusive_rows,
@@ -28,6 +28,7 @@ from stepscope.analyses.steps.projection import (
     op_rows,
     phases,
     project,
+    with_steps_joined,
 )
 from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RangeRow, RankFacts, Steps

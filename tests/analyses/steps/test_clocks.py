@@ -220,7 +220,7 @@ def steps_of(kernel_us: float, host_us: float, pause_us: float = 0.0) -> Recorde
 def test_a_device_whose_work_all_begins_late_has_a_clock_that_is_behind() -> None:
     """As where it jumps before the first step: no step is unlike the others."""
     late = moved(steps_of(20, 20, 600).events, lambda each: each.stream == 7, 400)
-    assert mentions(notes(late), "clocks", "disagree", "0.4 ms or more after its launch")
+    assert mentions(notes(late), "clocks", "disagree", "0.404 ms or more after its launch")
     assert "disagree" not in notes(steps_of(400, 20).trace), "it has other work to do"
 
 

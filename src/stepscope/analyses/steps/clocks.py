@@ -18,6 +18,7 @@ from stepscope.analyses.graph_replays import KERNEL_LAUNCH, in_capture
 from stepscope.analyses.grouping import Integers, distinct, is_among, matching
 from stepscope.analyses.links import Links, match_ids
 from stepscope.analyses.steps.windows import StepCut, step_numbers
+from stepscope.core.numbers import ms_words
 from stepscope.core.trace import (
     CLOCK_BACK,
     CLOCK_STOOD,
@@ -206,10 +207,6 @@ def lost_work_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:
         return ()
     lacking = f"{num_lost:,} of {num:,} kernels launched in the steps"
     return (f"{EVENTS_MISSING}: {lacking} are not on the device",)
-
-
-def ms_words(ns: int) -> str:
-    return f"{ns / 1e6:,.0f} ms" if ns >= 10_000_000 else f"{ns / 1e6:.2g} ms"
 
 
 def device_note(trace: Trace, links: Links, cut: StepCut) -> tuple[str, ...]:

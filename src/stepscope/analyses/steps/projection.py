@@ -12,11 +12,15 @@ one (Nsight Systems' manual, nvtx_gpu_proj_sum).
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.analyses.grouping import distinct, grouped, is_among, matching, median, sums
+from stepscope.analyses.host.activity import call_rows
 from stepscope.analyses.host.nesting import ancestor_with, is_within
 from stepscope.analyses.intervals import Intervals, contains
 from stepscope.analyses.links import Links
@@ -33,6 +37,10 @@ FORWARD_MARK = re.compile(r"^## forward|^forward([_ ]pass)?$|^fwd$")
 """A user's own range, where no operators were recorded."""
 MODULE_FRAME = re.compile(r"^nn\.Module: ")
 STEP_MARK = re.compile(r"^ProfilerStep")
+NUMBERED = re.compile(r"(?P<stem>.*?[^\s#_:/-])?[\s#_:/-]{0,8}\d{1,12}")
+WHOLE = 0.8
+"""Share of what was measured from which ranges that differ by a number are the steps themselves:
+those of layers hold the forward pass, a third of it (a judgement)."""
 
 
 class Charges(Struct, frozen=True, kw_only=True):
@@ -337,3 +345,47 @@ def _blocks(items: Int64, weights: Int64) -> list[Int64]:
         return []
     block = np.cumsum(weights) // PAIRS_AT_ONCE
     return np.split(items, np.flatnonzero(np.diff(block)) + 1)
+
+
+def host_mark_rows(trace: Trace, inside: Bool) -> tuple[RangeRow, ...]:
+    """Rows of marks by the host's time, where no device has any."""
+    rows = call_rows(trace, inside & mark_ranges(trace))
+    return tuple(
+        RangeRow(name=row.name, count=row.count, device_ns=0, host_ns=row.total_ns) for row in rows
+    )
+
+
+def with_steps_joined(rows: Sequence[RangeRow], whole_ns: int) -> tuple[RangeRow, ...]:
+    """`step 1`, `step 2`, ... as `step *`: they say nothing that the steps do not.
+
+    Before  step 1: 50 ms, step 2: 50 ms, forward: 60 ms    After  step *: 100 ms, forward: 60 ms
+    """
+    by_stem: dict[str, list[RangeRow]] = defaultdict(list)
+    for row in rows:
+        match = NUMBERED.fullmatch(row.name)
+        if match is not None:
+            by_stem[match["stem"] or ""].append(row)
+    joined: dict[str, RangeRow] = {}
+    for stem, several in by_stem.items():
+        if len(several) > 1 and sum(map(_row_ns, several)) >= WHOLE * whole_ns > 0:
+            one = _as_one(f"{stem} *".strip(), several)
+            joined |= dict.fromkeys((row.name for row in several), one)
+    kept = dict.fromkeys(joined.get(row.name, row).name for row in rows)
+    by_name = {joined.get(row.name, row).name: joined.get(row.name, row) for row in rows}
+    return tuple(sorted((by_name[name] for name in kept), key=lambda row: -_row_ns(row)))
+
+
+def _row_ns(row: RangeRow) -> int:
+    return row.device_ns or row.host_ns or 0
+
+
+def _as_one(name: str, rows: Sequence[RangeRow]) -> RangeRow:
+    host = [row.host_ns for row in rows if row.host_ns is not None]
+    return replace(
+        rows[0],
+        name=name,
+        count=sum(row.count for row in rows),
+        device_ns=sum(row.device_ns for row in rows),
+        host_ns=sum(host) if host else None,
+        projected_ns=max((row.projected_ns for row in rows if row.projected_ns), default=None),
+    )

@@ -20,9 +20,9 @@ from stepscope.analyses.steps.clocks import (
     MISSING,
     STEADY_NS,
     is_known_wait,
-    ms_words,
 )
 from stepscope.analyses.steps.windows import StepCut, step_numbers
+from stepscope.core.numbers import ms_words
 from stepscope.core.trace import CLOCK_JUMPED, EVENTS_MISSING, NONE, Int64, Trace
 
 FIRST_STRETCH = 1.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.analyses.marks import with_steps_joined
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
+from stepscope.analyses.steps.projection import with_steps_joined
 from stepscope.core.facts import RangeRow
 from stepscope.report.diagnosis.kernels import kernel_sections
 from tests.tracing import call, kernel, mark, op, trace_of
