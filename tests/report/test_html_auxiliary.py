@@ -25,7 +25,7 @@ from stepscope.pipeline.page import Page
 from stepscope.report import recording_text as recordings_text
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import render_page
-from stepscope.report.html.auxiliary import MOST
+from stepscope.report.html.auxiliary import MAX_SHOWN
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.report.recording_text import text_of
 from stepscope.report.words import clean
@@ -217,7 +217,7 @@ def test_a_long_name_is_cut_and_has_the_whole_in_its_title() -> None:
     table = Table(title="t", columns=("kernel", "by"), rows=((long, long), ("short", "")))
     text = render_page(page_of(Page(diagnosis=beside(replace(RECORDING, tables=(table,))))))
     assert [title for _, _, title in cells(text)] == [None, None, long, long, None, None]
-    assert max(map(len, Reader(section(text)).text["th"])) == MOST["characters"]
+    assert max(map(len, Reader(section(text)).text["th"])) == MAX_SHOWN["characters"]
 
 
 def test_rows_shorter_and_longer_than_the_head_are_made_to_fit() -> None:
@@ -233,20 +233,20 @@ def test_rows_shorter_and_longer_than_the_head_are_made_to_fit() -> None:
 
 
 def test_what_is_beyond_the_bounds_is_counted() -> None:
-    table = Table(title="t", columns=("a",), rows=(("r",),) * (MOST["rows"] + 1))
+    table = Table(title="t", columns=("a",), rows=(("r",),) * (MAX_SHOWN["rows"] + 1))
     wide = Table(title="w", columns=("c",) * 30, rows=(("r",) * 30,))
     recording = replace(
         RECORDING,
         paths=("p",) * 6,
-        lines=lines_of([("l", "v")]) * (MOST["lines"] + 3),
-        tables=(table, wide, *(RECORDING.tables * MOST["tables"])),
-        notes=("n",) * (MOST["lines"] + 5),
+        lines=lines_of([("l", "v")]) * (MAX_SHOWN["lines"] + 3),
+        tables=(table, wide, *(RECORDING.tables * MAX_SHOWN["tables"])),
+        notes=("n",) * (MAX_SHOWN["lines"] + 5),
     )
-    made = beside(recording, structs.replace(ADVICE, evidence=("e",) * (MOST["evidence"] + 7)))
+    made = beside(recording, structs.replace(ADVICE, evidence=("e",) * (MAX_SHOWN["evidence"] + 7)))
     many = structs.replace(
         made,
         facts=structs.replace(
-            made.facts, auxiliary=auxiliary(recording, *((RECORDING,) * MOST["recordings"]))
+            made.facts, auxiliary=auxiliary(recording, *((RECORDING,) * MAX_SHOWN["recordings"]))
         ),
     )
     said = " ".join(Reader(section(render_page(page_of(Page(diagnosis=many))))).text["p"])

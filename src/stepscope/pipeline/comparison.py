@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from stepscope.analyses.run.curves import ON_CUDA, peak_memory
-from stepscope.analyses.steps.unprofiled import MOST
+from stepscope.analyses.steps.unprofiled import MAX_STEPS
 from stepscope.core.facts import RankFacts
 from stepscope.core.timings import counted
 from stepscope.core.trace import Trace
@@ -37,7 +37,7 @@ def read_side(recording: Recording, label: str) -> CompareSide:
         failed = _failure(run)
         if diagnosis.step.source != "given":
             # Those that the diagnosis is of.
-            steps, odd = steps_of(run)[-MOST:], odd_of(run)
+            steps, odd = steps_of(run)[-MAX_STEPS:], odd_of(run)
     side = side_of(
         label,
         diagnosis,

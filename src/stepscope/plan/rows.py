@@ -174,10 +174,8 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
 
 
 def _memory_of(row: dict[str, Any], framework: Framework) -> str:
-    usual, word = framework.logged_memory, row.get("memory_of")
-    if "analytic" in str(row.get("note", "")).casefold():
-        usual = "states and activations"
-    kind = usual if word is None else str(word)
+    word = row.get("memory_of")
+    kind = framework.logged_memory if word is None else str(word)
     if kind not in MEMORY_OF:
         raise UnsupportedError(f"memory_of is one of {', '.join(MEMORY_OF)}, not {kind[:40]!a}")
     return kind

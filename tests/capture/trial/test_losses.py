@@ -103,7 +103,7 @@ def test_a_number_on_a_device_is_copied_there_and_fetched_at_the_end(
 def test_many_passes_are_thinned_and_keep_their_order(
     losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses_module, "MOST", 8)
+    monkeypatch.setattr(losses_module, "MAX_KEPT", 8)
     weight = nn.Parameter(torch.tensor(1.0))
     for number in range(40):
         torch.autograd.backward(weight * number)

@@ -14,7 +14,7 @@ from stepscope.protocol.slow_steps import SLOW_TIMES, longest_usual
 
 TIMED, FIRST = 0, 1
 HOST_PARTS, REST = ("between_ns", "wait_ns", "backward_ns", "optimizer_ns"), "rest_ns"
-LEAST = 3
+MIN_STEPS = 3
 """Clean steps; of a run that has fewer, those of the warm-up are asked too."""
 LOUD_TIMES, NOTED_NS = 2, 1_000_000
 """The median step's logging, and so long beyond it: what logs longer is no usual step."""
@@ -115,17 +115,17 @@ def _clean(rows: Sequence[Row]) -> tuple[list[Row], bool]:
     """Clean steps, and whether they are so few that those of the warm-up count."""
     timed = [row for row in rows if row["dur_ns"]]
     clean = usual_rows([row for row in timed if row["state"] == TIMED])
-    is_short = len(clean) < LEAST
+    is_short = len(clean) < MIN_STEPS
     if is_short:
         clean = usual_rows([row for row in timed if row["state"] in (TIMED, FIRST)])
     if clean:
         clean = _quiet(clean)
     measured = [row for row in clean if row["device_ns"]]
-    return (measured if len(measured) >= LEAST else clean), is_short
+    return (measured if len(measured) >= MIN_STEPS else clean), is_short
 
 
 def _is_on_device(rows: Sequence[Row]) -> bool:
-    return sum(bool(row["device_ns"]) for row in rows) >= LEAST
+    return sum(bool(row["device_ns"]) for row in rows) >= MIN_STEPS
 
 
 def _quiet(rows: list[Row]) -> list[Row]:

@@ -14,12 +14,12 @@ TRIMMED = 0.05
 every fourth step's wait for a loader does."""
 ENOUGH = 8
 """Steps before a recording with which those after it are not needed."""
-LEAST = 3
+MIN_STEPS = 3
 """Fewer steps give no time."""
 ENOUGH_MARKED = 40
 """Steps measured on the device's clock with which the others' are not needed:
 of a long run it measures some."""
-MOST = 400
+MAX_STEPS = 400
 """The last steps before the recording:
 step times may drift, and what is compared with the recording should be near it."""
 AHEAD = 0.8
@@ -43,8 +43,8 @@ def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | N
     timed = before_recording(settled)
     if len(usual_rows(timed)) < ENOUGH:
         timed = before_recording(rows)
-    usual = usual_rows(timed)[-MOST:]
-    if len(usual) < LEAST:
+    usual = usual_rows(timed)[-MAX_STEPS:]
+    if len(usual) < MIN_STEPS:
         return None
     lengths, whole = _lengths(usual)
     mean, error = _trimmed(lengths)
@@ -94,7 +94,7 @@ def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
         (_value(row, "dur_ns"), _value(row, "device_ns")) for row in usual_rows(rows[:recorded])
     ]
     ahead = [host for host, device in lengths if 0 < host < AHEAD * min(device, step_ns)]
-    return round(statistics.median(ahead)) if len(ahead) >= LEAST else None
+    return round(statistics.median(ahead)) if len(ahead) >= MIN_STEPS else None
 
 
 def _host_share(rows: Sequence[Row], usual: Sequence[Row]) -> tuple[float, float, float] | None:
@@ -129,7 +129,7 @@ def before_recording(rows: Sequence[Row]) -> list[Row]:
     if len(usual) < ENOUGH:
         return timed
     after = [row for row in timed if first is not None and (row["step"] or 0) > first]
-    return after[:MOST] if _are_shorter(usual_rows(after)[: len(usual)], usual) else before
+    return after[:MAX_STEPS] if _are_shorter(usual_rows(after)[: len(usual)], usual) else before
 
 
 def _are_shorter(rows: Sequence[Row], than: Sequence[Row]) -> bool:
@@ -145,7 +145,7 @@ def _lengths(rows: Sequence[Row]) -> tuple[list[int], bool]:
     enough."""
     measured = [ns for row in rows if (ns := row["device_ns"]) is not None]
     whole = len(measured) == len(rows) or len(measured) >= max(
-        LEAST, min(len(rows) // 2, ENOUGH_MARKED)
+        MIN_STEPS, min(len(rows) // 2, ENOUGH_MARKED)
     )
     return (measured if whole else [_value(row, "dur_ns") for row in rows]), whole
 

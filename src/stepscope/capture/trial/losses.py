@@ -23,7 +23,7 @@ from stepscope.protocol.run_folder import LOSSES_FILE, write_json
 FOLD = 256
 """Numbers on the device that are put together into one tensor:
 each by itself takes the allocator's smallest block."""
-MOST = 1 << 15
+MAX_KEPT = 1 << 15
 """Numbers kept. Where there are more, every second one goes,
 and from then on every second pass is let by."""
 
@@ -97,7 +97,7 @@ class Losses:
                 self._fold()
         self._at_ns.append(at_ns)
         self._values.append(value)
-        if len(self._values) >= MOST:
+        if len(self._values) >= MAX_KEPT:
             self._thin()
 
     def _fold(self) -> None:

@@ -29,7 +29,7 @@ from stepscope.api import (
 from stepscope.core.numbers import true_notes
 from stepscope.core.recordings.kernels import KernelReport
 from stepscope.recordings.ncu.metrics import is_wanted, kernel_of
-from stepscope.recordings.ncu.units import MOST, scale_of
+from stepscope.recordings.ncu.units import MAX_NUMBER, scale_of
 
 MAGIC = b"NVR\x00"
 NAMES = (".ncu-rep", ".ncu-repz")
@@ -159,7 +159,7 @@ def _value(metric: Any) -> float | None:
     ):
         return None
     value = float(metric.as_double())
-    return value * scale_of(metric.unit() or "") if abs(value) <= MOST else None
+    return value * scale_of(metric.unit() or "") if abs(value) <= MAX_NUMBER else None
 
 
 READER = Reader(is_mine=is_mine, read_together=read)

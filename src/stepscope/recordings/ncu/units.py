@@ -15,7 +15,7 @@ NUMBER = re.compile(
     re.DOTALL,
 )
 MAX_NUMBER_CHARS = 64
-MOST = 1e30
+MAX_NUMBER = 1e30
 """A number beyond is no measurement, and what is made of it would not be finite."""
 PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 SCALED = ("byte", "hz", "Hz", "cycle", "inst", "sector", "warp", "thread", "block")
@@ -32,7 +32,7 @@ def number_of(text: str) -> float | None:
     if match is None:
         return None
     value = float(match[1].replace(",", ""))
-    return value if abs(value) <= MOST else None
+    return value if abs(value) <= MAX_NUMBER else None
 
 
 def has_decimal_comma(text: str) -> bool:

@@ -18,7 +18,7 @@ MAX_COLUMNS = 8192
 LAST_NUMBER = re.compile(r"(\d{1,9})\D{0,64}\Z", re.ASCII)
 LARGEST = 2**62
 DAMAGED = "{n} damaged line(s) were left out"
-MOST = 1e30
+MAX_NUMBER = 1e30
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def whole(row: Sequence[str], index: int | None) -> int | None:
 
 def number(row: Sequence[str], index: int | None) -> float | None:
     """A decimal number; None where there is none."""
-    return finite_text(cell(row, index), -MOST, MOST)
+    return finite_text(cell(row, index), -MAX_NUMBER, MAX_NUMBER)
 
 
 def last_number(row: Sequence[str], index: int | None) -> int | None:

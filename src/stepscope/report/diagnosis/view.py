@@ -55,7 +55,7 @@ BAR_PARTS: dict[str, Part] = {
     "transfer": "copies",
     "idle_input": "input",
 }
-MOST = 0.8
+MIN_KNOWN_SHARE = 0.8
 """Share of compute with known work from which a statement about it stands for all of it."""
 
 
@@ -155,7 +155,7 @@ def _flops_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
             f"memory bandwidth for {percent(memory / modelled)} of their time, arithmetic for "
             f"{percent(arithmetic / modelled)}"
         )
-        if roof.modelled_share is not None and roof.modelled_share < MOST:
+        if roof.modelled_share is not None and roof.modelled_share < MIN_KNOWN_SHARE:
             words += f" (of the {percent(roof.modelled_share)} whose work is known)"
         yield "kernels' limit", words
 

@@ -16,7 +16,7 @@ from stepscope.readers.formats import BY_NAME
 from stepscope.report.diagnosis.nccl import nccl_recording
 from stepscope.rules.explanation import explain
 
-MOST = {
+MAX_SHOWN = {
     "advice": 100, "evidence": 20, "recordings": 64, "paths": 4, "lines": 64, "tables": 32,
     "columns": 24, "rows": 200, "characters": 120,
 }  # fmt: skip
@@ -39,7 +39,7 @@ def auxiliary_page(
         "is_alone": is_alone,
         "advice": advice,
         "recordings": recordings,
-        "most": MOST,
+        "most": MAX_SHOWN,
     }
 
 

@@ -33,10 +33,10 @@ from stepscope.rules.shared.waited_collectives import Waited, waited_collectives
 
 CODE = "waited-metrics"
 BOUND = "comms"
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """Bytes of a few numbers; a page."""
-LEAST = 2
-"""A step: one is a loss that all ranks must know."""
+MIN_A_STEP = 2
+"""Collectives a step: one is a loss that all ranks must know."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -46,7 +46,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     few = [_few_numbers(waited_collectives(job, index)) for index in range(len(job.cases))]
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     num = len(few[0]) / steps
-    if min(map(len, few)) < LEAST * steps:
+    if min(map(len, few)) < MIN_A_STEP * steps:
         return None
     took_ms = [float((own.end - own.start).sum()) / steps / 1e6 for own in few]
     barriers = sum(kind.op == "barrier" for kind in few[0].sent.kind) / steps
@@ -57,7 +57,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         + ("; no dist.barrier() in the step" if barriers else ""),
         evidence=(
             (
-                f"{num - barriers:.0f} collectives of at most {MOST_BYTES} bytes and "
+                f"{num - barriers:.0f} collectives of at most {MAX_BYTES} bytes and "
                 f"{barriers:.0f} barriers a step"
             ),
         ),
@@ -68,7 +68,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 def _few_numbers(waited: Waited) -> Waited:
     is_barrier = np.array([kind.op == "barrier" for kind in waited.sent.kind], np.bool_)
-    return waited.at((is_barrier | (waited.sent.bytes <= MOST_BYTES)) & ~waited.before_update)
+    return waited.at((is_barrier | (waited.sent.bytes <= MAX_BYTES)) & ~waited.before_update)
 
 
 def _all_but_last(waited: Waited) -> Waited:
